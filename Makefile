@@ -1,0 +1,81 @@
+# Everything starts from a bare clone with Python 3.11 and make; all of it lives in .venv.
+#
+#   make demo      the main job in a minute (installs the core only)
+#   make test      lint, types, import rules, tests; what CI runs
+#   make install   .venv with every extra, for work on all of Penstock
+#   make lint | bench | docs | clean
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+# Only what the tests touch: the torch, ray, sql, postgres and hf rooms are not there yet, and installing their
+# extras would cost more time than all the tests. Add an extra here with the first test that needs it.
+TEST_EXTRAS := dev,remote
+
+# A stamp for each set of packages; each set contains the one above it. They age with pyproject.toml.
+CORE := $(VENV)/.installed-core
+TEST := $(VENV)/.installed-test
+ALL  := $(VENV)/.installed-all
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint fix bench docs clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit("Penstock needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11 ...") if sys.version_info < (3, 11) else None'
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(CORE): pyproject.toml | $(BIN)/python
+	@echo "installing penstock into $(VENV) ..."
+	@$(PIP) install -e .
+	@touch $(CORE)
+
+$(TEST): pyproject.toml | $(BIN)/python
+	@echo "installing penstock[$(TEST_EXTRAS)] into $(VENV) ..."
+	@$(PIP) install -e '.[$(TEST_EXTRAS)]'
+	@touch $(CORE) $(TEST)
+
+# torch first, by itself: the version we test with, its CPU build where the index offers one.
+$(ALL): pyproject.toml | $(BIN)/python
+	@echo "installing penstock[all,dev] into $(VENV); torch and ray are large ..."
+	@$(PIP) install torch==2.13.0
+	@$(PIP) install -e '.[all,dev]'
+	@touch $(CORE) $(TEST) $(ALL)
+
+install: $(ALL)
+
+demo: $(CORE)
+	@$(BIN)/penstock demo
+
+lint: $(TEST)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+fix: $(TEST)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# An index out of range in compiled code reads foreign memory without a word, so the kernels run again with bounds
+# checked. Numba's cache does not tell the two builds apart: the checked one has a folder of its own.
+test: lint
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-checked $(BIN)/pytest -q -n 2 -m kernels tests
+	$(BIN)/pytest -q -n 2
+
+bench: $(TEST)
+	@$(PIP) install -e '.[bench]'
+	$(BIN)/python -m benchmarks
+
+docs: $(TEST)
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html is ready"
+
+clean:
+	rm -rf .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis site dist
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

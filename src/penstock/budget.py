@@ -1,0 +1,145 @@
+"""Memory as one number: "512MB", "2GiB", "10%" or a plain count of bytes.
+
+A percentage is of the data set's decoded size, which is how the CorgiPile paper states its buffers.
+Nothing here allocates; rooms ask what they may hold and fail early when it is too little.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.errors import UsageError
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "k": 10**3,
+    "kb": 10**3,
+    "m": 10**6,
+    "mb": 10**6,
+    "g": 10**9,
+    "gb": 10**9,
+    "t": 10**12,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_PATTERN = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z%]*)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """An amount of memory: so many bytes, or such a share of the data.
+
+    Examples
+    --------
+    >>> Budget.parse("512MB").resolve(data_bytes=10**10)
+    512000000
+    >>> Budget.parse("10%").resolve(data_bytes=10**10)
+    1000000000
+    """
+
+    bytes: int | None = None
+    share: float | None = None
+
+    @classmethod
+    def parse(cls, text: str | int | Budget) -> Budget:
+        """Read a budget from what a user wrote."""
+        if isinstance(text, Budget):
+            return text
+        match = _PATTERN.fullmatch(str(text))
+        if match:
+            number, unit = float(match[1]), match[2].lower()
+            if unit == "%" and 0 < number <= 100:
+                return cls(share=number / 100)
+            if unit in _UNITS and number * _UNITS[unit] >= 1:
+                return cls(bytes=int(number * _UNITS[unit]))
+        raise UsageError(
+            f"memory={text!r} is not an amount of memory; write bytes with a unit, such as '512MB' or '2GiB',"
+            " or a share of the data from '1%' to '100%'"
+        )
+
+    def resolve(self, data_bytes: int) -> int:
+        """Return the bytes that this budget allows for data of the given decoded size."""
+        if self.bytes is not None:
+            return self.bytes
+        return int((self.share or 0.0) * data_bytes)
+
+
+def parse_size(text: str | int, *, option: str) -> int:
+    """Read a size in bytes, such as a block size, where a share makes no sense.
+
+    Examples
+    --------
+    >>> parse_size("256KiB", option="block_size")
+    262144
+    """
+    try:
+        size = Budget.parse(text).bytes
+    except UsageError:
+        size = None
+    if size is None:
+        raise UsageError(f"{option}={text!r} is not a size; write bytes with a unit, such as '256KB' or '10MB'")
+    return size
+
+
+def show_bytes(count: float) -> str:
+    """Write a number of bytes for people.
+
+    Examples
+    --------
+    >>> show_bytes(2_500_000)
+    '2.5 MB'
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 999.5:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 99.95 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def peak_memory() -> int:
+    """Return the most memory that this process has occupied so far, in bytes.
+
+    Examples
+    --------
+    >>> peak_memory() > 1_000_000
+    True
+    """
+    try:
+        # The kernel's own figure for this program. What getrusage tells also counts whoever started it.
+        with open("/proc/self/status", "rb") as status:
+            return next(int(line.split()[1]) * 1024 for line in status if line.startswith(b"VmHWM"))
+    except (OSError, StopIteration):
+        import resource
+
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else most * 1024
+
+
+def available_memory() -> int:
+    """Return the memory that this process could use, caches included: the machine's, or its control group's."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        meminfo = Path("/proc/meminfo").read_text()
+        found = re.search(r"MemAvailable:\s+(\d+) kB", meminfo)
+        total = int(found[1]) * 1024 if found else total
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, kinds, group = line.split(":", 2)
+            if kinds == "":
+                limit = Path(f"/sys/fs/cgroup{group}/memory.max")
+            elif "memory" in kinds.split(","):
+                limit = Path(f"/sys/fs/cgroup/memory{group}/memory.limit_in_bytes")
+            else:
+                continue
+            text = limit.read_text().strip() if limit.exists() else "max"
+            total = min(total, int(text)) if text.isdigit() else total
+    except OSError:
+        pass  # not Linux, or nothing to read there: the machine's memory it is
+    return total

@@ -1,0 +1,125 @@
+"""Every error that Penstock raises on purpose, in one tree.
+
+    PenstockError
+    ├── UsageError (ValueError)            an argument or option is wrong
+    │   ├── UnknownOptionError             a name that is not one of the valid ones
+    │   ├── BudgetError                    the memory given cannot do the work
+    │   └── MissingExtraError (ImportError)  an optional dependency is not installed
+    ├── DataError (ValueError)             what stands in the data cannot be used
+    │   ├── ColumnError                    a column is missing or of the wrong kind
+    │   ├── LabelError                     a label is missing, not finite, or of one class only
+    │   ├── FeatureError                   a feature is not finite or not numeric
+    │   ├── ParseError                     a line of text cannot be read
+    │   └── SchemaError                    files of one data set disagree
+    ├── SourceError (OSError)              a file cannot be read at all
+    │   ├── SourceNotFoundError (FileNotFoundError)
+    │   ├── CorruptFileError               truncated or damaged
+    │   └── DataChangedError               not the file it was when the work began
+    ├── WriteError (OSError)               an output cannot be written; nothing half written is left
+    ├── ModelFileError (ValueError)        not a Penstock model, or a damaged one
+    └── DivergedError (ArithmeticError)    training left the finite numbers
+
+Each also inherits the built-in that a Python user would catch. A message says what happened, with the
+values and the place, and then how to mend it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PenstockError(Exception):
+    """Base of every error raised on purpose by Penstock."""
+
+
+class UsageError(PenstockError, ValueError):
+    """An argument or option has a value that cannot work."""
+
+
+class UnknownOptionError(UsageError):
+    """An option's value is not one of its valid names."""
+
+    @classmethod
+    def of(cls, option: str, value: object, valid: Iterable[str]) -> UnknownOptionError:
+        """Build the error from the option's name, the value given, and the names it takes."""
+        names = sorted(valid)
+        return cls(f"{option}={value!r} is not known; choose one of: {', '.join(names)}{nearest(str(value), names)}")
+
+
+class BudgetError(UsageError):
+    """The memory budget is too small for the work asked of it."""
+
+
+class MissingExtraError(UsageError, ImportError):
+    """An optional dependency is not installed."""
+
+    @classmethod
+    def of(cls, package: str, extra: str, purpose: str) -> MissingExtraError:
+        """Build the error from the package missing, the extra that brings it, and what it is for."""
+        return cls(f"{purpose} needs {package}, which is not installed; run: pip install 'penstock[{extra}]'")
+
+
+class DataError(PenstockError, ValueError):
+    """What stands in the data cannot be used."""
+
+
+class ColumnError(DataError):
+    """A column is missing, or of a kind that cannot be used as asked."""
+
+    @classmethod
+    def missing(cls, wanted: str, present: Iterable[str], *, place: str, role: str = "column") -> ColumnError:
+        """Build the error for a column that is not there, naming those that are."""
+        names = list(present)
+        shown = ", ".join(names[:20]) + (f", … ({len(names)} in all)" if len(names) > 20 else "")
+        return cls(f"{place} has no {role} {wanted!r}; it has: {shown}{nearest(wanted, names)}")
+
+
+class LabelError(DataError):
+    """A label is missing, not finite, or there is only one class of them."""
+
+
+class FeatureError(DataError):
+    """A feature is not finite or not numeric."""
+
+
+class ParseError(DataError):
+    """A line of a text file cannot be read."""
+
+
+class SchemaError(DataError):
+    """Files of one data set do not have the same columns."""
+
+
+class SourceError(PenstockError, OSError):
+    """A file or table cannot be read."""
+
+
+class SourceNotFoundError(SourceError, FileNotFoundError):
+    """There is nothing at the path given."""
+
+
+class CorruptFileError(SourceError):
+    """A file is truncated, damaged, or not of the format its name says."""
+
+
+class DataChangedError(SourceError):
+    """The data are not what they were when the work began."""
+
+
+class WriteError(PenstockError, OSError):
+    """An output could not be written; what stood there before still does."""
+
+
+class ModelFileError(PenstockError, ValueError):
+    """A file is not a Penstock model, or a damaged one."""
+
+
+class DivergedError(PenstockError, ArithmeticError):
+    """Training left the finite numbers."""
+
+
+def nearest(wanted: str, names: Iterable[str]) -> str:
+    """Return `` (did you mean 'x'?)`` for the name closest to the one wanted, or nothing."""
+    close = difflib.get_close_matches(wanted, list(names), n=1, cutoff=0.6)
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -1,0 +1,25 @@
+"""What all tests share: hypothesis without deadlines or chance, and the marker of the compiled loops."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# A first call compiles, which no deadline should count; the same examples every time keep CI quiet.
+settings.register_profile("penstock", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("penstock")
+
+
+@functools.cache
+def compares_kernels(path: Path) -> bool:
+    # Every kernel has a twin called ..._reference; the files that compare the two run again with bounds checked.
+    return path.name.startswith("test_") and "_reference" in path.read_text()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if compares_kernels(item.path):
+            item.add_marker(pytest.mark.kernels)
