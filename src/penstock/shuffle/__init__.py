@@ -1,0 +1,65 @@
+"""Orders: pure plans of the sequence in which rows are visited.
+
+Examples
+--------
+>>> sorted(ORDERS)
+['block-only', 'corgipile', 'epoch', 'global', 'mrs', 'none', 'once', 'sliding-window']
+>>> order("corgipile").exact
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from penstock.errors import UnknownOptionError
+from penstock.shuffle.base import Mix, Mixer, Order, RowWindow, Shape, Window
+from penstock.shuffle.baselines import BlockOnly, Mrs, SlidingWindow, Stored
+from penstock.shuffle.corgipile import CorgiPile
+from penstock.shuffle.global_ import Global
+
+__all__ = [
+    "ORDERS",
+    "BlockOnly",
+    "CorgiPile",
+    "Global",
+    "Mix",
+    "Mixer",
+    "Mrs",
+    "Order",
+    "RowWindow",
+    "Shape",
+    "SlidingWindow",
+    "Stored",
+    "Window",
+    "order",
+]
+
+_ALL: tuple[Order, ...] = (
+    Stored("none"),
+    Stored("once", "once"),
+    Stored("epoch", "epoch"),
+    SlidingWindow(),
+    Mrs(),
+    BlockOnly(),
+    CorgiPile(),
+    Global(),
+)
+ORDERS: Mapping[str, Order] = MappingProxyType({each.name: each for each in _ALL})
+
+
+def order(name: str) -> Order:
+    """Return the order of this name, or say which names there are.
+
+    Examples
+    --------
+    >>> order("corgipil")
+    Traceback (most recent call last):
+    penstock.errors.UnknownOptionError: shuffle='corgipil' is not known; choose one of: block-only, corgipile, \
+epoch, global, mrs, none, once, sliding-window (did you mean 'corgipile'?)
+    """
+    try:
+        return ORDERS[name]
+    except KeyError:
+        raise UnknownOptionError.of("shuffle", name, ORDERS) from None

@@ -1,0 +1,137 @@
+"""The strategies that CorgiPile is measured against (section 3), as orders under the same budget.
+
+`Stored` reads in stored order, of the data or of a shuffled copy; `BlockOnly` is CorgiPile without its second
+level; `SlidingWindow` and `Mrs` scan in stored order and mix what they hold. In stored order ranks are dealt
+window-sized runs in turn (see `deal.runs`), so that each reads forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from penstock import seeds
+from penstock.shuffle.base import Int64s, Mixer, Shape, Window
+from penstock.shuffle.deal import group, runs
+
+Copy = Literal["never", "once", "epoch"]
+# What a mixer takes in at a time, as a part of what it holds: small beside the buffer, large beside a batch.
+_PART = 8
+
+
+class Stored:
+    """Rows as they lie: of the data (``none``), or of a copy shuffled once or before each epoch.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> shape = Shape(np.full(4, 10), held_rows=20)
+    >>> [w.blocks.tolist() for w in Stored("none").windows(shape, epoch=0)]
+    [[0, 1], [2, 3]]
+    """
+
+    exact = True
+    carries = False
+
+    def __init__(self, name: str, copy: Copy = "never") -> None:
+        self.name = name
+        self.copy: Copy = copy
+
+    def windows(self, shape: Shape, epoch: int) -> Iterator[Window]:
+        """Plan one epoch; the shape is the copy's where there is one."""
+        return _plain(shape, runs(shape, shape.held_rows))
+
+    def mixer(self, shape: Shape, epoch: int, carried: int = 0) -> Mixer | None:
+        """Return None: nothing is mixed."""
+        return None
+
+
+class BlockOnly:
+    """Blocks in random order, their rows as they lie.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> shape = Shape(np.full(4, 10), held_rows=20)
+    >>> [w.key for w in BlockOnly().windows(shape, epoch=0)]
+    [None, None]
+    """
+
+    name = "block-only"
+    exact = True
+    copy: Copy = "never"
+    carries = False
+
+    def windows(self, shape: Shape, epoch: int) -> Iterator[Window]:
+        """Plan one epoch, with the same sequence of blocks as `CorgiPile` (where there are no units)."""
+        blocks = seeds.generator(shape.seed, "blocks", epoch).permutation(len(shape.block_rows))
+        return _plain(shape, group(blocks[shape.rank :: shape.world], shape.block_rows, shape.held_rows))
+
+    def mixer(self, shape: Shape, epoch: int, carried: int = 0) -> Mixer | None:
+        """Return None: nothing is mixed."""
+        return None
+
+
+class SlidingWindow:
+    """TensorFlow's shuffle buffer: a scan in stored order, a random one of the rows held goes out each time.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> shape = Shape(np.full(40, 10), held_rows=80)
+    >>> next(SlidingWindow().windows(shape, epoch=0)).rows
+    10
+    """
+
+    name = "sliding-window"
+    exact = True
+    copy: Copy = "never"
+    carries = False
+
+    def windows(self, shape: Shape, epoch: int) -> Iterator[Window]:
+        """Plan one epoch: a scan by parts of what may be held."""
+        return _plain(shape, runs(shape, shape.held_rows // _PART))
+
+    def mixer(self, shape: Shape, epoch: int, carried: int = 0) -> Mixer | None:
+        """Return the sliding buffer."""
+        from penstock.shuffle.mixers import SlidingBuffer
+
+        return SlidingBuffer(shape.held_rows, seeds.key(shape.seed, "mixer", epoch, shape.rank))
+
+
+class Mrs:
+    """Bismarck's multiplexed reservoir sampling: a scan whose sample of the last pass is visited in between.
+
+    The reservoir and the rows looped over have half of ``held_rows`` each, and at most half of the rank's rows,
+    or a scan would drop none. The first epoch has nothing to loop over, and in every epoch the rows that end in
+    the reservoir are not visited; they are looped over in the next.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> shape = Shape(np.full(40, 10), held_rows=80)
+    >>> Mrs().mixer(shape, epoch=1, carried=40).step(100, last=False).picks.size
+    120
+    """
+
+    name = "mrs"
+    exact = False
+    copy: Copy = "never"
+    carries = True
+
+    def windows(self, shape: Shape, epoch: int) -> Iterator[Window]:
+        """Plan one epoch: a scan by parts of what may be held."""
+        return _plain(shape, runs(shape, shape.held_rows // _PART))
+
+    def mixer(self, shape: Shape, epoch: int, carried: int = 0) -> Mixer | None:
+        """Return the two buffers, the second filled with the rows carried over."""
+        from penstock.shuffle.mixers import Reservoir
+
+        scanned = sum(window.rows for window in self.windows(shape, epoch))
+        capacity = min(shape.held_rows, scanned) // 2
+        return Reservoir(capacity, carried, seeds.key(shape.seed, "mixer", epoch, shape.rank))
+
+
+def _plain(shape: Shape, plan: Iterator[Int64s]) -> Iterator[Window]:
+    for index, blocks in enumerate(plan):
+        yield Window(index, blocks, int(shape.block_rows[blocks].sum()), None)

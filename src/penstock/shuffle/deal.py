@@ -1,0 +1,50 @@
+"""How blocks come to ranks and to windows: the arithmetic that every order over blocks shares.
+
+Whatever the order, the union over ranks is every block exactly once, empty ones included, and a window holds
+no more rows than it may unless a single block is larger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+import numpy as np
+
+from penstock.shuffle.base import Int64s, Shape
+
+
+def group(blocks: Int64s, rows: Int64s, limit: int) -> Iterator[Int64s]:
+    """Cut a list of blocks into consecutive groups of at most ``limit`` rows, at least one block each.
+
+    Blocks without rows join whichever group they stand next to, so no group is empty unless all are.
+
+    Examples
+    --------
+    >>> [g.tolist() for g in group(np.array([4, 0, 2, 1]), np.array([3, 3, 9, 0, 3]), 6)]
+    [[4, 0], [2], [1]]
+    """
+    ends = np.concatenate([[0], np.cumsum(rows[blocks])])
+    start, done = 0, 0
+    while start < len(blocks):
+        # Up to the limit, but in any case up to and with the first block that has rows.
+        first = min(int(np.searchsorted(ends, done, side="right")), len(blocks))
+        limit_at = max(done + limit, int(ends[first]))
+        stop = int(np.searchsorted(ends, limit_at, side="right")) - 1
+        yield blocks[start:stop]
+        start, done = stop, int(ends[stop])
+
+
+def runs(shape: Shape, limit: int) -> Iterator[Int64s]:
+    """Cut the stored order into runs of at most ``limit`` rows and deal them out: run ``r`` to rank ``r % world``.
+
+    Every rank thus reads forward through the whole data and sees long runs of it. Runs are shortened where
+    there would not be one for each rank.
+
+    Examples
+    --------
+    >>> [r.tolist() for r in runs(Shape(np.array([5, 5, 5, 5]), held_rows=10, rank=1, world=2), 10)]
+    [[2, 3]]
+    """
+    limit = max(1, min(limit, -(-shape.rows // shape.world)))
+    return islice(group(np.arange(len(shape.block_rows)), shape.block_rows, limit), shape.rank, None, shape.world)

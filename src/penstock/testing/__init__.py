@@ -1,0 +1,1 @@
+"""Conformance suites that every source and order must pass."""
