@@ -1,0 +1,1 @@
+"""Linear models by stochastic gradient descent over any iterable of batches."""

@@ -1,0 +1,181 @@
+"""SGD over dense rows with one score each: logistic, hinge and squared loss.
+
+`dense_ahead` updates after every row and hides the wait for the exponential: the next row's score is taken
+on the weights before this row's update, and corrected by the two rows' inner product. `dense_rows` updates and
+scores in one pass, for wide rows (where memory is what one waits for) and for L1. `dense_batches` takes the mean
+gradient of several rows. Each returns the row at which the numbers stopped being finite, or -1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from penstock.native import kernel
+from penstock.sgd.scalar import (
+    ONE,
+    STEP,
+    ZERO,
+    closed,
+    following,
+    opened,
+    pull,
+    rate_at,
+    soft,
+    tally,
+    usable,
+    weight_of,
+)
+
+# Up to this width, scoring a row ahead is faster than waiting for the update.
+NARROW = 160
+
+
+@kernel
+def dense_ahead(
+    x: Any, y: Any, weight: Any, coef: Any, intercept: Any, clock: Any, totals: Any, code: int, base: float,
+    power: float, l2: float, free: Any,
+) -> Any:  # fmt: skip
+    """Update after every row, scoring one row ahead; no L1."""
+    rows, width = x.shape
+    w = coef[0]
+    bias, step, sums = intercept[0], clock[STEP], opened(totals)
+    push, keep = ZERO, ONE
+    dot, gram = ZERO, ZERO
+    i = following(weight, 0, rows)
+    last = i
+    if i < rows:
+        for j in range(width):
+            dot += w[j] * x[i, j]
+    while i < rows:
+        # The weights still lack the last row's update: keep * w - push * x[last].
+        score = bias + keep * dot - push * gram
+        yi, wi = y[i], weight_of(weight, i)
+        if not usable(score, yi, wi):
+            return i
+        after = following(weight, i + 1, rows)
+        ahead = after if after < rows else i
+        dot, gram = ZERO, ZERO
+        for j in range(width):
+            v = keep * w[j] - push * x[last, j]
+            w[j] = v
+            dot += v * x[ahead, j]
+            gram += x[i, j] * x[ahead, j]
+        slope, linear, e = pull(code, score, yi)
+        sums = tally(sums, code, score, yi, wi, linear, e)
+        rate = rate_at(base, power, step)
+        push = np.float32(rate) * wi * slope
+        keep = np.float32(max(1.0 - rate * l2, 0.0))
+        bias -= free * push
+        step += 1.0
+        last, i = i, after
+    if last < rows:
+        for j in range(width):
+            w[j] = keep * w[j] - push * x[last, j]
+    intercept[0], clock[STEP] = bias, step
+    closed(totals, sums)
+    return -1
+
+
+@kernel
+def dense_rows(
+    x: Any, y: Any, weight: Any, coef: Any, intercept: Any, clock: Any, totals: Any, code: int, base: float,
+    power: float, l1: float, l2: float, free: Any,
+) -> Any:  # fmt: skip
+    """Update after every row, in one pass with the next row's score."""
+    rows, width = x.shape
+    w = coef[0]
+    bias, step, sums = intercept[0], clock[STEP], opened(totals)
+    push, keep, threshold = ZERO, ONE, ZERO
+    i = following(weight, 0, rows)
+    last = i
+    while last < rows:
+        # After the last row there is none to score; it is scored against itself and the result left unused.
+        now = i if i < rows else last
+        score = bias
+        if l1 > 0.0:
+            for j in range(width):
+                v = soft(keep * w[j] - push * x[last, j], threshold)
+                w[j] = v
+                score += v * x[now, j]
+        elif push == ZERO and keep == ONE:  # the hinge loss asks nothing of rows well on their side
+            for j in range(width):
+                score += w[j] * x[now, j]
+        else:
+            for j in range(width):
+                v = keep * w[j] - push * x[last, j]
+                w[j] = v
+                score += v * x[now, j]
+        if i >= rows:
+            break
+        yi, wi = y[i], weight_of(weight, i)
+        if not usable(score, yi, wi):
+            return i
+        slope, linear, e = pull(code, score, yi)
+        sums = tally(sums, code, score, yi, wi, linear, e)
+        rate = rate_at(base, power, step)
+        push = np.float32(rate) * wi * slope
+        keep = np.float32(max(1.0 - rate * l2, 0.0))
+        threshold = np.float32(rate * l1)
+        bias -= free * push
+        step += 1.0
+        last, i = i, following(weight, i + 1, rows)
+    intercept[0], clock[STEP] = bias, step
+    closed(totals, sums)
+    return -1
+
+
+@kernel
+def dense_batches(
+    x: Any, y: Any, weight: Any, coef: Any, intercept: Any, clock: Any, totals: Any, code: int, base: float,
+    power: float, l1: float, l2: float, free: Any, batch_size: int,
+) -> Any:  # fmt: skip
+    """Update by the mean gradient of every `batch_size` rows, and of the rows left at the end."""
+    rows, width = x.shape
+    w = coef[0]
+    bias, step, sums = intercept[0], clock[STEP], opened(totals)
+    gradient = np.zeros(width, np.float32)
+    i = following(weight, 0, rows)
+    while i < rows:
+        taken, total = 0, ZERO
+        while i < rows and taken < batch_size:
+            score = bias
+            for j in range(width):
+                score += w[j] * x[i, j]
+            yi, wi = y[i], weight_of(weight, i)
+            if not usable(score, yi, wi):
+                return i
+            slope, linear, e = pull(code, score, yi)
+            sums = tally(sums, code, score, yi, wi, linear, e)
+            push = wi * slope
+            if push != ZERO:
+                for j in range(width):
+                    gradient[j] += push * x[i, j]
+            total += push
+            taken += 1
+            i = following(weight, i + 1, rows)
+        rate = rate_at(base, power, step)
+        share = np.float32(rate / taken)
+        keep = np.float32(max(1.0 - rate * l2, 0.0))
+        threshold = np.float32(rate * l1)
+        for j in range(width):
+            w[j] = soft(keep * w[j] - share * gradient[j], threshold)
+            gradient[j] = ZERO
+        bias -= free * share * total
+        step += 1.0
+    intercept[0], clock[STEP] = bias, step
+    closed(totals, sums)
+    return -1
+
+
+@kernel
+def dense_scores(x: Any, coef: Any, intercept: Any, out: Any) -> None:
+    """Write each row's score for each output."""
+    rows, width = x.shape
+    for i in range(rows):
+        for c in range(coef.shape[0]):
+            score = intercept[c]
+            for j in range(width):
+                score += coef[c, j] * x[i, j]
+            out[i, c] = score

@@ -1,0 +1,230 @@
+"""The choice of kernel: one for each kind of rows, of loss and of batch, compiled when first needed.
+
+Arrays are handed over read-only, contiguous and of one type each, so that a kernel is compiled once whether
+the rows come from a buffer of our own or straight from a mapped file. Compiled code is kept on disk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.batch import Batch, Csr, Floats
+from penstock.errors import FeatureError, LabelError, UsageError
+from penstock.sgd import dense, softmax, sparse
+from penstock.sgd.losses import Loss
+from penstock.sgd.scalar import GROWN, HITS, LOSS, PIVOT, SHIFTED, SHIFTED2, TOTALS, WEIGHT
+
+if TYPE_CHECKING:
+    from penstock.sgd.model import Weights
+
+_NONE = np.zeros(0, np.float32)
+_NONE.flags.writeable = False
+# Rows scored at a time when evaluating, so that the scores of a large batch are never all held.
+_SCORED = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a kernel needs to know of one epoch: the loss, the learning rate's base and power, the penalties.
+
+    Examples
+    --------
+    >>> from penstock.sgd.losses import named
+    >>> Step(named("logistic"), base=0.1).batch_size
+    1
+    """
+
+    loss: Loss
+    base: float
+    power: float = 0.0
+    batch_size: int = 1
+    l1: float = 0.0
+    l2: float = 0.0
+    intercept: bool = True
+
+
+class Totals:
+    """Sums over rows, in float64, that give the mean loss and the accuracy or R².
+
+    Labels of a regression are summed as differences from the first one, so that a large mean costs no digits.
+
+    Examples
+    --------
+    >>> totals = Totals()
+    >>> totals.weight
+    0.0
+    """
+
+    __slots__ = ("rows", "sums")
+
+    def __init__(self) -> None:
+        self.sums = np.zeros(TOTALS)
+        self.sums[GROWN] = 1.0
+        self.rows = 0
+
+    @property
+    def weight(self) -> float:
+        """The weight of all rows."""
+        return float(self.sums[WEIGHT])
+
+    def start(self, batch: Batch) -> None:
+        """Take the pivot from the first batch, before its rows are counted."""
+        if self.rows == 0 and batch.y is not None and len(batch.y) and np.isfinite(batch.y[0]):
+            self.sums[PIVOT] = float(batch.y[0])
+        self.rows += len(batch)
+
+    def loss(self) -> float:
+        """Return the weighted mean loss."""
+        return float((self.sums[LOSS] + np.log(self.sums[GROWN])) / self.weight) if self.weight else 0.0
+
+    def score(self, loss: Loss) -> float:
+        """Return the accuracy or the R²."""
+        if not self.weight:
+            return 0.0
+        if loss.metric == "accuracy":
+            return float(self.sums[HITS] / self.weight)
+        spread = self.sums[SHIFTED2] - self.sums[SHIFTED] ** 2 / self.weight
+        residual = 2 * self.sums[LOSS]
+        if spread <= 0:
+            return 1.0 if residual == 0 else 0.0
+        return float(1 - residual / spread)
+
+    def zero_loss(self, loss: Loss, outputs: int) -> float:
+        """Return the mean loss that weights of zero would have had on these rows."""
+        if loss.metric == "r2":
+            pivot, weight = self.sums[PIVOT], self.weight or 1.0
+            return float(0.5 * (self.sums[SHIFTED2] + 2 * pivot * self.sums[SHIFTED] + pivot**2 * weight) / weight)
+        at_zero = loss.value(np.zeros((1, outputs)) if loss.many else np.zeros(1), np.ones(1))
+        return float(at_zero[0])
+
+
+def train(batch: Batch, weights: Weights, *, step: Step, totals: Totals) -> int:
+    """Update the weights by a batch's rows, in their order; add each row, as scored before its update, to the totals.
+
+    Returns
+    -------
+    int
+        -1, or the position of the row that could not be used; the weights are then not to be used either.
+    """
+    y, weight = _columns(batch, weights, many=step.loss.many)
+    free = np.float32(step.intercept)
+    sums, b, size = totals.sums, weights.intercept, int(step.batch_size)
+    totals.start(batch)
+    # An int here would be another type, and another compilation.
+    rate, penalties = (float(step.base), float(step.power)), (float(step.l1), float(step.l2))
+    if isinstance(batch.x, Csr):
+        weights.arrange(sparse=True, lazy_l1=step.l1 > 0)
+        rows: tuple[Any, ...] = (*_csr(batch.x), y, weight, weights.coef.T, b, weights.clock, weights.seen, sums)
+        if step.loss.many:
+            return int(softmax.softmax_sparse(*rows, *rate, *penalties, free, size))
+        if size == 1:
+            return int(sparse.sparse_rows(*rows, step.loss.code, *rate, *penalties, free))
+        return int(sparse.sparse_batches(*rows, step.loss.code, *rate, *penalties, free, size))
+    weights.arrange(sparse=False)
+    rows = (_still(batch.x), y, weight, weights.coef, b, weights.clock, sums)
+    if step.loss.many:
+        if size == 1:
+            return int(softmax.softmax_rows(*rows, *rate, *penalties, free))
+        return int(softmax.softmax_batches(*rows, *rate, *penalties, free, size))
+    if size > 1:
+        return int(dense.dense_batches(*rows, step.loss.code, *rate, *penalties, free, size))
+    if step.l1 == 0 and batch.width <= dense.NARROW:
+        return int(dense.dense_ahead(*rows, step.loss.code, *rate, penalties[1], free))
+    return int(dense.dense_rows(*rows, step.loss.code, *rate, *penalties, free))
+
+
+def scores(batch: Batch, weights: Weights) -> Floats:
+    """Return the scores of a batch's rows, (rows, outputs) float32; the weights must owe nothing."""
+    _match(batch, weights)
+    out, stopped = _scores(batch, weights)
+    if stopped >= 0 and isinstance(batch.x, Csr):
+        top = int(batch.x.indices.max())
+        raise FeatureError(
+            f"a row has a value for feature {top}, but the model has {weights.width} features;"
+            " give rows made in the same way as those it was trained on"
+        )
+    return out
+
+
+def measure(batch: Batch, weights: Weights, *, loss: Loss, totals: Totals) -> int:
+    """Add a batch's rows to the totals without learning from them; the weights must owe nothing.
+
+    Returns
+    -------
+    int
+        -1, or the position of the first row that could not be used.
+    """
+    y, weight = _columns(batch, weights, many=loss.many)
+    totals.start(batch)
+    for start in range(0, len(batch), _SCORED):
+        stop = min(start + _SCORED, len(batch))
+        out, stopped = _scores(batch.slice(start, stop), weights)
+        if stopped >= 0:
+            return start + stopped
+        found: NDArray[Any] = out.astype(np.float64)
+        labels = y[start:stop].astype(np.float64)
+        share = weight[start:stop].astype(np.float64) if len(weight) else np.ones(stop - start)
+        if not loss.many:
+            found = found[:, 0]
+        usable = np.isfinite(found.reshape(len(labels), -1).sum(axis=1) + labels + share) & (share >= 0)
+        if loss.many:
+            usable &= (labels >= 0) & (labels < weights.outputs)
+        if not (usable | (share == 0)).all():
+            return start + int(np.flatnonzero(~usable & (share != 0))[0])
+        found, labels, share = found[share != 0], labels[share != 0], share[share != 0]
+        sums = totals.sums
+        shifted = labels - sums[PIVOT]
+        sums[LOSS] += share @ loss.value(found, labels)
+        sums[WEIGHT] += share.sum()
+        sums[HITS] += share @ loss.hits(found, labels)
+        sums[SHIFTED] += share @ shifted
+        sums[SHIFTED2] += share @ shifted**2
+    return -1
+
+
+def _scores(batch: Batch, weights: Weights) -> tuple[Floats, int]:
+    out = np.empty((len(batch), weights.outputs), np.float32)
+    if isinstance(batch.x, Csr):
+        w = np.ascontiguousarray(weights.coef.T)
+        return out, int(sparse.sparse_scores(*_csr(batch.x), w, weights.intercept, out))
+    dense.dense_scores(_still(batch.x), np.ascontiguousarray(weights.coef), weights.intercept, out)
+    return out, -1
+
+
+def _match(batch: Batch, weights: Weights) -> None:
+    # Sparse rows may be narrower: files often do not know how many features there are in all.
+    if batch.width != weights.width and not (isinstance(batch.x, Csr) and batch.width < weights.width):
+        raise UsageError(
+            f"the rows have {batch.width} features but the model has {weights.width};"
+            " give the columns that it was trained on"
+        )
+
+
+def _columns(batch: Batch, weights: Weights, *, many: bool) -> tuple[Floats, Floats]:
+    _match(batch, weights)
+    if batch.y is None:
+        raise LabelError("the batch has no labels; name the label column when opening the data")
+    if many != (weights.outputs > 1):
+        raise UsageError(
+            f"weights of {weights.outputs} outputs do not fit the loss: softmax needs one output for each of"
+            " two or more classes, the other losses need one"
+        )
+    weight = _NONE if batch.weight is None else _still(batch.weight)
+    if len(batch.y) != len(batch) or (batch.weight is not None and len(weight) != len(batch)):
+        raise UsageError(f"{len(batch)} rows came with {len(batch.y)} labels and {len(weight)} weights")
+    return _still(batch.y), weight
+
+
+def _csr(x: Csr) -> tuple[NDArray[np.uint64], NDArray[np.uint32], Floats]:
+    return _still(x.indptr, np.uint64), _still(x.indices, np.uint32), _still(x.values)
+
+
+def _still(array: NDArray[Any], dtype: type[np.generic] = np.float32) -> NDArray[Any]:
+    """Return a read-only, aligned, contiguous view of the wanted type; a copy only where it must be."""
+    view = np.require(array, dtype, ("C", "A")).view()
+    view.flags.writeable = False
+    return view
