@@ -1,0 +1,258 @@
+"""Line plots as SVG text, drawn without any plotting library.
+
+Lines are named at their ends instead of in a box, and the names are kept apart; each point has a tooltip; values
+that are missing or not finite break a line. The drawing stands alone; a page may restyle it by its ``ps-`` classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.report.scale import Axis, run_axis, spread, value_axis
+from penstock.report.style import Look, looks, mark
+from penstock.report.words import escape, finite, shorten, show_number, text_width
+
+FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
+_INK, _SOFT, _RULE, _AXIS = "#1b1f24", "#59636e", "#e4e7eb", "#8a949e"
+_SIZE, _GAP = 12, 15
+# More points than this add bytes to a line and nothing to see.
+_MOST_POINTS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line: its name, its points, a tooltip for each, and how long nothing happened before the first.
+
+    ``lead`` is the stretch of x, from and to, that is drawn as a thin line ahead of the first point. ``look``
+    is its colour, dash and mark where several drawings must agree; else it follows from the name.
+    """
+
+    name: str
+    x: Sequence[float | None]
+    y: Sequence[float | None]
+    notes: Sequence[str] = ()
+    lead: tuple[float, float] | None = None
+    look: Look | None = None
+
+    def points(self) -> list[tuple[float, float, str] | None]:
+        """Return the points that can be drawn, None where the line breaks, thinned evenly if there are many."""
+        found: list[tuple[float, float, str] | None] = []
+        for i, (a, b) in enumerate(zip(self.x, self.y, strict=True)):
+            x, y = finite(a), finite(b)
+            if x is None or y is None:
+                found.append(None)
+                continue
+            note = self.notes[i] if i < len(self.notes) else f"{self.name}: {show_number(x)}, {show_number(y)}"
+            found.append((x, y, note))
+        every = -(-len(found) // _MOST_POINTS)
+        return [p for i, p in enumerate(found) if i % every == 0 or i == len(found) - 1] if every > 1 else found
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """What kind of numbers the axes carry: whole ones or logarithms across, percentages or logarithms upward."""
+
+    whole_x: bool = False
+    log_x: bool = False
+    percent_y: bool = False
+    log_y: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    series: Series
+    look: Look
+    points: list[tuple[float, float, str] | None]
+
+    @property
+    def known(self) -> list[tuple[float, float, str]]:
+        return [p for p in self.points if p is not None]
+
+
+def line_plot(
+    series: Sequence[Series],
+    *,
+    x_label: str,
+    y_label: str,
+    title: str,
+    axes: Axes | None = None,
+    size: tuple[int, int] = (560, 330),
+) -> str:
+    """Draw lines over one pair of axes and return the ``<svg>`` element.
+
+    Parameters
+    ----------
+    series : sequence of Series
+        The lines. Those without a point that can be drawn are left out.
+    x_label, y_label, title : str
+        What stands beside the axes and above the plot.
+    axes : Axes, optional
+        What kind of numbers the axes carry.
+    size : (int, int)
+        Width and height in pixels; text keeps its size whatever they are.
+
+    Examples
+    --------
+    >>> drawing = line_plot([Series("none", [1, 2], [0.5, 0.4])], x_label="epoch", y_label="loss", title="Loss")
+    >>> drawing.startswith("<svg") and drawing.count("<title>") == 2
+    True
+    """
+    axes = axes or Axes()
+    styles = looks(one.name for one in series)
+    lines = [line for line in (_Line(s, s.look or styles[s.name], s.points()) for s in series) if line.known]
+    width, height = size
+    names = {line.series.name: shorten(line.series.name, 0.3 * width, _SIZE) for line in lines}
+    right = width - 20 - max((text_width(n, _SIZE) for n in names.values()), default=0)
+    top, bottom = 46.0, height - 44.0
+    upward = value_axis(
+        (y for line in lines for _, y, _ in line.known),
+        pixels=(bottom, top),
+        percent=axes.percent_y,
+        log=axes.log_y and all(y > 0 for line in lines for _, y, _ in line.known),
+    )
+    left = 8 + max((text_width(label, _SIZE) for _, label in upward.ticks), default=0)
+    xs = [x for line in lines for x, _, _ in line.known]
+    # Where a lead-in begins at nought a logarithmic axis has no place for it: it begins at the edge.
+    xs += [x for line in lines if line.series.lead for x in line.series.lead if x > 0 or not axes.log_x]
+    across = run_axis(xs, pixels=(left + 8, right - 4), whole=axes.whole_x, log=axes.log_x)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+        f' role="img" aria-label="{escape(_describe(title, x_label, lines))}" font-family="{FONT}"'
+        f' font-size="{_SIZE}">',
+        _text(0, 14, shorten(title, width, 14), bold=True),
+        _text(0, 33, shorten(y_label, width, _SIZE), soft=True),
+        *_grid(across, upward, left=left, right=right),
+        _text((left + right) / 2, height - 6, shorten(x_label, right - left, _SIZE), soft=True, anchor="middle"),
+    ]
+    if not lines:
+        parts.append(_text((left + right) / 2, (top + bottom) / 2, "no values to draw", soft=True, anchor="middle"))
+    parts += [part for line in lines for part in _draw(line, across, upward)]
+    parts += _names(lines, names, across, upward, right=right)
+    # Tooltips last, so that no line covers them.
+    parts += [
+        f'<circle cx="{across.place(x):.1f}" cy="{upward.place(y):.1f}" r="6" fill="transparent">'
+        f"<title>{escape(note)}</title></circle>"
+        for line in lines
+        for x, y, note in line.known
+    ]
+    return "".join(parts) + "</svg>"
+
+
+def svg_file(
+    series: Sequence[Series],
+    *,
+    x_label: str,
+    y_label: str,
+    title: str,
+    axes: Axes | None = None,
+    size: tuple[int, int] = (720, 400),
+) -> str:
+    """Draw as `line_plot` does, as the text of an SVG file of its own: on white, with a margin around it.
+
+    Examples
+    --------
+    >>> svg_file([Series("none", [1, 2], [0.5, 0.4])], x_label="epoch", y_label="loss", title="Loss")[:5]
+    '<?xml'
+    """
+    inner = (size[0] - 32, size[1] - 32)
+    drawing = line_plot(series, x_label=x_label, y_label=y_label, title=title, axes=axes, size=inner)
+    view = f'viewBox="0 0 {inner[0]} {inner[1]}" width="{inner[0]}" height="{inner[1]}"'
+    whole = f'viewBox="-16 -16 {size[0]} {size[1]}" width="{size[0]}" height="{size[1]}"'
+    head, body = drawing.replace(view, whole, 1).split(">", 1)
+    paper = f'<rect x="-16" y="-16" width="{size[0]}" height="{size[1]}" fill="#ffffff"/>'
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{head}>{paper}{body}\n'
+
+
+def swatch(look: Look) -> str:
+    """Return a strategy's line and mark as a small drawing for a table."""
+    return (
+        '<svg xmlns="http://www.w3.org/2000/svg" class="swatch" viewBox="0 0 34 12" width="34" height="12"'
+        f' aria-hidden="true">{_path("M1 6H33", look, width=2)}{_marks([(17, 6)], look)}</svg>'
+    )
+
+
+def _draw(line: _Line, across: Axis, upward: Axis) -> list[str]:
+    steps: list[str] = []
+    pen = "M"
+    for point in line.points:
+        if point is None:
+            pen = "M"
+            continue
+        steps.append(f"{pen}{across.place(point[0]):.1f} {upward.place(point[1]):.1f}")
+        pen = "L"
+    parts = [_path("".join(steps), line.look, width=2)]
+    if line.series.lead:
+        start, stop = (across.place(max(x, across.lo)) for x in line.series.lead)
+        first = line.known[0]
+        y, end = upward.place(first[1]), across.place(first[0])
+        # A tick where the copy is done and the first epoch begins.
+        path = f"M{start:.1f} {y:.1f}H{stop:.1f}M{stop:.1f} {y - 4:.1f}v8M{stop:.1f} {y:.1f}H{end:.1f}"
+        parts.append(_path(path, line.look, width=0.9, dashed=False))
+    spots = [(across.place(x), upward.place(y)) for x, y, _ in line.known]
+    parts.append(_marks(_sparse(spots), line.look))
+    return parts
+
+
+def _sparse(spots: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Leave out marks that would crowd; the first and the last stay."""
+    kept = spots[:1]
+    for spot in spots[1:-1]:
+        if min(math.dist(spot, kept[-1]), math.dist(spot, spots[-1])) > 24:
+            kept.append(spot)
+    return kept + spots[1:][-1:]
+
+
+def _names(lines: list[_Line], names: dict[str, str], across: Axis, upward: Axis, *, right: float) -> list[str]:
+    ends = [(across.place(line.known[-1][0]), upward.place(line.known[-1][1])) for line in lines]
+    places = spread([y for _, y in ends], gap=_GAP, lo=min(upward.start, upward.stop), hi=upward.start)
+    parts: list[str] = []
+    for line, (x, y), place in zip(lines, ends, places):
+        if x < right - 12:
+            parts.append(_path(f"M{x + 5:.1f} {y:.1f}H{right:.1f}", line.look, width=0.8, dash="1 3"))
+        parts.append(_path(f"M{right:.1f} {y:.1f}L{right + 10:.1f} {place:.1f}", line.look, width=1, dashed=False))
+        full = line.series.name
+        tip = f"<title>{escape(full)}</title>" if names[full] != full else ""
+        parts.append(_text(right + 14, place + 4, names[full], tip=tip))
+    return parts
+
+
+def _grid(across: Axis, upward: Axis, *, left: float, right: float) -> list[str]:
+    bottom = upward.start
+    rules = "".join(f"M{left:.1f} {upward.place(v):.1f}H{right:.1f}" for v, _ in upward.ticks)
+    feet = "".join(f"M{across.place(v):.1f} {bottom:.1f}v4" for v, _ in across.ticks)
+    return [
+        f'<path class="ps-rule" d="{rules}" stroke="{_RULE}" fill="none"/>' if rules else "",
+        f'<path class="ps-axis" d="M{left:.1f} {bottom:.1f}H{right:.1f}{feet}" stroke="{_AXIS}" fill="none"/>',
+        *(_text(left - 6, upward.place(v) + 4, label, soft=True, anchor="end") for v, label in upward.ticks),
+        *(_text(across.place(v), bottom + 18, label, soft=True, anchor="middle") for v, label in across.ticks),
+    ]
+
+
+def _describe(title: str, x_label: str, lines: list[_Line]) -> str:
+    ends = "; ".join(f"{line.series.name} ends at {show_number(line.known[-1][1])}" for line in lines)
+    return f"{title}, against {x_label}. {ends or 'No values'}."
+
+
+def _path(d: str, look: Look, *, width: float, dash: str | None = None, dashed: bool = True) -> str:
+    pattern = dash or (look.dash if dashed else "")
+    style = f' stroke-dasharray="{pattern}"' if pattern else ""
+    return (
+        f'<path class="ps-s{look.slot}" d="{d}" stroke="{look.light}" stroke-width="{width}" fill="none"'
+        f' stroke-linejoin="round"{style}/>'
+    )
+
+
+def _marks(spots: list[tuple[float, float]], look: Look) -> str:
+    d = "".join(mark(look, x, y) for x, y in spots)
+    return f'<path class="ps-f{look.slot} ps-halo" d="{d}" fill="{look.light}" stroke="#ffffff" stroke-width="0.8"/>'
+
+
+def _text(
+    x: float, y: float, words: str, *, soft: bool = False, bold: bool = False, anchor: str = "", tip: str = ""
+) -> str:
+    style = f' text-anchor="{anchor}"' if anchor else ""
+    style += ' font-size="14" font-weight="600"' if bold else ""
+    name, colour = ("ps-soft", _SOFT) if soft else ("ps-ink", _INK)
+    return f'<text class="{name}" x="{x:.1f}" y="{y:.1f}" fill="{colour}"{style}>{tip}{escape(words)}</text>'
