@@ -1,0 +1,65 @@
+"""Sources: data sets cut into blocks, and the fast layout that they can be converted to.
+
+`open` gives a source for whatever a user names; `choose` settles which columns are features; `convert` writes
+the fast layout. Each source's library is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+# Bound here and not lazily: the module of the same name would otherwise take its place once imported.
+from penstock.blocks.open import open
+
+if TYPE_CHECKING:
+    from penstock.blocks.arrow import ArrowSource
+    from penstock.blocks.conversion import Converted, convert
+    from penstock.blocks.csv import CsvSource
+    from penstock.blocks.features import Encoder, choose
+    from penstock.blocks.labels import LabelMap
+    from penstock.blocks.libsvm import LibsvmSource
+    from penstock.blocks.memory import ArraySource, TableSource
+    from penstock.blocks.numpy import NpySource
+    from penstock.blocks.parquet import ParquetSource
+    from penstock.blocks.write import BlockWriter
+
+_HOMES = {
+    "ArraySource": "memory",
+    "ArrowSource": "arrow",
+    "BlockWriter": "write",
+    "Converted": "conversion",
+    "CsvSource": "csv",
+    "Encoder": "features",
+    "LabelMap": "labels",
+    "LibsvmSource": "libsvm",
+    "NpySource": "numpy",
+    "ParquetSource": "parquet",
+    "TableSource": "memory",
+    "choose": "features",
+    "convert": "conversion",
+}
+
+__all__ = [
+    "ArraySource",
+    "ArrowSource",
+    "BlockWriter",
+    "Converted",
+    "CsvSource",
+    "Encoder",
+    "LabelMap",
+    "LibsvmSource",
+    "NpySource",
+    "ParquetSource",
+    "TableSource",
+    "choose",
+    "convert",
+    "open",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(f"penstock.blocks.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,281 @@
+"""Arrow IPC files: a record batch is a block, read by one ``pread`` and decoded without a copy.
+
+Files that `penstock convert` wrote say in their metadata how many rows a block has, so that opening one costs
+the same for ten blocks and for a hundred thousand. Foreign files are opened by reading every batch's header.
+An Arrow *stream* has no index of its blocks and is refused with the line that converts it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.blocks.base import Int64s, PackedLayout, Source
+from penstock.blocks.ipc import BatchHeader, Footer, leading_buffers, read_footer, read_header
+from penstock.blocks.ipc_rows import Piece, cut, read_rows
+from penstock.blocks.reading import require_block, require_columns, select, take_by_block
+from penstock.blocks.storage import (
+    PathLike,
+    ReadAt,
+    SeekableView,
+    expand,
+    fingerprint,
+    open_file,
+    require_equal,
+    show_names,
+)
+from penstock.errors import CorruptFileError, SourceError
+
+SUFFIXES = (".arrow", ".feather", ".ipc")
+METADATA_KEY = b"penstock"
+BLOCK_SIZE = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """A file's blocks: rows, bytes, offset, header's length and record batch of each; and which are pieces."""
+
+    columns: tuple[Int64s, ...]
+    pieces: dict[int, Piece]
+
+
+def layout_of(schema: pa.Schema) -> dict[str, Any]:
+    """Return what the converter noted in a file's schema, or an empty dict for foreign files."""
+    noted = (schema.metadata or {}).get(METADATA_KEY)
+    try:
+        read = json.loads(noted) if noted else {}
+    except ValueError:
+        return {}
+    return read if isinstance(read, dict) and read.get("version") == 1 else {}
+
+
+class ArrowSource(Source):
+    """Arrow IPC files as blocks.
+
+    Parameters
+    ----------
+    paths : path, folder, glob, or a list of these
+        Files in the Arrow IPC file format with equal columns.
+    block_size : int, optional
+        Record batches of other writers that are larger than this (1 MB if not given) are served in pieces,
+        where they are uncompressed. Those of converted files are always one block.
+
+    Examples
+    --------
+    >>> import tempfile, os, pyarrow as pa
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = os.path.join(folder.name, "a.arrow")
+    >>> batch = pa.record_batch({"x": [1.0, 2.0, 3.0], "y": [0, 1, 0]})
+    >>> with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+    ...     writer.write(batch)
+    >>> with ArrowSource(path) as source:
+    ...     source.read(0, ["y"]).to_pydict()
+    {'y': [0, 1, 0]}
+    """
+
+    def __init__(self, paths: PathLike | Sequence[PathLike], block_size: int | None = None) -> None:
+        names = expand(paths, suffixes=SUFFIXES)
+        self.name = show_names(names)
+        self._files: list[ReadAt] = []
+        self._footers: list[Footer] = []
+        self._readers: dict[int, Any] = {}
+        self._reader_lock = threading.Lock()
+        self._print: str | None = None
+        try:
+            for name in names:
+                self._files.append(open_file(name, random=True))
+                self._footers.append(read_footer(self._files[-1]))
+                require_equal(self._footers[0].schema, self._footers[-1].schema, names=(names[0], name))
+            blocks = [self._find_blocks(n, block_size or BLOCK_SIZE) for n in range(len(self._files))]
+        except BaseException:
+            self.close()
+            raise
+        self.schema = self._footers[0].schema
+        self.block_rows, self.block_bytes, self._offsets, self._metas, self._batches = (
+            np.concatenate(parts) for parts in zip(*(found.columns for found in blocks))
+        )
+        self._first = np.cumsum([0] + [len(found.columns[0]) for found in blocks])
+        self._pieces = {
+            int(self._first[n]) + block: piece
+            for n, found in enumerate(blocks)
+            for block, piece in found.pieces.items()
+        }
+        self._row_ends = np.cumsum(self.block_rows)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash over size, time of change and both ends of each file."""
+        if self._print is None:
+            self._print = fingerprint(self._files)
+        return self._print
+
+    def read(self, block: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """Read one record batch; only the columns named, in that order."""
+        number, file = self._locate(block)
+        file.check()
+        if block in self._pieces:
+            wanted = list(self.schema.names if columns is None else columns)
+            require_columns(self.schema, wanted, place=self.name)
+            return read_rows(file, self._pieces[block], self._footers[number].schema, wanted)
+        if self._footers[number].dictionaries:
+            batch = self._read_with_dictionaries(number, int(self._batches[block]))
+        else:
+            data = pa.py_buffer(file.read_at(int(self._offsets[block]), int(self.block_bytes[block])))
+            try:
+                batch = pa.ipc.read_record_batch(pa.ipc.read_message(data), self._footers[number].schema)
+            except (pa.ArrowException, OSError, EOFError) as error:
+                raise CorruptFileError(f"{file.name}: block {block} is damaged ({error})") from error
+        if batch.num_rows != self.block_rows[block]:
+            raise CorruptFileError(
+                f"{file.name}: block {block} has {batch.num_rows} rows where {self.block_rows[block]} were expected"
+            )
+        return select(batch, columns, place=self.name)
+
+    def take(self, rows: Int64s, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """Read the rows with these numbers, in this order; each block they lie in is read once."""
+        return take_by_block(self, rows, columns, row_ends=self._row_ends)
+
+    def packed(self, features: str, label: str | None, weight: str | None) -> PackedLayout | None:
+        """Return where the rows lie, or None where a column needs decoding.
+
+        There is a layout for one local file whose features are a `FixedSizeList<float32>` and whose label and
+        weight are plain numbers, uncompressed and without nulls.
+        """
+        if len(self._files) != 1 or self._files[0].fd is None or not len(self.block_rows) or self._pieces:
+            return None
+        if self._footers[0].dictionaries or not _is_packed_list(self.schema, features):
+            return None
+        types = [_number_type(self.schema, name) for name in (label, weight)]
+        if any(name is not None and kind is None for name, kind in zip((label, weight), types)):
+            return None
+        places = leading_buffers(self.schema)
+        if places is None:
+            return None
+        wanted = [n for n in (features, label, weight) if n is not None]
+        headers = self._headers(wanted)
+        nodes = [places[n][1] for n in wanted] + [places[features][1] + 1]
+        if any(h.compressed or h.null_counts[nodes].any() for h in headers):
+            return None
+
+        def place(name: str | None, buffer: int) -> Int64s:
+            if name is None:
+                return np.full(len(self.block_rows), -1, np.int64)
+            at = np.array([h.buffer_at[places[name][0] + buffer] for h in headers], np.int64)
+            if len(at) != len(self.block_rows):  # blocks alike: the first stands for all but the last
+                at = np.concatenate([np.repeat(at[:1], len(self.block_rows) - 1), at[1:]])
+            return self._metas + at
+
+        # A fixed-size list has its validity, then its values' validity, then the values.
+        return PackedLayout(
+            fd=self._files[0].fd,
+            offsets=self._offsets,
+            nbytes=self.block_bytes,
+            rows=self.block_rows,
+            width=self.schema.field(features).type.list_size,
+            features_at=place(features, 2),
+            label_at=place(label, 1),
+            label_type=types[0],
+            weight_at=place(weight, 1),
+            weight_type=types[1],
+        )
+
+    def check(self) -> None:
+        """Raise `DataChangedError` if a file is not the one that was opened."""
+        for file in self._files:
+            file.check()
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files:
+            file.close()
+        self._readers.clear()
+
+    def _headers(self, wanted: list[str]) -> list[BatchHeader]:
+        """Return the headers of all blocks, or of the first and last where the middle ones must equal the first."""
+        footer = self._footers[0]
+        count = len(footer.offset)
+        uniform = all(bool((a[:-1] == a[0]).all()) for a in (footer.meta, footer.body, self.block_rows))
+        # The converter checks columns that it marks as never null; elsewhere each header must be asked.
+        sure = bool(layout_of(self.schema)) and not any(self.schema.field(n).nullable for n in wanted)
+        blocks = [0, count - 1] if uniform and sure and count > 2 else range(count)
+        return [read_header(self._files[0], int(footer.offset[b]), int(footer.meta[b])) for b in blocks]
+
+    def _find_blocks(self, number: int, block_size: int) -> _Blocks:
+        """Return a file's blocks: its record batches, the large ones of other writers in pieces."""
+        file, footer = self._files[number], self._footers[number]
+        count = len(footer.offset)
+        columns = (footer.meta + footer.body, footer.offset, footer.meta, np.arange(count))
+        rows = self._noted_rows(file, footer)
+        if rows is not None:
+            return _Blocks((rows, *columns), {})
+        headers = [read_header(file, int(o), int(m)) for o, m in zip(footer.offset, footer.meta)]
+        rows = np.array([header.rows for header in headers], np.int64)
+        can_cut = not footer.dictionaries and leading_buffers(footer.schema) is not None
+        large = [can_cut and footer.body[b] > block_size and not headers[b].compressed for b in range(count)]
+        if not any(large):
+            return _Blocks((rows, *columns), {})
+        found: list[tuple[int, ...]] = []
+        pieces: dict[int, Piece] = {}
+        for batch, header in enumerate(headers):
+            place = [int(column[batch]) for column in columns[1:]]
+            if not large[batch]:
+                found.append((header.rows, int(columns[0][batch]), *place))
+                continue
+            body = int(footer.body[batch])
+            for piece in cut(header, int(footer.offset[batch] + footer.meta[batch]), body, block_size):
+                pieces[len(found)] = piece
+                size = piece.stop - piece.start
+                found.append((size, max(body * size // header.rows, 1), *place))
+        return _Blocks(tuple(np.array(found, np.int64).T), pieces)
+
+    def _noted_rows(self, file: ReadAt, footer: Footer) -> Int64s | None:
+        """Return the rows of each block from the converter's note, if the file is still as it was written."""
+        count = len(footer.offset)
+        noted = layout_of(footer.schema)
+        size = noted.get("rows_per_block", 0)
+        if count and noted.get("blocks") == count and size:
+            last = read_header(file, int(footer.offset[-1]), int(footer.meta[-1])).rows
+            if (count - 1) * size + last == noted.get("rows"):
+                return np.concatenate([np.full(count - 1, size, np.int64), np.array([last], np.int64)])
+        return None
+
+    def _read_with_dictionaries(self, number: int, block: int) -> pa.RecordBatch:
+        # Dictionaries stand in batches of their own, which pyarrow's reader collects; it is not thread-safe.
+        with self._reader_lock:
+            if number not in self._readers:
+                view = pa.PythonFile(SeekableView(self._files[number]), mode="r")
+                self._readers[number] = pa.ipc.open_file(view)
+            try:
+                return self._readers[number].get_batch(block)
+            except (pa.ArrowException, OSError) as error:
+                if isinstance(error, SourceError):
+                    raise
+                raise CorruptFileError(f"{self._files[number].name}: block {block} is damaged ({error})") from error
+
+    def _locate(self, block: int) -> tuple[int, ReadAt]:
+        require_block(block, len(self.block_rows), name=self.name)
+        number = int(np.searchsorted(self._first, block, side="right")) - 1
+        return number, self._files[number]
+
+
+def _is_packed_list(schema: pa.Schema, name: str) -> bool:
+    if name not in schema.names:
+        return False
+    kind = schema.field(name).type
+    return bool(pa.types.is_fixed_size_list(kind) and pa.types.is_float32(kind.value_type))
+
+
+def _number_type(schema: pa.Schema, name: str | None) -> np.dtype[np.generic] | None:
+    if name is None or name not in schema.names:
+        return None
+    kind = schema.field(name).type
+    if not (pa.types.is_integer(kind) or pa.types.is_float32(kind) or pa.types.is_float64(kind)):
+        return None
+    number: np.dtype[np.generic] = np.dtype(kind.to_pandas_dtype())
+    return number

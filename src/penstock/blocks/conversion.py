@@ -1,0 +1,281 @@
+"""`convert`: any data into the fast layout, in memory of a few blocks.
+
+With a label, features are packed into one fixed-size float32 list (or, sparse, two lists), so that later reads
+need no decoding; without one, columns are kept as they are. Rows keep their order.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.batch import Csr
+from penstock.blocks.arrow import layout_of
+from penstock.blocks.features import Encoder, choose
+from penstock.blocks.hashing import Hashed
+from penstock.blocks.labels import numeric, refuse_missing
+from penstock.blocks.parts import PAIRS
+from penstock.blocks.storage import PathLike, is_remote
+from penstock.blocks.streams import Rows, rows_of
+from penstock.blocks.write import BlockWriter
+from penstock.budget import parse_size
+from penstock.errors import ColumnError, LabelError, UsageError, WriteError
+from penstock.events import Advanced, Finished, Listener, Started, Stream
+
+# With many reads in flight, 64 KB blocks in random order come at the speed of sequential ones, and a window of
+# many small blocks is shuffled better than one of few large. Small data still make many blocks.
+BLOCK_SIZE = 64 * 1024
+LEAST_BLOCK = 4 * 1024
+BLOCKS_WANTED = 4096
+SAMPLE = 8 << 20
+"""Bytes in the fast layout from which the size of all the data is judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """What `convert` wrote."""
+
+    path: str
+    rows: int
+    blocks: int
+    bytes: int
+    seconds: float
+
+
+def convert(
+    data: Any,
+    dst: PathLike,
+    *,
+    label: str | None = None,
+    weight: str | None = None,
+    features: Sequence[str] | None = None,
+    exclude: Sequence[str] = (),
+    hash: Sequence[str | Hashed] = (),
+    keep: Sequence[str] = (),
+    block_size: int | str = "auto",
+    format: str | None = None,
+    listen: Listener | None = None,
+    **options: Any,
+) -> Converted:
+    """Write data in the fast layout.
+
+    Parameters
+    ----------
+    data : path, source, table or RecordBatchReader
+        Whatever `open` takes, and also compressed text, Arrow streams and one-shot readers.
+    dst : path
+        The Arrow file to make; it appears when it is complete.
+    label, weight : str, optional
+        The columns of the target and of the row's weight; kept under their names and types.
+    features, exclude, hash
+        Which columns are features, as in `choose`.
+    keep : list of str
+        Further columns to keep as they are.
+    block_size : int or str
+        Bytes of a record batch. ``"auto"`` takes 64 KiB, and less, down to 4 KiB, where the data would make under
+        4096 blocks.
+    format, **options
+        As in `open`.
+    listen : callable, optional
+        Is told of the progress.
+
+    Examples
+    --------
+    >>> import tempfile, os, pyarrow as pa
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> table = pa.table({"a": [1, 2, 3], "b": [0.5, 1.5, 2.5], "y": ["no", "yes", "no"]})
+    >>> done = convert(table, os.path.join(folder.name, "t.arrow"), label="y")
+    >>> done.rows, done.blocks
+    (3, 1)
+    """
+    started = time.perf_counter()
+    path = os.fspath(dst)
+    if is_remote(path):
+        raise UsageError(f"{path}: files are written on this machine only; give a local path")
+    size = None if block_size == "auto" else parse_size(block_size, option="block_size")
+    rows = rows_of(data, format=format, **options)
+    try:
+        _refuse_own_input(path, rows)
+        pair = next((p for p in PAIRS if all(name in rows.schema.names for name in p)), None)
+        if label is None and pair and "label" in rows.schema.names:
+            label = "label"
+        packing = label is not None or weight is not None or features is not None or bool(hash) or pair is not None
+        form: _Packed | _AsIs = (
+            _Packed.of(
+                rows,
+                choose(
+                    rows.schema,
+                    label=label,
+                    weight=weight,
+                    features=features,
+                    hash=hash,
+                    place=rows.name,
+                    exclude=[*exclude, *(k for k in keep if k in rows.schema.names)],
+                ),
+                keep,
+            )
+            if packing
+            else _AsIs.of(rows, exclude)
+        )
+        stream = Stream([listen] if listen else [])
+        task = f"convert {rows.name}"
+        stream.emit(Started(task, rows.nbytes, "bytes"))
+        shaped = _shape(rows, form, stream, task)
+        first = list(_until(shaped, SAMPLE))
+        per_block = _rows_per_block(first, size, rows.nbytes)
+        with BlockWriter(path, form.schema, rows_per_block=per_block, metadata=form.metadata) as writer:
+            for batch, _ in chain(first, shaped):
+                writer.write(batch)
+            writer.width = form.width
+        stream.emit(Finished(task))
+    finally:
+        rows.close()
+    return Converted(path, writer.rows, writer.blocks, writer.nbytes, time.perf_counter() - started)
+
+
+class _Packed:
+    """Features in one column (two if sparse), then label, weight and columns kept."""
+
+    def __init__(self, encoder: Encoder, schema: pa.Schema, columns: list[str], others: list[str]) -> None:
+        self.schema = schema
+        self.asked: list[str] | None = list(dict.fromkeys([*encoder.columns, *others]))
+        self.width = encoder.width
+        self._encoder = encoder
+        self._bare = Encoder(encoder.parts, place=encoder.place)
+        self._others = others
+        names = encoder.names
+        self.metadata: dict[str, Any] = {
+            "features": list(names) if names else None,
+            "columns": columns,
+            "label": encoder.label,
+            "weight": encoder.weight,
+            "sparse": encoder.sparse,
+            "encoder": encoder.origin or [part.to_dict() for part in encoder.parts],
+        }
+
+    @classmethod
+    def of(cls, rows: Rows, encoder: Encoder, keep: Sequence[str]) -> _Packed:
+        for name in keep:
+            if name not in rows.schema.names:
+                raise ColumnError.missing(name, rows.schema.names, place=rows.name, role="column to keep")
+        sure = [name for name in (encoder.label, encoder.weight) if name is not None]
+        others = list(dict.fromkeys([*sure, *keep]))
+        fields = [rows.schema.field(name).with_nullable(name not in sure) for name in others]
+        columns = [name if name not in others else f"{name}_" for name in _column_names(encoder.sparse)]
+        if encoder.sparse:
+            kinds = [pa.list_(pa.field("item", kind, nullable=False)) for kind in (pa.uint32(), pa.float32())]
+        else:
+            kinds = [pa.list_(pa.field("item", pa.float32(), nullable=False), encoder.width or 0)]
+        packed = [pa.field(name, kind, nullable=False) for name, kind in zip(columns, kinds)]
+        if encoder.sparse and columns != ["indices", "values"]:
+            raise UsageError(f"the columns {others} cannot be named 'indices' or 'values' beside sparse features")
+        return cls(encoder, pa.schema([*packed, *fields]), columns, others)
+
+    def shape(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
+        """Return the batch in the fast layout."""
+        encoder = self._encoder
+        try:
+            if encoder.label is not None:
+                refuse_missing(batch.column(encoder.label), encoder.label, first_row=first_row)
+            if encoder.weight is not None:
+                numeric(batch.column(encoder.weight), column=encoder.weight, first_row=first_row)
+        except LabelError as error:
+            raise LabelError(f"{encoder.place}: {error}") from None
+        x = self._bare.encode(batch, first_row=first_row).x
+        if isinstance(x, Csr):
+            if encoder.width is None:
+                self.width = max(self.width or 0, x.width)
+            offsets = pa.array(x.indptr.astype(np.int32))
+            arrays = [
+                pa.ListArray.from_arrays(offsets, pa.array(values), type=self.schema.field(at).type)
+                for at, values in enumerate((x.indices, x.values))
+            ]
+        else:
+            flat = pa.array(x.reshape(-1))
+            arrays = [pa.FixedSizeListArray.from_arrays(flat, type=self.schema.field(0).type)]
+        arrays += [_plain(batch.column(name)) for name in self._others]
+        return pa.RecordBatch.from_arrays(arrays, names=self.schema.names)
+
+
+class _AsIs:
+    """Columns as they are; a file already packed stays so."""
+
+    def __init__(self, schema: pa.Schema, asked: list[str] | None, metadata: dict[str, Any]) -> None:
+        self.schema = schema
+        self.asked = asked
+        self.metadata = metadata
+        self.width: int | None = metadata.get("width")
+
+    @classmethod
+    def of(cls, rows: Rows, exclude: Sequence[str]) -> _AsIs:
+        for name in exclude:
+            if name not in rows.schema.names:
+                raise ColumnError.missing(name, rows.schema.names, place=rows.name, role="column to exclude")
+        kept = [name for name in rows.schema.names if name not in exclude]
+        noted = layout_of(rows.schema)
+        noted = {k: v for k, v in noted.items() if k not in ("version", "rows_per_block", "rows", "blocks")}
+        schema = pa.schema([rows.schema.field(name) for name in kept], rows.schema.metadata)
+        return cls(schema, kept if exclude else None, noted)
+
+    def shape(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
+        """Return the batch itself."""
+        return batch
+
+
+def _shape(rows: Rows, form: _Packed | _AsIs, stream: Stream, task: str) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Yield batches in the layout to be written, each with the stored bytes it came from."""
+    done = told = 0
+    for batch, nbytes in rows.batches(form.asked):
+        yield form.shape(batch, done), nbytes
+        done += batch.num_rows
+        told += nbytes
+        stream.emit(Advanced(task, nbytes))
+    if rows.nbytes is not None and told < rows.nbytes:  # what compression puts after the last row
+        stream.emit(Advanced(task, rows.nbytes - told))
+
+
+def _until(shaped: Iterator[tuple[pa.RecordBatch, int]], nbytes: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Yield batches until they come to so many bytes."""
+    for batch, stored in shaped:
+        yield batch, stored
+        nbytes -= batch.nbytes
+        if nbytes <= 0:
+            return
+
+
+def _rows_per_block(first: list[tuple[pa.RecordBatch, int]], size: int | None, stored: int | None) -> int:
+    """Return the rows of a block of the size wanted, or of one that makes enough blocks of all the data."""
+    rows = sum(batch.num_rows for batch, _ in first)
+    nbytes = sum(batch.nbytes for batch, _ in first)
+    if not rows:
+        return 1
+    if size is None:
+        read = sum(part for _, part in first)
+        whole = (
+            nbytes * stored // read if stored and read else nbytes if nbytes < SAMPLE else BLOCK_SIZE * BLOCKS_WANTED
+        )
+        size = max(min(BLOCK_SIZE, whole // BLOCKS_WANTED), LEAST_BLOCK)
+    return max(int(size * rows / max(nbytes, 1)), 1)
+
+
+def _column_names(sparse: bool) -> list[str]:
+    return ["indices", "values"] if sparse else ["features"]
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def _refuse_own_input(path: str, rows: Rows) -> None:
+    if os.path.isdir(path):
+        raise WriteError(f"{path} is a folder; name the file to write, such as {os.path.join(path, 'data.arrow')}")
+    for name in rows.files:
+        if not is_remote(name) and os.path.exists(path) and os.path.samefile(name, path):
+            raise UsageError(f"{path} is the file being read; write to another name")

@@ -1,0 +1,204 @@
+"""Signed feature hashing: text and categories into a sparse row of fixed width.
+
+A value's hash is MurmurHash3 (32 bits, x86) of its UTF-8 bytes, seeded with the same hash (seed 0) of its
+column's name. The low ``bits`` bits are the index within the column's range, and the top bit is the sign:
+0 gives +1, 1 gives -1. A model stays valid as long as this rule does; it is never changed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock.batch import Csr
+from penstock.errors import ColumnError, UsageError
+from penstock.native import kernel
+
+DEFAULT_BITS = 20
+_SPEC = re.compile(r"(?P<column>.+?)(?::(?:2\^)(?P<bits>\d+))?(?P<words>:words)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Hashed:
+    """One column to hash: into ``2**bits`` features, as a whole or word by word.
+
+    Examples
+    --------
+    >>> Hashed.parse("comment:2^18:words")
+    Hashed(column='comment', bits=18, words=True)
+    """
+
+    column: str
+    bits: int = DEFAULT_BITS
+    words: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.bits <= 31:
+            raise UsageError(f"hash={self.column!r}:2^{self.bits}: the power must be from 2^1 to 2^31")
+
+    @classmethod
+    def parse(cls, text: str | Hashed) -> Hashed:
+        """Read ``COLUMN[:2^BITS][:words]``."""
+        if isinstance(text, Hashed):
+            return text
+        match = _SPEC.fullmatch(text)
+        if not match or ":2^" in match["column"]:
+            raise UsageError(f"hash={text!r} cannot be read; write COLUMN, COLUMN:2^20 or COLUMN:2^18:words")
+        return cls(match["column"], int(match["bits"] or DEFAULT_BITS), bool(match["words"]))
+
+    @property
+    def width(self) -> int:
+        """How many features the column becomes."""
+        return 1 << self.bits
+
+    def encode(self, array: pa.Array) -> Csr:
+        """Hash an array: one entry per value (or word); a null has none, since a missing category is no category."""
+        offsets, data = _as_text(array, self.column)
+        seed = np.uint32(murmur3_reference(self.column.encode(), 0))
+        missing = (
+            np.asarray(array.is_null().to_numpy(zero_copy_only=False))
+            if array.null_count
+            else np.zeros(len(array), np.bool_)
+        )
+        if self.words:
+            counts = np.empty(len(array), np.uint64)
+            count_words(offsets, data, counts)
+            counts[missing] = 0
+        else:
+            counts = (~missing).astype(np.uint64)
+        indptr = np.zeros(len(array) + 1, np.uint64)
+        np.cumsum(counts, out=indptr[1:])
+        indices = np.empty(int(indptr[-1]), np.uint32)
+        values = np.empty(int(indptr[-1]), np.float32)
+        hash_rows(offsets, data, indptr, seed, np.uint32(self.width - 1), self.words, indices, values)
+        return Csr(indptr, indices, values, self.width)
+
+
+def _as_text(array: pa.Array, column: str) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """Return where each value's UTF-8 bytes lie; numbers and dates are written as text first."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    kind = array.type
+    if not (pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)):
+        try:
+            array = array.cast(pa.large_binary() if pa.types.is_binary(kind) else pa.large_string())
+        except (pa.ArrowException, NotImplementedError) as error:
+            raise ColumnError(f"column {column!r} is {kind}, which cannot be hashed; hash text or numbers") from error
+    if len(array) == 0:
+        return np.zeros(1, np.int64), np.zeros(1, np.uint8)
+    _, offsets, data = array.buffers()
+    places = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+    content = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
+    return places, content
+
+
+@kernel(inline=True)
+def _rotate(x: Any, by: Any) -> Any:
+    return np.uint32((x << np.uint32(by)) | (x >> np.uint32(32 - by)))
+
+
+@kernel
+def murmur3(data: Any, start: Any, stop: Any, seed: Any) -> Any:
+    """MurmurHash3 x86 32 of ``data[start:stop]``."""
+    h = np.uint32(seed)
+    length = stop - start
+    blocks = length // 4
+    for b in range(blocks):
+        at = start + 4 * b
+        k = np.uint32(
+            np.uint32(data[at])
+            | (np.uint32(data[at + 1]) << np.uint32(8))
+            | (np.uint32(data[at + 2]) << np.uint32(16))
+            | (np.uint32(data[at + 3]) << np.uint32(24))
+        )
+        k = np.uint32(k * np.uint32(0xCC9E2D51))
+        k = np.uint32(_rotate(k, 15) * np.uint32(0x1B873593))
+        h = np.uint32(_rotate(np.uint32(h ^ k), 13) * np.uint32(5) + np.uint32(0xE6546B64))
+    k = np.uint32(0)
+    for i in range(length - 4 * blocks):
+        k = np.uint32(k | (np.uint32(data[start + 4 * blocks + i]) << np.uint32(8 * i)))
+    if length > 4 * blocks:
+        k = np.uint32(k * np.uint32(0xCC9E2D51))
+        h = np.uint32(h ^ np.uint32(_rotate(k, 15) * np.uint32(0x1B873593)))
+    h = np.uint32(h ^ np.uint32(length))
+    h = np.uint32((h ^ (h >> np.uint32(16))) * np.uint32(0x85EBCA6B))
+    h = np.uint32((h ^ (h >> np.uint32(13))) * np.uint32(0xC2B2AE35))
+    return np.uint32(h ^ (h >> np.uint32(16)))
+
+
+def murmur3_reference(data: bytes, seed: int) -> int:
+    """MurmurHash3 x86 32 in plain Python."""
+    mask = 0xFFFFFFFF
+    h = seed
+    whole = len(data) // 4 * 4
+    for at in range(0, len(data), 4):
+        k = int.from_bytes(data[at : at + 4], "little") * 0xCC9E2D51 & mask
+        k = ((k << 15 | k >> 17) & mask) * 0x1B873593 & mask
+        h ^= k
+        if at < whole:
+            h = ((h << 13 | h >> 19) & mask) * 5 + 0xE6546B64 & mask
+    h ^= len(data)
+    h = (h ^ h >> 16) * 0x85EBCA6B & mask
+    h = (h ^ h >> 13) * 0xC2B2AE35 & mask
+    return h ^ h >> 16
+
+
+@kernel(inline=True)
+def _blank(byte: Any) -> Any:
+    return byte == 32 or (byte >= 9 and byte <= 13)
+
+
+@kernel
+def count_words(offsets: Any, data: Any, counts: Any) -> None:
+    """Count each text's words: runs of bytes that are not ASCII white space."""
+    for row in range(len(counts)):
+        count = 0
+        inside = False
+        for at in range(offsets[row], offsets[row + 1]):
+            blank = _blank(data[at])
+            if not blank and not inside:
+                count += 1
+            inside = not blank
+        counts[row] = count
+
+
+@kernel
+def hash_rows(
+    offsets: Any, data: Any, indptr: Any, seed: Any, mask: Any, words: Any, indices: Any, values: Any
+) -> None:
+    """Hash each row's text, or its words, into indices and signs; rows of no entries are passed over."""
+    for row in range(len(indptr) - 1):
+        entry = indptr[row]
+        end = indptr[row + 1]
+        at = offsets[row]
+        stop = offsets[row + 1]
+        while entry < end:
+            last = stop
+            if words:
+                while at < stop and _blank(data[at]):
+                    at += 1
+                last = at
+                while last < stop and not _blank(data[last]):
+                    last += 1
+            code = murmur3(data, at, last, seed)
+            indices[entry] = np.uint32(code & mask)
+            values[entry] = np.float32(-1.0) if code >> np.uint32(31) else np.float32(1.0)
+            entry += np.uint64(1)
+            at = last
+
+
+def hash_rows_reference(texts: list[str | None], spec: Hashed) -> list[list[tuple[int, float]]]:
+    """Return each row's (index, sign) pairs, in plain Python."""
+    seed = murmur3_reference(spec.column.encode(), 0)
+    rows = []
+    for text in texts:
+        data = [] if text is None else [text.encode()]
+        pieces = [w for t in data for w in t.split()] if spec.words else data
+        codes = [murmur3_reference(piece, seed) for piece in pieces]
+        rows.append([(code & (spec.width - 1), -1.0 if code >> 31 else 1.0) for code in codes])
+    return rows

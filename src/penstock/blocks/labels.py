@@ -1,0 +1,203 @@
+"""Labels as numbers: classes of any kind to targets and back, and plain numbers for regression.
+
+Two classes become -1 and +1, more become 0 to k-1. What cannot be a label is refused with its row: a null,
+a number that is not finite, a class that was not there when the classes were collected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from penstock.batch import Floats
+from penstock.errors import LabelError
+
+MOST_CLASSES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class LabelMap:
+    """The classes of a label and the targets that stand for them.
+
+    Parameters
+    ----------
+    classes : tuple
+        The class values in ascending order: all text, or all numbers, or both booleans.
+    binary : bool
+        Targets -1 and +1 for two classes; otherwise 0 to k-1.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> labels = LabelMap.collect([pa.array(["spam", "ham", "spam"])])
+    >>> labels.encode(pa.array(["spam", "ham"]))
+    array([ 1., -1.], dtype=float32)
+    >>> labels.decode([-1.0])
+    array(['ham'], dtype='<U4')
+    """
+
+    classes: tuple[Any, ...]
+    binary: bool = True
+    column: str = "label"
+    _values: pa.Array = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.binary and len(self.classes) != 2:
+            raise LabelError(
+                f"{self.column!r} has {len(self.classes)} classes ({_show(self.classes)}) where two are needed;"
+                " use softmax for more than two"
+            )
+        if len(self.classes) < 2:
+            raise LabelError(
+                f"{self.column!r} has a single class ({_show(self.classes)}); there is nothing to tell apart:"
+                " check the label column and that the data hold rows of each class"
+            )
+        values = pa.array([int(c) if isinstance(c, bool) else c for c in self.classes])
+        object.__setattr__(self, "_values", values)
+
+    @classmethod
+    def collect(cls, arrays: Iterable[pa.Array], *, binary: bool | None = None, column: str = "label") -> LabelMap:
+        """Find the classes in all the arrays of a label column.
+
+        ``binary=None`` takes two classes as -1 and +1 and more as 0 to k-1.
+        """
+        found: set[Any] = set()
+        row = 0
+        for array in arrays:
+            refuse_missing(array, column, first_row=row)
+            found.update(pc.unique(_plain(array)).to_pylist())
+            row += len(array)
+            if len(found) > MOST_CLASSES:
+                raise LabelError(
+                    f"{column!r} has over {MOST_CLASSES} different values; these are hardly classes:"
+                    " use --model linear for a number, or name another label"
+                )
+        classes = tuple(sorted(found))
+        return cls(classes, binary=len(classes) == 2 if binary is None else binary, column=column)
+
+    def encode(self, array: pa.Array, *, first_row: int = 0) -> Floats:
+        """Return the targets of an array of labels."""
+        refuse_missing(array, self.column, first_row=first_row)
+        try:
+            codes = pc.index_in(*self._alike(_plain(array)))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+            codes = pa.nulls(len(array), pa.int32())
+        if codes.null_count:
+            row = int(np.argmax(np.asarray(codes.is_null().to_numpy(zero_copy_only=False))))
+            raise LabelError(
+                f"{self.column!r} has the class {array[row].as_py()!r} in row {first_row + row}, which is not one of the"
+                f" classes seen in training: {_show(self.classes)}"
+            )
+        targets: Floats = codes.to_numpy(zero_copy_only=False).astype(np.float32)
+        return 2 * targets - 1 if self.binary else targets
+
+    def decode(self, targets: Any) -> NDArray[Any]:
+        """Return the classes that targets (or binary scores: their sign) stand for."""
+        numbers = np.asarray(targets)
+        codes = (numbers > 0).astype(np.intp) if self.binary else numbers.astype(np.intp)
+        return np.array(self.classes)[codes]
+
+    @property
+    def numeric(self) -> bool:
+        """Whether the classes are plain numbers."""
+        return all(isinstance(c, int | float) and not isinstance(c, bool) for c in self.classes)
+
+    @property
+    def targets(self) -> Floats:
+        """The target of each class, in the classes' order."""
+        codes = np.arange(len(self.classes), dtype=np.float32)
+        return 2 * codes - 1 if self.binary else codes
+
+    def as_binary(self, binary: bool) -> LabelMap:
+        """Return the same classes with targets -1 and +1, or 0 to k-1."""
+        return LabelMap(self.classes, binary=binary, column=self.column)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        return {"classes": list(self.classes), "binary": self.binary, "column": self.column}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> LabelMap:
+        """Build the map again."""
+        return cls(tuple(data["classes"]), binary=data["binary"], column=data["column"])
+
+    def _alike(self, array: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """Return the array and the classes in one type, without losing digits of large integers."""
+        if pa.types.is_boolean(array.type):
+            array = array.cast(pa.int64())
+        if pa.types.is_string(self._values.type) or pa.types.is_string(array.type):
+            return array, self._values  # text against numbers: nothing is found, or a type error
+        integers = pa.types.is_integer(array.type) and pa.types.is_integer(self._values.type)
+        common = pa.int64() if integers else pa.float64()
+        return array.cast(common), self._values.cast(common)
+
+
+def numeric(array: pa.Array, *, column: str, first_row: int = 0) -> Floats:
+    """Return a label (or weight) that is a number, refusing what is missing or not finite."""
+    refuse_missing(array, column, first_row=first_row)
+    kind = array.type
+    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or is_decimal(kind) or pa.types.is_boolean(kind)):
+        raise LabelError(
+            f"{column!r} is {kind}, not a number; a regression needs numbers, classes need a classifier"
+            " (--model logistic, svm or softmax)"
+        )
+    numbers = to_numbers(array)
+    finite = np.isfinite(numbers)
+    if not finite.all():
+        row = int(np.argmin(finite))
+        raise LabelError(f"{column!r} is {numbers[row]} in row {first_row + row}; remove the row or mend the value")
+    return numbers
+
+
+def to_numbers(array: pa.Array) -> Floats:
+    """Return an array of numbers or booleans without nulls as float32; a view where it is float32 already."""
+    kind = array.type
+    if pa.types.is_boolean(kind):
+        return np.asarray(array.to_numpy(zero_copy_only=False), np.float32)
+    if is_decimal(kind):
+        array = array.cast(pa.float64())
+    return np.asarray(array.to_numpy(zero_copy_only=False)).astype(np.float32, copy=False)
+
+
+def is_decimal(kind: pa.DataType) -> bool:
+    """Whether a type is a decimal of any width."""
+    return bool(pa.types.is_decimal(kind))
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        array = array.dictionary_decode()
+        kind = array.type
+    if is_decimal(kind) or pa.types.is_float16(kind):
+        return array.cast(pa.float64())
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return array.cast(pa.string())
+    if pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        return array
+    raise LabelError(f"a label cannot be {kind}; it can be text, a number or a boolean")
+
+
+def refuse_missing(array: pa.Array, column: str, *, first_row: int) -> None:
+    """Raise `LabelError` naming the first row whose label is null or NaN."""
+    missing = None
+    if array.null_count:
+        missing = np.asarray(array.is_null().to_numpy(zero_copy_only=False))
+        what = "missing (null)"
+    elif pa.types.is_floating(array.type):
+        numbers = array.to_numpy(zero_copy_only=False)
+        missing = np.isnan(numbers)
+        what = "NaN"
+    if missing is not None and missing.any():
+        row = first_row + int(np.argmax(missing))
+        raise LabelError(f"{column!r} is {what} in row {row}; remove rows without a label first")
+
+
+def _show(classes: tuple[Any, ...]) -> str:
+    return ", ".join(map(repr, classes[:10])) + (f", … ({len(classes)} in all)" if len(classes) > 10 else "")

@@ -1,0 +1,169 @@
+"""Data already in memory as a source: arrays, sparse matrices, tables. Blocks are slices; nothing is copied
+that already has the right type.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.batch import Batch, Csr
+from penstock.blocks.base import Int64s, Source
+from penstock.blocks.reading import require_block, select, take_by_block
+from penstock.errors import FeatureError, SourceError, UsageError
+
+BLOCK_SIZE = 256 * 1024
+
+
+class TableSource(Source):
+    """Record batches in memory, served in slices.
+
+    Parameters
+    ----------
+    batches : list of pyarrow.RecordBatch
+        The rows, with equal columns.
+    block_size : int
+        Bytes of a block, about.
+    name : str
+        What messages call the data.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> source = TableSource.of(pa.table({"x": [1.0, 2.0], "y": [0, 1]}))
+    >>> source.read(0, ["y"]).to_pydict()
+    {'y': [0, 1]}
+    """
+
+    def __init__(
+        self,
+        batches: Sequence[pa.RecordBatch],
+        *,
+        schema: pa.Schema,
+        block_size: int | None = None,
+        name: str = "memory",
+    ) -> None:
+        self.name = name
+        self.schema = schema
+        self._batches: list[pa.RecordBatch] | None = list(batches)
+        self._print: str | None = None
+        pieces: list[tuple[int, int, int, float]] = []
+        for number, batch in enumerate(batches):
+            if not batch.num_rows:
+                continue
+            row_bytes = max(batch.nbytes / batch.num_rows, 1.0)
+            size = max(int((block_size or BLOCK_SIZE) / row_bytes), 1)
+            pieces += [(number, at, min(size, batch.num_rows - at), row_bytes) for at in range(0, batch.num_rows, size)]
+        self._pieces = pieces
+        self.block_rows = np.array([p[2] for p in pieces], np.int64)
+        self.block_bytes = np.array([int(p[2] * p[3]) for p in pieces], np.int64)
+        self._row_ends = np.cumsum(self.block_rows)
+
+    @classmethod
+    def of(cls, table: Any, *, block_size: int | None = None, name: str = "table") -> TableSource:
+        """Take a pyarrow Table or RecordBatch, or a pandas DataFrame."""
+        if isinstance(table, pa.RecordBatch):
+            table = pa.Table.from_batches([table])
+        if not isinstance(table, pa.Table):
+            table = pa.Table.from_pandas(table, preserve_index=False)
+        return cls(table.to_batches(), schema=table.schema, block_size=block_size, name=name)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash over all values."""
+        if self._print is None:
+            digest = hashlib.blake2b(str(self.schema).encode(), digest_size=16)
+            for block in range(len(self._pieces)):
+                # Written out, a slice holds its own rows alone, whatever buffers it shares.
+                digest.update(self.read(block).serialize())
+            self._print = digest.hexdigest()
+        return self._print
+
+    def read(self, block: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """Return a slice; only the columns named, in that order."""
+        if self._batches is None:
+            raise SourceError(f"{self.name} is closed")
+        require_block(block, len(self._pieces), name=self.name)
+        number, at, rows, _ = self._pieces[block]
+        return select(self._batches[number], columns, place=self.name).slice(at, rows)
+
+    def take(self, rows: Int64s, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """Return the rows with these numbers, in this order."""
+        return take_by_block(self, rows, columns, row_ends=self._row_ends)
+
+    def close(self) -> None:
+        """Let go of the data."""
+        self._batches = None
+
+
+class ArraySource(TableSource):
+    """Arrays in memory: dense rows or a SciPy sparse matrix, with targets and weights.
+
+    The columns are ``features`` (a fixed-size list) or ``indices`` and ``values``, then ``label`` and
+    ``weight`` where given. Float32 rows are shared, not copied.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> source = ArraySource(np.eye(3, dtype=np.float32), [0, 1, 1])
+    >>> source.read(0).schema.names
+    ['features', 'label']
+    """
+
+    def __init__(
+        self, X: Any, y: Any = None, *, weight: Any = None, block_size: int | None = None, name: str = "arrays"
+    ) -> None:
+        batch = to_arrow(X, y, weight=weight)
+        super().__init__([batch], schema=batch.schema, block_size=block_size, name=name)
+
+
+def to_arrow(X: Any, y: Any = None, *, weight: Any = None) -> pa.RecordBatch:
+    """Return arrays, or a `Batch`, as a record batch with the columns of `ArraySource`."""
+    if isinstance(X, Batch):
+        X, y, weight = X.x, X.y if y is None else y, X.weight if weight is None else weight
+    columns = _sparse_columns(X) if isinstance(X, Csr) or hasattr(X, "tocsr") else _dense_columns(X)
+    rows = len(next(iter(columns.values())))
+    for column, values in (("label", y), ("weight", weight)):
+        if values is not None:
+            array = _column(values)
+            if len(array) != rows:
+                raise UsageError(f"{column} has {len(array)} values for {rows} rows of X")
+            columns[column] = array
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _dense_columns(X: Any) -> dict[str, pa.Array]:
+    x = np.asarray(X)
+    if x.ndim == 1:
+        x = x[:, None]
+    if x.ndim != 2 or x.dtype.kind not in "fiub":
+        raise FeatureError(f"X is an array of {x.dtype} with {x.ndim} dimensions; rows of numbers are needed")
+    flat = np.ascontiguousarray(x, np.float32).reshape(-1)
+    return {"features": pa.FixedSizeListArray.from_arrays(pa.array(flat), x.shape[1])}
+
+
+def _sparse_columns(X: Any) -> dict[str, pa.Array]:
+    if isinstance(X, Csr):
+        indptr, indices, values = X.indptr, X.indices, X.values
+    else:
+        X = X.tocsr()
+        indptr, indices, values = X.indptr, X.indices, X.data
+    large = int(indptr[-1]) > np.iinfo(np.int32).max
+    offsets = pa.array(np.asarray(indptr, np.int64 if large else np.int32))
+    kind = pa.LargeListArray if large else pa.ListArray
+    where = indices.view(np.uint32) if indices.dtype == np.int32 else np.asarray(indices, np.uint32)
+    return {
+        "indices": kind.from_arrays(offsets, pa.array(where)),
+        "values": kind.from_arrays(offsets, pa.array(np.asarray(values, np.float32))),
+    }
+
+
+def _column(values: Any) -> pa.Array:
+    if isinstance(values, (pa.Array, pa.ChunkedArray)):
+        return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    array = np.asarray(values)
+    return pa.array(array.tolist()) if array.dtype.kind in "UO" else pa.array(np.ascontiguousarray(array.reshape(-1)))

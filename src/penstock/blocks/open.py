@@ -1,0 +1,199 @@
+"""`open`: a source for whatever a user names: a file, folder, glob or list, an address, a table, a source.
+
+The format is told by the name's suffix, and by the first bytes where the name says nothing. What cannot be
+read in blocks (compressed text, Arrow streams, one-shot readers) is refused with the line that converts it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.blocks.base import BlockSource
+from penstock.blocks.storage import expand, is_remote, open_file
+from penstock.budget import parse_size
+from penstock.errors import CorruptFileError, SourceError, UnknownOptionError, UsageError
+
+SUFFIXES = {
+    "parquet": (".parquet", ".pq"),
+    "arrow": (".arrow", ".feather", ".ipc"),
+    "npy": (".npy",),
+    "csv": (".csv", ".tsv"),
+    "libsvm": (".libsvm", ".svm", ".svmlight"),
+}
+COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
+_MAGIC = {
+    b"PAR1": "parquet",
+    b"ARROW1": "arrow",
+    b"\xff\xff\xff\xff": "arrow",
+    b"\x93NUMPY": "npy",
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh": "bz2",
+    b"\xfd7zXZ": "xz",
+}
+_LIBSVM = re.compile(rb"\s*[^\s:,]+(?:\s+(?:qid|\d+):\S+)+\s*(#.*)?")
+
+
+def open(data: Any, *, block_size: int | str | None = None, format: str | None = None, **options: Any) -> BlockSource:
+    """Open data as a source of blocks.
+
+    Parameters
+    ----------
+    data : path, address, folder, glob, list of these, table or source
+        Parquet, Arrow IPC, ``.npy``, CSV/TSV or LibSVM files; ``s3://``, ``gs://`` or ``https://`` addresses
+        of these; a pyarrow Table, a pandas DataFrame or an array; a source passes through.
+    block_size : int or str, optional
+        The size of a block where the file itself does not fix it, such as ``"1MB"``.
+    format : str, optional
+        One of ``parquet``, ``arrow``, ``npy``, ``csv``, ``libsvm``; told from the data if not given.
+    **options
+        For CSV: ``delimiter`` and ``header``. For Parquet: ``max_open``.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> open(pa.table({"x": [1.0, 2.0]})).block_rows.tolist()
+    [2]
+    """
+    size = None if block_size is None else parse_size(block_size, option="block_size")
+    if not isinstance(data, (str, os.PathLike, list, tuple)):
+        return _open_object(data, size)
+    if format is not None and format not in SUFFIXES:
+        raise UnknownOptionError.of("format", format, SUFFIXES)
+    suffixes = SUFFIXES[format] if format else [s for group in SUFFIXES.values() for s in group]
+    files = _files_of(data, suffixes, any_name=format is not None)
+    source: BlockSource = _source_class(format or _common_format(files))(files, size, options)
+    return source
+
+
+def detect(path: str) -> str:
+    """Return a file's format by its suffix, then by its first bytes.
+
+    Compressed files are told as ``gzip``, ``zstd``, ``bz2`` or ``xz``.
+    """
+    suffix = os.path.splitext(path.split("?")[0])[1].lower()
+    if suffix in COMPRESSED:
+        return COMPRESSED[suffix]
+    for name, suffixes in SUFFIXES.items():
+        if suffix in suffixes:
+            return name
+    file = open_file(path)
+    try:
+        head = file.read_at(0, min(file.size, 4096))
+    finally:
+        file.close()
+    return detect_bytes(head, name=path)
+
+
+def detect_bytes(head: bytes, *, name: str) -> str:
+    """Return the format that a file's first bytes tell."""
+    if not head:
+        raise CorruptFileError(f"{name} is empty (0 bytes); there is nothing to read")
+    for magic, format in _MAGIC.items():
+        if head.startswith(magic):
+            return format
+    lines = [line for line in head.splitlines() if line.strip() and not line.startswith(b"#")]
+    if b"\x00" not in head and lines:
+        if _LIBSVM.fullmatch(lines[0]):
+            return "libsvm"
+        if any(mark in lines[0] for mark in (b",", b"\t", b";", b"|")):
+            return "csv"
+    raise UsageError(f"the format of {name} is not known; name it with format=, one of: {', '.join(sorted(SUFFIXES))}")
+
+
+def _open_object(data: Any, size: int | None) -> BlockSource:
+    from penstock.blocks.memory import ArraySource, TableSource
+
+    if isinstance(data, pa.RecordBatchReader):
+        raise UsageError(
+            "a RecordBatchReader can be read only once; write it to a file first: penstock.convert(reader, DST)"
+        )
+    if isinstance(data, BlockSource):
+        return data
+    if isinstance(data, (pa.Table, pa.RecordBatch)) or type(data).__module__.split(".")[0] == "pandas":
+        return TableSource.of(data, block_size=size)
+    if isinstance(data, np.ndarray) or hasattr(data, "tocsr"):
+        return ArraySource(data, block_size=size)
+    raise UsageError(f"{type(data).__name__} cannot be opened; give a path, an address, a table, an array or a source")
+
+
+def _files_of(data: Any, suffixes: Sequence[str], *, any_name: bool) -> list[str]:
+    """Return the files meant; of a folder those with known suffixes, or all of them where none has one."""
+    if isinstance(data, (list, tuple)):
+        if not data:
+            raise UsageError("no files were given; name at least one path")
+        return [file for item in data for file in _files_of(item, suffixes, any_name=any_name)]
+    found = expand(data)
+    path = os.fspath(data)
+    folder = os.path.isdir(path) if not is_remote(path) else path.endswith("/")
+    if not folder:
+        return found
+    known = [f for f in found if f.lower().endswith(tuple(suffixes))]
+    return known or found
+
+
+def _common_format(files: list[str]) -> str:
+    formats = {detect(file): file for file in files}
+    if len(formats) > 1:
+        told = ", ".join(f"{format} ({file})" for format, file in sorted(formats.items()))
+        raise UsageError(f"the files are of several formats: {told}; name files of one format, or give format=")
+    (format,) = formats
+    if format in COMPRESSED.values():
+        raise SourceError(
+            f"{files[0]} is compressed with {format} and cannot be read in blocks; convert it first:"
+            f" penstock convert {files[0]} DST.arrow"
+        )
+    return format
+
+
+def _source_class(format: str) -> Any:
+    """Return what opens files of this format; each library is imported only when it is needed."""
+
+    def parquet(files: list[str], size: int | None, options: dict[str, Any]) -> BlockSource:
+        from penstock.blocks.parquet import ParquetSource
+
+        return _call(ParquetSource, files, size, options)
+
+    def arrow(files: list[str], size: int | None, options: dict[str, Any]) -> BlockSource:
+        from penstock.blocks.arrow import ArrowSource
+
+        return _call(ArrowSource, files, size, options)
+
+    def npy(files: list[str], size: int | None, options: dict[str, Any]) -> BlockSource:
+        from penstock.blocks.numpy import NpySource
+
+        if len(files) > 1:
+            raise UsageError(
+                f"{len(files)} .npy files were given; one is read at a time: convert each, then open those"
+            )
+        return _call(NpySource, files[0], size, options)
+
+    def csv(files: list[str], size: int | None, options: dict[str, Any]) -> BlockSource:
+        from penstock.blocks.csv import CsvSource
+
+        return _call(CsvSource, files, size, options)
+
+    def libsvm(files: list[str], size: int | None, options: dict[str, Any]) -> BlockSource:
+        from penstock.blocks.libsvm import LibsvmSource
+
+        return _call(LibsvmSource, files, size, options)
+
+    return {"parquet": parquet, "arrow": arrow, "npy": npy, "csv": csv, "libsvm": libsvm}[format]
+
+
+def _call(kind: Any, files: Any, size: int | None, options: dict[str, Any]) -> BlockSource:
+    import inspect
+
+    known = [name for name in inspect.signature(kind).parameters if name not in ("path", "paths", "block_size")]
+    for name in options:
+        if name not in known:
+            raise UnknownOptionError.of(f"option for {kind.__name__}", name, known)
+    given = {} if size is None else {"block_size": size}
+    source: BlockSource = kind(files, **given, **options)
+    return source

@@ -1,0 +1,266 @@
+"""Parquet files: a row group is a block, or is served as several smaller ones.
+
+A row group can only be decoded from its start. Where its decoded size exceeds the block size it is cut into
+sub-blocks of equal rows; ``units`` says which row group each belongs to. Reading a row group's sub-blocks in
+ascending order decodes it exactly once, through a cursor that stays open between the reads. Reads in another
+order are right, but begin the row group anew.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.blocks.base import Int64s, Source
+from penstock.blocks.reading import require_block, require_columns, take_by_block
+from penstock.blocks.storage import (
+    PathLike,
+    ReadAt,
+    SeekableView,
+    expand,
+    fingerprint,
+    open_file,
+    require_equal,
+    show_names,
+)
+from penstock.errors import CorruptFileError, PenstockError, SourceError
+
+SUFFIXES = (".parquet", ".pq")
+BLOCK_SIZE = 256 * 1024
+LEAST_BLOCK = 16 * 1024
+BLOCKS_WANTED = 1024
+MAX_OPEN = 32
+_BUFFER = 64 * 1024
+_PAGE = 1 << 20
+
+
+class ParquetSource(Source):
+    """Parquet files as blocks.
+
+    An open cursor holds, for each column read, one decompressed page (1 MB as most writers cut them) with its
+    dictionary, a read buffer of 64 KB, and the sub-block being built; see `unit_bytes`. At most ``max_open``
+    are kept, least recently used first out.
+
+    Parameters
+    ----------
+    paths : path, folder, glob, or a list of these
+        Files with equal columns.
+    block_size : int
+        The decoded bytes above which a row group is served in sub-blocks; 256 KiB if not given, and less, down to
+        16 KiB, where the data would make under 1024 blocks.
+    max_open : int
+        How many row groups may be half read at once.
+
+    Examples
+    --------
+    >>> import tempfile, os, pyarrow as pa, pyarrow.parquet as pq
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = os.path.join(folder.name, "a.parquet")
+    >>> pq.write_table(pa.table({"x": [1.0, 2.0, 3.0]}), path)
+    >>> with ParquetSource(path, block_size=16) as source:
+    ...     source.block_rows.tolist(), source.read(1).to_pydict()
+    ([2, 1], {'x': [3.0]})
+    """
+
+    def __init__(
+        self, paths: PathLike | Sequence[PathLike], block_size: int | None = None, *, max_open: int = MAX_OPEN
+    ) -> None:
+        names = expand(paths, suffixes=SUFFIXES)
+        self.name = show_names(names)
+        self._files: list[ReadAt] = []
+        self._metadata: list[Any] = []
+        self._cursors: OrderedDict[tuple[Any, ...], _Cursor] = OrderedDict()
+        self._lock = threading.Lock()
+        self.max_open = max_open
+        self._print: str | None = None
+        self._closed = False
+        pieces: list[tuple[int, int, int, int, int, int]] = []
+        self.unit_bytes = 0
+        unit = 0
+        try:
+            for number, name in enumerate(names):
+                self._files.append(open_file(name))
+                schema = self._read_metadata(number)
+                if number == 0:
+                    self.schema = schema
+                require_equal(self.schema, schema, names=(names[0], name))
+            size = block_size or self._fitting_size()
+            for number, metadata in enumerate(self._metadata):
+                for group in range(metadata.num_row_groups):
+                    found = self._cut(number, group, unit, size)
+                    pieces += found
+                    unit += bool(found)
+        except BaseException:
+            self.close()
+            raise
+        table = np.array(pieces, np.int64).reshape(-1, 6)
+        self._number, self._group, units, self._at, self.block_rows, self.block_bytes = np.ascontiguousarray(table.T)
+        self.units = units
+        self._row_ends = np.cumsum(self.block_rows)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash over size, time of change and both ends of each file."""
+        if self._print is None:
+            self._print = fingerprint(self._files)
+        return self._print
+
+    def read(self, block: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """Read one block; only the columns named, in that order."""
+        if self._closed:
+            raise SourceError(f"{self.name} is closed")
+        require_block(block, len(self.block_rows), name=self.name)
+        wanted = tuple(self.schema.names if columns is None else columns)
+        require_columns(self.schema, wanted, place=self.name)
+        self._files[int(self._number[block])].check()
+        key = (int(self.units[block]) if self.units is not None else block, wanted)
+        with self._lock:
+            cursor = self._cursors.get(key)
+            if cursor is None:
+                cursor = self._cursors[key] = _Cursor()
+            self._cursors.move_to_end(key)
+            while len(self._cursors) > self.max_open:
+                self._cursors.popitem(last=False)  # a thread that is using it goes on, and it ends with that read
+        start, rows = int(self._at[block]), int(self.block_rows[block])
+        with cursor.lock:
+            if cursor.batches is None or cursor.at > start:
+                cursor.end()
+                cursor.batches = self._decode(
+                    int(self._number[block]), int(self._group[block]), wanted, self._step(block)
+                )
+            try:
+                while cursor.at < start:
+                    cursor.at += next(cursor.batches).num_rows
+                batch = next(cursor.batches)
+            except PenstockError:
+                cursor.end()
+                raise
+            except (pa.ArrowException, OSError, StopIteration) as error:
+                cursor.end()
+                self._files[int(self._number[block])].check()
+                raise CorruptFileError(f"{self.name}: block {block} cannot be decoded ({error})") from error
+            cursor.at += batch.num_rows
+            over = block + 1 == len(self.block_rows) or self._at[block + 1] == 0
+            if over:
+                cursor.end()
+        if over:
+            with self._lock:
+                if self._cursors.get(key) is cursor:
+                    del self._cursors[key]
+        if batch.num_rows != rows:
+            raise CorruptFileError(f"{self.name}: block {block} has {batch.num_rows} rows where {rows} were expected")
+        return batch.select(list(wanted))
+
+    def take(self, rows: Int64s, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """Read single rows. Right but slow: each row group they lie in is decoded; convert for speed."""
+        return take_by_block(self, rows, columns, row_ends=self._row_ends)
+
+    def check(self) -> None:
+        """Raise `DataChangedError` if a file is not the one that was opened."""
+        for file in self._files:
+            file.check()
+
+    def close(self) -> None:
+        """Close cursors and files."""
+        self._closed = True
+        with self._lock:
+            cursors = list(self._cursors.values())
+            self._cursors.clear()
+        for cursor in cursors:
+            with cursor.lock:
+                cursor.end()
+        for file in self._files:
+            file.close()
+
+    def _step(self, block: int) -> int:
+        """Rows of a sub-block in this block's row group: those of its first, since only the last is shorter."""
+        first = int(np.searchsorted(self.units, self.units[block])) if self.units is not None else block
+        return int(self.block_rows[first])
+
+    def _decode(self, number: int, group: int, columns: tuple[str, ...], step: int) -> Iterator[pa.RecordBatch]:
+        file = pq.ParquetFile(
+            self._native(number), metadata=self._metadata[number], pre_buffer=False, buffer_size=_BUFFER
+        )
+        # The columns are read in the file's order, each once; they are put in the order asked for afterwards.
+        batches = file.iter_batches(batch_size=step, row_groups=[group], columns=list(columns), use_threads=False)
+        left = self._metadata[number].row_group(group).num_rows
+        held: list[pa.RecordBatch] = []
+        have = 0
+        for batch in batches:
+            at = 0
+            while at < batch.num_rows:  # a reader may hand over less at the border of pages
+                piece = batch.slice(at, min(step, left) - have)
+                held.append(piece)
+                have += piece.num_rows
+                at += piece.num_rows
+                if have == min(step, left):
+                    left -= have
+                    yield held[0] if len(held) == 1 else pa.concat_batches(held)
+                    held, have = [], 0
+
+    def _native(self, number: int) -> Any:
+        file = self._files[number]
+        return os.fspath(file.name) if file.fd is not None else pa.PythonFile(SeekableView(file), mode="r")
+
+    def _read_metadata(self, number: int) -> pa.Schema:
+        file = self._files[number]
+        if file.size == 0:
+            raise CorruptFileError(f"{file.name} is empty (0 bytes); it is no Parquet file")
+        try:
+            with pq.ParquetFile(self._native(number), pre_buffer=False) as opened:
+                self._metadata.append(opened.metadata)
+                return opened.schema_arrow
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, PenstockError):
+                raise
+            raise CorruptFileError(
+                f"{file.name} is truncated, damaged, or no Parquet file ({error}); write or copy it again"
+            ) from error
+
+    def _fitting_size(self) -> int:
+        """Return a block size that makes many blocks even of small data."""
+        total = sum(int(m.row_group(g).total_byte_size) for m in self._metadata for g in range(m.num_row_groups))
+        return max(LEAST_BLOCK, min(BLOCK_SIZE, total // BLOCKS_WANTED))
+
+    def _cut(self, number: int, group: int, unit: int, block_size: int) -> list[tuple[int, int, int, int, int, int]]:
+        """Return (file, group, unit, first row, rows, stored bytes) of each block of a row group."""
+        found = self._metadata[number].row_group(group)
+        rows = found.num_rows
+        if not rows:
+            return []
+        columns = [found.column(c) for c in range(found.num_columns)]
+        decoded = max(sum(_decoded_bytes(c) for c in columns), 1)
+        stored = sum(c.total_compressed_size for c in columns)
+        held = sum(min(_PAGE, c.total_uncompressed_size) + _BUFFER for c in columns)
+        self.unit_bytes = max(self.unit_bytes, held + min(decoded, 2 * block_size))
+        step = -(-rows // min(-(-decoded // block_size), rows))
+        return [
+            (number, group, unit, at, min(step, rows - at), max(stored * min(step, rows - at) // rows, 1))
+            for at in range(0, rows, step)
+        ]
+
+
+class _Cursor:
+    """A row group being decoded: what comes next, and from which row."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.batches: Iterator[pa.RecordBatch] | None = None
+        self.at = 0
+
+    def end(self) -> None:
+        self.batches = None
+        self.at = 0
+
+
+def _decoded_bytes(column: Any) -> int:
+    """Return what a column takes in memory; of text stored by dictionary only what is stored can be told."""
+    width = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8, "BOOLEAN": 1}.get(column.physical_type)
+    return int(column.total_uncompressed_size if width is None else width * column.num_values)

@@ -1,0 +1,247 @@
+"""Rows that come one batch after another: what `convert` reads from.
+
+Any source read ahead in order; text under gzip, zstd, bz2 or xz, decompressed as it is
+read and cut at line ends; Arrow streams; any `RecordBatchReader`. Never more than a few blocks are held.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.blocks.base import BlockSource
+from penstock.blocks.open import COMPRESSED, SUFFIXES, detect, detect_bytes
+from penstock.blocks.open import open as open_source
+from penstock.blocks.storage import ReadAt, SeekableView, expand, open_file, require_equal, show_names
+from penstock.errors import CorruptFileError, ParseError, PenstockError, UsageError
+
+CHUNK = 4 << 20
+SAMPLE = 1 << 20
+AHEAD = 4
+_Batches = Iterator[tuple[pa.RecordBatch, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A run of batches, each with the stored bytes it came from.
+
+    ``batches`` takes the columns wanted (None for all) and may be called once.
+    """
+
+    name: str
+    schema: pa.Schema
+    nbytes: int | None
+    files: tuple[str, ...]
+    batches: Callable[[Sequence[str] | None], _Batches]
+    close: Callable[[], None]
+
+
+def rows_of(data: Any, *, format: str | None = None, **options: Any) -> Rows:
+    """Return the rows of whatever a user names."""
+    if isinstance(data, pa.RecordBatchReader):
+        return Rows("the reader", data.schema, None, (), lambda columns: _from_reader(data, columns), lambda: None)
+    if not isinstance(data, (str, os.PathLike, list, tuple)):
+        source = open_source(data)
+        return _from_source(source, (), close=source is not data)
+    files = expand(data)
+    first = detect(files[0]) if format is None else format
+    if first == "arrow" and len(files) == 1 and _is_stream(files[0]):
+        return _from_stream(files[0])
+    if first in COMPRESSED.values() or any(f.endswith(tuple(COMPRESSED)) for f in files):
+        return _from_text(files, format, options)
+    return _from_source(open_source(data, format=format, **options), tuple(files), close=True)
+
+
+def read_ahead(source: BlockSource, columns: Sequence[str] | None) -> _Batches:
+    """Read all blocks in order, a few ahead of the one being used."""
+    # The parts of a row group must be asked for in order, so one thread reads them.
+    pool = ThreadPoolExecutor(1 if source.units is not None else 2, thread_name_prefix="penstock-convert")
+    pending: deque[tuple[Future[pa.RecordBatch], int]] = deque()
+    try:
+        for block in range(len(source.block_rows)):
+            pending.append((pool.submit(source.read, block, columns), int(source.block_bytes[block])))
+            if len(pending) > AHEAD:
+                future, size = pending.popleft()
+                yield future.result(), size
+        while pending:
+            future, size = pending.popleft()
+            yield future.result(), size
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _from_source(source: BlockSource, files: tuple[str, ...], *, close: bool) -> Rows:
+    total = int(source.block_bytes.sum())
+    end = source.close if close else (lambda: None)
+    return Rows(source.name, source.schema, total, files, lambda columns: read_ahead(source, columns), end)
+
+
+def _from_reader(reader: Any, columns: Sequence[str] | None) -> _Batches:
+    for batch in reader:
+        yield (batch if columns is None else batch.select(list(columns))), batch.nbytes
+
+
+def _is_stream(path: str) -> bool:
+    file = open_file(path)
+    try:
+        return file.size >= 4 and file.read_at(0, 4) == b"\xff\xff\xff\xff"
+    finally:
+        file.close()
+
+
+def _from_stream(path: str) -> Rows:
+    file = open_file(path)
+    try:
+        reader = pa.ipc.open_stream(pa.PythonFile(SeekableView(file), mode="r"))
+    except pa.ArrowException as error:
+        file.close()
+        raise CorruptFileError(f"{path} is a damaged Arrow stream ({error})") from error
+
+    def batches(columns: Sequence[str] | None) -> _Batches:
+        try:
+            yield from _from_reader(reader, columns)
+        except PenstockError:
+            raise
+        except (pa.ArrowException, OSError, EOFError) as error:
+            raise CorruptFileError(f"{path} is a truncated or damaged Arrow stream ({error})") from error
+
+    return Rows(path, reader.schema, file.size, (path,), batches, file.close)
+
+
+def _from_text(files: list[str], format: str | None, options: dict[str, Any]) -> Rows:
+    """Take compressed or remote text: the first chunk tells the format, then all is parsed as it comes."""
+    opened = [open_file(name) for name in files]
+    streams = [_decompress(file) for file in opened]
+    heads = [_read(streams[0], opened[0].name)]
+    found = format or _inner_format(files[0], heads[0])
+    text = _text_format(found, heads[0], files[0], options)
+
+    def batches(columns: Sequence[str] | None) -> _Batches:
+        for number, (file, stream) in enumerate(zip(opened, streams)):
+            head = heads.pop() if number == 0 else _read(stream, file.name)
+            # Types come from the first file, so that all agree; each file has its own header to pass over.
+            own = text if number == 0 else _text_format(found, head, file.name, options)
+            require_equal(_untyped(text.schema), _untyped(own.schema), names=(files[0], file.name))
+            line = 1 + head[: own.skip].count(b"\n")
+            before = 0
+            for chunk in _whole_lines(head[own.skip :], stream, file.name):
+                yield text.parse(chunk, columns, name=file.name, first_line=line), _position(stream) - before
+                line += chunk.count(b"\n")
+                before = _position(stream)
+
+    def close() -> None:
+        for stream, file in zip(streams, opened):
+            stream.close()
+            file.close()
+
+    return Rows(show_names(files), text.schema, sum(f.size for f in opened), tuple(files), batches, close)
+
+
+def _decompress(file: ReadAt) -> Any:
+    raw = io.BufferedReader(SeekableView(file), 1 << 20)
+    head = file.read_at(0, min(file.size, 6))
+    try:
+        kind = detect_bytes(head, name=file.name)
+    except UsageError:
+        kind = ""
+    if kind == "gzip":
+        stream: Any = gzip.GzipFile(fileobj=raw)
+    elif kind == "bz2":
+        stream = bz2.BZ2File(raw)
+    elif kind == "xz":
+        stream = lzma.LZMAFile(raw)  # noqa: SIM115 - closed with the rows
+    elif kind == "zstd":
+        stream = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
+    else:
+        return raw
+    return _Counted(stream, raw)
+
+
+class _Counted:
+    """A decompressed stream that remembers the one below it, for progress in stored bytes."""
+
+    def __init__(self, stream: Any, raw: Any) -> None:
+        self._stream = stream
+        self.raw_stream = raw
+
+    def read(self, nbytes: int) -> bytes:
+        return bytes(self._stream.read(nbytes))
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def _position(stream: Any) -> int:
+    raw = getattr(stream, "raw_stream", stream)
+    return int(raw.tell())
+
+
+def _read(stream: Any, name: str) -> bytes:
+    try:
+        pieces = []
+        have = 0
+        while have < CHUNK:
+            piece = stream.read(CHUNK - have)
+            if not piece:
+                break
+            pieces.append(piece)
+            have += len(piece)
+        return b"".join(pieces)
+    except PenstockError:
+        raise
+    except (EOFError, OSError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
+        raise CorruptFileError(f"{name} is truncated or damaged and cannot be decompressed ({error})") from error
+
+
+def _whole_lines(head: bytes, stream: Any, name: str) -> Iterator[bytes]:
+    left = b""
+    chunk = head
+    while chunk:
+        cut = chunk.rfind(b"\n") + 1
+        if cut:
+            yield left + chunk[:cut]
+            left = chunk[cut:]
+        else:
+            left += chunk
+            if len(left) > 64 * CHUNK:
+                raise ParseError(f"{name} has a line of over {len(left)} bytes; is it text with one row a line?")
+        chunk = _read(stream, name)
+    if left:
+        yield left + b"\n"
+
+
+def _inner_format(path: str, head: bytes) -> str:
+    inner = os.path.splitext(os.path.splitext(path)[0])[1].lower()
+    for name in ("csv", "libsvm"):
+        if inner in SUFFIXES[name]:
+            return name
+    found = detect_bytes(head, name=path)
+    if found not in ("csv", "libsvm"):
+        raise UsageError(f"{path} holds {found} under compression; decompress it first")
+    return found
+
+
+def _text_format(format: str, head: bytes, name: str, options: dict[str, Any]) -> Any:
+    sample = head[: head.rfind(b"\n", 0, SAMPLE) + 1] or head
+    if format == "csv":
+        from penstock.blocks.csv import csv_format
+
+        return csv_format(sample, name, whole=len(sample) == len(head) < CHUNK, **options)
+    from penstock.blocks.libsvm import libsvm_format
+
+    return libsvm_format(name, sample, **options)
+
+
+def _untyped(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([(name, pa.null()) for name in schema.names])

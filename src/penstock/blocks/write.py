@@ -1,0 +1,237 @@
+"""The fast layout: an Arrow IPC file of record batches with the same number of rows each.
+
+`BlockWriter` regroups whatever batches it is given and writes to a temporary name in the same folder; only a
+finished file takes the name asked for, and a failure leaves nothing behind. The schema's metadata says how the
+file is laid out, so that opening it need not look at every block. `convert` brings any data into this layout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import pyarrow as pa
+
+from penstock.blocks.arrow import METADATA_KEY
+from penstock.blocks.storage import PathLike
+from penstock.budget import show_bytes
+from penstock.errors import DataError, UsageError, WriteError
+
+# Numbers known only at the end are written over these, in the schema at both ends of the file.
+_FILLER = {"rows": 999999999999001, "blocks": 999999999999002, "width": 999999999999003}
+
+
+class BlockWriter:
+    """Writes record batches as blocks of a constant number of rows.
+
+    Parameters
+    ----------
+    path : path
+        The file to make; it appears when the writer is closed without an error.
+    schema : pyarrow.Schema
+        Its columns. Those marked not nullable are checked to have no nulls; dictionaries are written as values.
+    rows_per_block : int
+        Rows in every block but the last.
+    metadata : dict
+        More to note about the layout: ``features``, ``label``, ``width``, ``sparse``, ``columns``.
+
+    Examples
+    --------
+    >>> import tempfile, os, pyarrow as pa
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> batch = pa.record_batch({"x": [1.0, 2.0, 3.0, 4.0, 5.0]})
+    >>> with BlockWriter(os.path.join(folder.name, "a.arrow"), batch.schema, rows_per_block=2) as writer:
+    ...     writer.write(batch)
+    >>> writer.rows, writer.blocks
+    (5, 3)
+    """
+
+    def __init__(
+        self,
+        path: PathLike,
+        schema: pa.Schema,
+        *,
+        rows_per_block: int,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        if rows_per_block < 1:
+            raise UsageError(f"rows_per_block={rows_per_block} must be 1 or more")
+        self.path = os.fspath(path)
+        self.rows = 0
+        self.blocks = 0
+        self.width: int | None = (metadata or {}).get("width")
+        self._size = rows_per_block
+        self._pending: list[pa.RecordBatch] = []
+        self._held = 0
+        self._plain = pa.schema([_without_dictionary(field) for field in schema])
+        noted = {"version": 1, "rows_per_block": rows_per_block, **(metadata or {}), **_FILLER}
+        others = {k: v for k, v in (schema.metadata or {}).items() if k not in (METADATA_KEY, b"pandas")}
+        self.schema = self._plain.with_metadata({**others, METADATA_KEY: json.dumps(noted).encode()})
+        self._temporary = ""
+        self._sink: Any = None
+        self._writer: Any = None
+        try:
+            handle, self._temporary = tempfile.mkstemp(
+                prefix=f".{os.path.basename(self.path)}.", suffix=".tmp", dir=os.path.dirname(self.path) or "."
+            )
+            os.fchmod(handle, 0o666 & ~_umask())
+            os.close(handle)
+            self._sink = pa.OSFile(self._temporary, "wb")
+            self._writer = pa.ipc.new_file(self._sink, self.schema)
+        except OSError as error:
+            self.discard()
+            raise self._failure(error) from error
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes written so far."""
+        return int(self._sink.tell()) if self._sink is not None else os.path.getsize(self.path)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add rows; they reach the file whenever a block is full."""
+        batch = self._conform(batch)
+        at = 0
+        while at < batch.num_rows:
+            piece = batch.slice(at, self._size - self._held)
+            self._pending.append(piece)
+            self._held += piece.num_rows
+            at += piece.num_rows
+            if self._held == self._size:
+                self._flush()
+
+    def close(self) -> None:
+        """Write the last rows and give the file its name."""
+        if self._sink is None:
+            return
+        try:
+            if self._pending:
+                self._flush()
+            self._writer.close()
+            self._sink.close()
+            self._fill_in()
+            os.replace(self._temporary, self.path)
+            _sync_folder(os.path.dirname(self.path) or ".")
+        except OSError as error:
+            failure = self._failure(error)
+            self.discard()
+            raise failure from error
+        except BaseException:
+            self.discard()
+            raise
+        self._sink = self._writer = None
+
+    def discard(self) -> None:
+        """Remove what was written; what stood at the path before still does."""
+        for part in (self._writer, self._sink):
+            if part is not None:
+                with contextlib.suppress(OSError, pa.ArrowException):
+                    part.close()
+        self._writer = self._sink = None
+        self._pending = []
+        if self._temporary:
+            with contextlib.suppress(OSError):
+                os.remove(self._temporary)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+    def _flush(self) -> None:
+        whole = self._pending[0] if len(self._pending) == 1 else pa.concat_batches(self._pending)
+        self._pending, self._held = [], 0
+        try:
+            self._writer.write_batch(whole)
+        except OSError as error:
+            failure = self._failure(error)
+            self.discard()
+            raise failure from error
+        self.rows += whole.num_rows
+        self.blocks += 1
+
+    def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        arrays = []
+        for field in self._plain:
+            array = batch.column(field.name)
+            if pa.types.is_dictionary(array.type):
+                array = array.dictionary_decode()
+            if not field.nullable and array.null_count:
+                raise DataError(f"column {field.name!r} holds a null, but the layout of {self.path} has none there")
+            arrays.append(array if array.type == field.type else array.cast(field.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _fill_in(self) -> None:
+        """Write the totals over their fillers, in the schema at the head and in the footer, and sync to disk."""
+        totals = {"rows": self.rows, "blocks": self.blocks, "width": self.width or 0}
+        with open(self._temporary, "r+b") as file:
+            size = os.fstat(file.fileno()).st_size
+            head = _number_at(file, 12) + 16  # magic, marker and length, then the schema
+            foot = _number_at(file, size - 10) + 10
+            for start, length in ((0, head), (size - foot, foot)):
+                file.seek(start)
+                found = file.read(length)
+                for name, filler in _FILLER.items():
+                    digits = str(filler).encode()
+                    for match in re.finditer(digits, found):
+                        file.seek(start + match.start())
+                        file.write(str(totals[name]).rjust(len(digits)).encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _failure(self, error: OSError) -> WriteError:
+        folder = os.path.dirname(self.path) or "."
+        if not os.path.isdir(folder):
+            return WriteError(f"{self.path} cannot be written: there is no folder {folder}; make it first")
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
+            free = show_bytes(shutil.disk_usage(folder).free)
+            return WriteError(
+                f"{self.path} cannot be written: the disk is full ({free} free in {folder} with what was written so"
+                " far); nothing was left behind: make room or choose another folder"
+            )
+        return WriteError(f"{self.path} cannot be written: {error.strerror or error}; choose a folder that can be")
+
+
+def _without_dictionary(field: pa.Field) -> pa.Field:
+    return field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
+
+
+def _number_at(file: BinaryIO, offset: int) -> int:
+    file.seek(offset)
+    return int.from_bytes(file.read(4), "little")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _sync_folder(folder: str) -> None:
+    with contextlib.suppress(OSError):  # some file systems refuse it; the rename still holds
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("convert", "Converted"):
+        from penstock.blocks import conversion
+
+        return getattr(conversion, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
