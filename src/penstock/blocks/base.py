@@ -42,6 +42,8 @@ class BlockSource(Protocol):
         What a piece that is half read keeps in memory.
     max_open : int
         How many pieces are kept half read; a loader lowers it to what it has memory for.
+    threads : int or None
+        How many threads may read consecutive blocks at once: one where they are parts of such pieces.
     fingerprint : str
         Changes when the data do.
     """
@@ -54,6 +56,7 @@ class BlockSource(Protocol):
     units: Int64s | None
     unit_bytes: int
     max_open: int
+    threads: int | None
 
     @property
     def fingerprint(self) -> str: ...
@@ -126,6 +129,7 @@ class Source:
     units: Int64s | None = None
     unit_bytes: int = 0
     max_open: int = 1
+    threads: int | None = None
 
     def check(self) -> None:
         """Raise `DataChangedError` if the data are no longer those that were opened; here they cannot change."""

@@ -103,6 +103,7 @@ class ParquetSource(Source):
         table = np.array(pieces, np.int64).reshape(-1, 6)
         self._number, self._group, units, self._at, self.block_rows, self.block_bytes = np.ascontiguousarray(table.T)
         self.units = units
+        self.threads = 1
         self._row_ends = np.cumsum(self.block_rows)
 
     @property

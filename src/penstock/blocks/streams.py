@@ -12,9 +12,7 @@ import io
 import lzma
 import os
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +23,7 @@ from penstock.blocks.open import COMPRESSED, SUFFIXES, detect, detect_bytes
 from penstock.blocks.open import open as open_source
 from penstock.blocks.storage import ReadAt, SeekableView, expand, open_file, require_equal, show_names
 from penstock.errors import CorruptFileError, ParseError, PenstockError, UsageError
+from penstock.parallel import in_order
 
 CHUNK = 4 << 20
 SAMPLE = 1 << 20
@@ -65,20 +64,12 @@ def rows_of(data: Any, *, format: str | None = None, **options: Any) -> Rows:
 
 def read_ahead(source: BlockSource, columns: Sequence[str] | None) -> _Batches:
     """Read all blocks in order, a few ahead of the one being used."""
-    # The parts of a row group must be asked for in order, so one thread reads them.
-    pool = ThreadPoolExecutor(1 if source.units is not None else 2, thread_name_prefix="penstock-convert")
-    pending: deque[tuple[Future[pa.RecordBatch], int]] = deque()
-    try:
-        for block in range(len(source.block_rows)):
-            pending.append((pool.submit(source.read, block, columns), int(source.block_bytes[block])))
-            if len(pending) > AHEAD:
-                future, size = pending.popleft()
-                yield future.result(), size
-        while pending:
-            future, size = pending.popleft()
-            yield future.result(), size
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    blocks = range(len(source.block_rows))
+    return zip(
+        in_order(lambda block: source.read(block, columns), blocks, threads=source.threads or 2),
+        source.block_bytes.tolist(),
+        strict=True,
+    )
 
 
 def _from_source(source: BlockSource, files: tuple[str, ...], *, close: bool) -> Rows:

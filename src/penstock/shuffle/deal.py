@@ -17,14 +17,29 @@ from penstock.shuffle.base import Int64s, Shape
 def group(blocks: Int64s, rows: Int64s, limit: int) -> Iterator[Int64s]:
     """Cut a list of blocks into consecutive groups of at most ``limit`` rows, at least one block each.
 
-    Blocks without rows join whichever group they stand next to, so no group is empty unless all are.
+    Groups are about equal: a last one of few blocks would be hardly shuffled, and be learned from last. Blocks
+    without rows join whichever group they stand next to, so no group is empty unless all are.
 
     Examples
     --------
+    >>> [g.tolist() for g in group(np.arange(8), np.full(8, 10), 60)]
+    [[0, 1, 2, 3], [4, 5, 6, 7]]
     >>> [g.tolist() for g in group(np.array([4, 0, 2, 1]), np.array([3, 3, 9, 0, 3]), 6)]
     [[4, 0], [2], [1]]
     """
-    ends = np.concatenate([[0], np.cumsum(rows[blocks])])
+    ends = np.cumsum(rows[blocks])
+    total = int(ends[-1]) if len(ends) else 0
+    fewest = max(1, -(-total // limit))
+    for count in range(fewest, min(fewest + 3, len(blocks) + 1)):
+        cuts = np.unique(np.searchsorted(ends, np.arange(1, count + 1) * total // count, side="right"))
+        sizes = np.diff(np.concatenate([[0], ends[cuts[cuts > 0] - 1]]))
+        if len(sizes) == count and sizes.min() > 0 and sizes.max() <= limit:
+            return iter(np.split(blocks, cuts[:-1]))
+    return _greedy(blocks, np.concatenate([[0], ends]), limit)
+
+
+def _greedy(blocks: Int64s, ends: Int64s, limit: int) -> Iterator[Int64s]:
+    """Fill one group after another, where blocks are too large or too uneven for equal ones."""
     start, done = 0, 0
     while start < len(blocks):
         # Up to the limit, but in any case up to and with the first block that has rows.

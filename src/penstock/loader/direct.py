@@ -1,0 +1,45 @@
+"""Reads that go past the page cache, for files larger than the memory that could cache them.
+
+Such a file's pages are evicted before they are used again, so caching them only costs copies and reclaim.
+Measured on NVMe-like storage with 16 reads in flight, direct reads of 64 KB blocks in random order run at the
+speed of sequential ones, at two to three times the rate of reads through the cache.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.budget import available_memory
+
+PAGE = 4096
+"""What direct reads are aligned to: offset, length and memory alike."""
+
+
+def open_direct(fd: int, *, nbytes: int) -> int | None:
+    """Open the file behind a descriptor once more, for direct reads, if it is too large to be cached.
+
+    Returns None where the cache can hold it, or where the system or file system has no direct reads.
+    """
+    if not hasattr(os, "O_DIRECT") or nbytes < available_memory() // 2:
+        return None
+    try:
+        direct = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_DIRECT)
+    except OSError:
+        return None
+    try:
+        os.preadv(direct, [aligned(PAGE).data], 0)
+    except OSError:
+        os.close(direct)
+        return None
+    return direct
+
+
+def aligned(nbytes: int) -> NDArray[np.uint8]:
+    """Return memory for reads of up to so many bytes from any offset, begun and ended at page borders."""
+    size = -(-nbytes // PAGE) * PAGE + PAGE
+    raw = np.empty(size + PAGE, np.uint8)
+    shift = -raw.ctypes.data % PAGE
+    return raw[shift : shift + size]

@@ -1,0 +1,132 @@
+"""What the memory given is spent on, decided before anything is read.
+
+Two windows (one being learned from while the next is filled), what the reading threads hold, and whatever
+the order keeps back from window to window. A budget too small fails here, with the smallest that would do.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from penstock.blocks.base import BlockSource
+from penstock.budget import Budget, show_bytes
+from penstock.errors import BudgetError
+
+# How many times its rows a window occupies at the worst moment, by (how it is filled, whether rows are kept back).
+_SHARE = {
+    ("filled", False): 2.0,  # the window in use and the one being filled
+    ("assembled", False): 3.0,  # also the decoded blocks that the next window is put together from
+    ("filled", True): 2.75,  # the buffer, its successor, and small windows going in and out
+    ("assembled", True): 4.0,
+}
+# Reads in flight that memory is kept for on any machine: which rows meet in a window must not hang on its cores.
+_READS = 32
+# Units (Parquet row groups) that may be half read at a time.
+_UNITS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How the memory is divided."""
+
+    memory: int
+    data_bytes: int
+    row_bytes: float
+    threads: int
+    held_rows: int
+    resident: bool
+    units: int = 1
+
+
+def plan_memory(
+    source: BlockSource,
+    *,
+    memory: Budget,
+    row_bytes: float,
+    rows: int,
+    block_rows: int,
+    thread_bytes: int,
+    most_threads: int,
+    layout: Literal["filled", "assembled"],
+    mixed: bool,
+    beside: int = 0,
+    unit_bytes: int = 0,
+    stretch: bool = False,
+) -> Plan:
+    """Divide a memory budget.
+
+    Parameters
+    ----------
+    source : BlockSource
+        Named in the error.
+    memory : Budget
+        What the user gave.
+    row_bytes : float
+        Decoded bytes of a row, everything kept beside it included.
+    rows, block_rows : int
+        Rows in all, and in the largest block.
+    thread_bytes : int
+        What each reading thread holds.
+    most_threads : int
+        Reads in flight, memory permitting.
+    layout : str
+        Whether rows go straight to their slots, or blocks are decoded first and then assembled.
+    mixed : bool
+        Whether the order keeps rows back between windows.
+    beside : int
+        What the order itself needs for each row of a window, such as its number.
+    unit_bytes : int
+        What each unit that is half read holds, where blocks are parts of larger units.
+    stretch : bool
+        Take the least that works rather than fail.
+    """
+    data_bytes = int(rows * row_bytes)
+    total = memory.resolve(data_bytes)
+    share = _SHARE[layout, mixed]
+    held_bytes = share * (row_bytes + beside)
+    least = int(np.ceil(thread_bytes + unit_bytes + block_rows * held_bytes))
+    if stretch:
+        total = max(total, least)
+    if total < least:
+        hint = f" ({np.ceil(1000 * least / data_bytes) / 10:g}% of the data)" if data_bytes else ""
+        raise BudgetError(
+            f"memory={show_bytes(total)} cannot hold two blocks of {source.name}: its largest block has {block_rows} rows"
+            f" of about {row_bytes:.0f} bytes; the smallest that works is {round_up(least)}{hint}."
+            " Or write smaller blocks: penstock convert --block-size 64KB"
+        )
+    # Of what is over, reading takes at most a quarter and half read units at most half; windows are what shuffles.
+    spare = total - least
+    reading = thread_bytes + min((_READS - 1) * thread_bytes, spare // 4)
+    units = 1 + min(_UNITS - 1, (spare // 2) // unit_bytes) if unit_bytes else _UNITS
+    for_units = units * unit_bytes
+    # A thread may still be reading a unit that was closed in favour of another, so not all are for the order to open.
+    late = (units + 1) // 4 if unit_bytes else _READS
+    units -= late if unit_bytes else 0
+    threads = max(1, min(most_threads, reading // max(thread_bytes, 1), late + 1))
+    held = int((total - reading - for_units) / held_bytes) if held_bytes else rows
+    resident = data_bytes * (1 + share) + reading + for_units <= total
+    return Plan(total, data_bytes, row_bytes, threads, max(block_rows, min(held, max(rows, 1))), resident, units)
+
+
+def default_threads(*, decoding: bool) -> int:
+    """Return how many reads to keep in flight: many where they only wait, few where they decode."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores if decoding else max(16, cores)
+
+
+def round_up(size: int) -> str:
+    """Write a size of memory as a user would give it, and never a smaller one.
+
+    Examples
+    --------
+    >>> round_up(1_234_567)
+    '1.3MB'
+    """
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if size >= unit:
+            return f"{int(np.ceil(size / unit * 10)) / 10:g}{name}"
+    return f"{size}B"

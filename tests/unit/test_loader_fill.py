@@ -1,0 +1,245 @@
+"""The loops that put rows into slots, against their NumPy twins."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from penstock.batch import Batch, Csr
+from penstock.blocks.arrow import ArrowSource
+from penstock.blocks.features import choose
+from penstock.blocks.labels import LabelMap
+from penstock.blocks.transpose import SKIP
+from penstock.blocks.write import BlockWriter
+from penstock.errors import CorruptFileError, DataChangedError, DataError, LabelError
+from penstock.loader import fill
+from penstock.loader.decode import BlockDecoder, Feed, PackedDecoder, Scaling, Slots
+from penstock.loader.mixing import gather_two, gather_two_reference, replace_rows, replace_rows_reference, select
+
+NUMBERS = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64, np.float32, np.float64]
+
+
+def stored(path, *, rows=100, width=3, label=None, weight=None, block=16):
+    """Write packed rows in blocks of 16, the last one shorter, and open them."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((rows, width)).astype(np.float32)
+    columns = {"features": pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), width)}
+    columns |= {name: pa.array(c) for name, c in (("label", label), ("weight", weight)) if c is not None}
+    batch = pa.RecordBatch.from_pydict(columns)
+    schema = pa.schema([field.with_nullable(False) for field in batch.schema])
+    with BlockWriter(path / "a.arrow", schema, rows_per_block=block) as writer:
+        writer.write(batch)
+    return x, ArrowSource(path / "a.arrow")
+
+
+def decoder_of(source, scaling=None, labels=None, weight=None):
+    label = "label" if "label" in source.schema.names else None
+    encoder = choose(source.schema, label=label, weight=weight, place=source.name).with_labels(labels)
+    feed = Feed.of(source, encoder, scaling or Scaling.none())
+    assert isinstance(feed.decoder, PackedDecoder)
+    return feed.decoder, encoder
+
+
+def random_slots(rows, *, skipped, seed=1):
+    """Return a permutation with some rows left out."""
+    rng = np.random.default_rng(seed)
+    slots = np.full(rows, SKIP, np.uint32)
+    kept = np.sort(rng.permutation(rows)[: rows - skipped])
+    slots[kept] = rng.permutation(len(kept))
+    return slots
+
+
+def both(source, decoder, encoder, *, blocks, skipped=0):
+    """Fill slots by the kernel, and by its twin."""
+    layout = source.packed("features", encoder.label, encoder.weight)
+    counts = source.block_rows[blocks]
+    starts, rows = np.cumsum(counts) - counts, int(counts.sum())
+    slots = random_slots(rows, skipped=skipped)
+    filled, expected = (Slots.empty(rows - skipped, encoder) for _ in range(2))
+    decoder.fill(blocks, starts, slots, filled)
+    fill.read_packed_reference(layout, blocks, starts, slots, expected.x, expected.y, expected.w)
+    return filled, expected
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+@pytest.mark.parametrize("skipped", [0, 7])
+def test_packed_rows_labels_and_weights_equal_the_twin(tmp_path, kind, skipped):
+    label, weight = np.arange(100).astype(kind), (np.arange(100) % 5).astype(kind)
+    x, source = stored(tmp_path, label=label, weight=weight)
+    with source:
+        decoder, encoder = decoder_of(source, weight="weight")
+        blocks = np.array([6, 2, 0, 5], np.int64)  # the last block, which is shorter, among them
+        filled, expected = both(source, decoder, encoder, blocks=blocks, skipped=skipped)
+        for name in ("x", "y", "w"):
+            np.testing.assert_array_equal(getattr(filled, name), getattr(expected, name))
+        whole = [decoder.decode(b) for b in range(len(source.block_rows))]
+        np.testing.assert_array_equal(np.concatenate([b.x for b in whole]), x)
+        np.testing.assert_array_equal(np.concatenate([b.y for b in whole]), label.astype(np.float32))
+        np.testing.assert_array_equal(np.concatenate([b.weight for b in whole]), weight.astype(np.float32))
+
+
+@pytest.mark.parametrize("classes", [2, 3, 8, 9, 40])
+@pytest.mark.parametrize("kind", [np.int8, np.int64, np.float32, np.float64])
+def test_classes_become_targets(tmp_path, classes, kind):
+    label = (np.arange(100) % classes * 2 - classes).astype(kind)  # some below zero, with gaps
+    _, source = stored(tmp_path, label=label)
+    known = LabelMap(tuple(np.unique(label).tolist()), binary=classes == 2)
+    with source:
+        decoder, encoder = decoder_of(source, labels=known)
+        filled, expected = both(source, decoder, encoder, blocks=np.arange(7), skipped=5)
+    places = np.searchsorted(np.unique(label), expected.y)
+    np.testing.assert_array_equal(filled.y, 2 * places - 1 if classes == 2 else places)
+
+
+def test_standardisation_is_applied_on_the_way(tmp_path):
+    _, source = stored(tmp_path, label=np.zeros(100, np.int8))
+    scaling = Scaling(np.array([1, 0, -2], np.float32), np.array([0.5, 2, 1], np.float32))
+    with source:
+        decoder, encoder = decoder_of(source, scaling)
+        filled, expected = both(source, decoder, encoder, blocks=np.arange(7), skipped=3)
+    np.testing.assert_allclose(filled.x, (expected.x - scaling.shift) * scaling.scale, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("classes", "odd"), [(2, 7), (9, 100), (9, -100)])
+def test_a_class_not_seen_before_is_named_by_row(tmp_path, classes, odd):
+    label = (np.arange(100) % classes).astype(np.int16)
+    known = LabelMap(tuple(range(classes)), binary=classes == 2)
+    label[37] = odd
+    _, source = stored(tmp_path, label=label)
+    with source:
+        decoder, encoder = decoder_of(source, labels=known)
+        with pytest.raises(LabelError, match=rf"a.arrow, row 37: label 'label' is {odd}, .* the classes are \[0, 1"):
+            both(source, decoder, encoder, blocks=np.arange(7))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_number_that_is_no_label_is_named_by_row(tmp_path, value):
+    label = np.arange(100).astype(np.float64)
+    label[99] = value
+    _, source = stored(tmp_path, label=label)
+    with source:
+        decoder, encoder = decoder_of(source)
+        with pytest.raises(LabelError, match=rf"row 99: label 'label' is {value}, which cannot be learned from"):
+            both(source, decoder, encoder, blocks=np.arange(7))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1.0])
+def test_a_bad_weight_is_named_by_row_and_a_skipped_one_is_not(tmp_path, value):
+    weight = np.ones(100)
+    weight[20] = value
+    _, source = stored(tmp_path, label=np.zeros(100, np.int8), weight=weight)
+    with source:
+        decoder, encoder = decoder_of(source, weight="weight")
+        with pytest.raises(DataError, match=rf"row 20: weight 'weight' is {value}; weights must be finite"):
+            both(source, decoder, encoder, blocks=np.arange(7))
+        slots = np.arange(100, dtype=np.uint32)
+        slots[20] = SKIP
+        into = Slots.empty(100, encoder)
+        decoder.fill(np.arange(7), np.arange(7) * 16, slots, into)
+        assert into.w[19] == into.w[21] == 1
+
+
+def test_a_file_cut_short_is_told(tmp_path):
+    _, source = stored(tmp_path, label=np.zeros(100, np.int8))
+    with source:
+        decoder, _ = decoder_of(source)
+        os.truncate(tmp_path / "a.arrow", os.path.getsize(tmp_path / "a.arrow") // 2)
+        with pytest.raises((CorruptFileError, DataChangedError), match=r"a\.arrow"):
+            list(map(decoder.decode, range(len(source.block_rows))))
+
+
+def test_integers_that_doubles_cannot_tell_apart_are_compared_as_integers(tmp_path):
+    large = 2**60
+    label = np.array([large, large + 1] * 50)
+    _, source = stored(tmp_path, label=label)
+    with source:
+        encoder = choose(source.schema, label="label").with_labels(LabelMap((large, large + 1)))
+        feed = Feed.of(source, encoder, Scaling.none())
+        assert isinstance(feed.decoder, BlockDecoder)
+        assert feed.decoder.decode(0).y.tolist() == [-1.0, 1.0] * 8
+
+
+@pytest.mark.parametrize("skipped", [0, 4])
+def test_rows_are_standardised_where_they_stand(skipped):
+    x = np.random.default_rng(2).standard_normal((30, 5)).astype(np.float32)
+    slots = random_slots(30, skipped=skipped)
+    shift, scale = x[0].copy(), np.arange(1, 6, dtype=np.float32)
+    mine, twin = x.copy(), x.copy()
+    fill.standardize_rows(mine, slots, shift, scale)
+    fill.standardize_rows_reference(twin, slots, shift, scale)
+    np.testing.assert_allclose(mine, twin, rtol=1e-6)
+    np.testing.assert_array_equal(mine[30 - skipped :], x[30 - skipped :])
+
+
+def csr(rows, width, seed):
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(0, 4, rows)
+    indices = np.concatenate([np.sort(rng.permutation(width)[:n]) for n in lengths]).astype(np.uint32)
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.uint64)
+    return Csr(indptr, indices, rng.standard_normal(len(indices)).astype(np.float32), width)
+
+
+@pytest.mark.parametrize("skipped", [0, 6])
+@pytest.mark.parametrize("sizes", [(10, 7, 1), (5,), (0, 12)])
+def test_sparse_rows_are_assembled_like_the_twin(sizes, skipped):
+    if skipped > sum(sizes):
+        return
+    parts = [csr(n, 8, seed) for seed, n in enumerate(sizes) if n]
+    if sum(sizes) == 12:
+        parts.insert(0, Csr(np.zeros(1, np.uint64), np.empty(0, np.uint32), np.empty(0, np.float32), 8))
+    skipped = min(skipped, sum(sizes) - 1)
+    slots = np.split(random_slots(sum(sizes), skipped=skipped), np.cumsum([len(p) for p in parts])[:-1])
+    scale = np.linspace(1, 2, 8).astype(np.float32)
+    expected = fill.assemble_csr_reference(parts, slots)
+    found = fill.assemble_csr(parts, slots, sum(sizes) - skipped, np.empty(0, np.float32))
+    scaled = fill.assemble_csr(parts, slots, sum(sizes) - skipped, scale)
+    for mine in (found, scaled):
+        np.testing.assert_array_equal(mine.indptr, expected.indptr)
+        np.testing.assert_array_equal(mine.indices, expected.indices)
+        assert mine.width == 8
+    np.testing.assert_array_equal(found.values, expected.values)
+    np.testing.assert_allclose(scaled.values, expected.values * scale[expected.indices], rtol=1e-6)
+
+
+def test_nothing_is_assembled_of_nothing():
+    empty = fill.assemble_csr([], [], 0, np.empty(0, np.float32))
+    assert len(empty) == 0
+
+
+def test_rows_of_a_buffer_equal_their_twins():
+    rng = np.random.default_rng(3)
+    held, incoming = (rng.standard_normal((n, 4)).astype(np.float32) for n in (12, 9))
+    picks = rng.integers(0, 21, 30)
+    out, twin = np.empty((30, 4), np.float32), np.empty((30, 4), np.float32)
+    gather_two(held, incoming, picks, out)
+    gather_two_reference(held, incoming, picks, twin)
+    np.testing.assert_array_equal(out, twin)
+    places, taken = rng.permutation(12)[:5], rng.permutation(9)[:5]
+    mine, twin = held.copy(), held.copy()
+    replace_rows(mine, incoming, places, taken)
+    replace_rows_reference(twin, incoming, places, taken)
+    np.testing.assert_array_equal(mine, twin)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rows_held_and_incoming_are_picked_as_one(sparse, weighted):
+    parts = [csr(n, 8, n) for n in (12, 9)]
+    batches = [
+        Batch(
+            p if sparse else p.to_dense(),
+            np.arange(len(p), dtype=np.float32),
+            np.full(len(p), 2.0, np.float32) if weighted else None,
+        )
+        for p in parts
+    ]
+    picks = np.random.default_rng(4).integers(0, 21, 30)
+    found, expected = select(batches[0], batches[1], picks), Batch.concat(batches).take(picks)
+    dense = [b.x.to_dense() if sparse else b.x for b in (found, expected)]
+    np.testing.assert_array_equal(*dense)
+    np.testing.assert_array_equal(found.y, expected.y)
+    assert (found.weight is None) == (not weighted)
+    np.testing.assert_array_equal(select(None, batches[1], picks % 9).y, batches[1].y[picks % 9])

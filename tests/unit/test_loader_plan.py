@@ -1,0 +1,132 @@
+"""How a memory budget is divided, and what is said where it is too small."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow.parquet as parquet
+import pytest
+
+from penstock.blocks.open import open as open_source
+from penstock.budget import Budget
+from penstock.errors import BudgetError
+from penstock.loader import Loader
+from penstock.loader.plan import plan_memory, round_up
+from penstock.shuffle import ORDERS
+from tests import kinds
+
+SOURCE = SimpleNamespace(name="clicks.arrow")
+
+
+def plan(memory, **changes):
+    given = {
+        "row_bytes": 100.0,
+        "rows": 1_000_000,
+        "block_rows": 2_000,
+        "thread_bytes": 200_000,
+        "most_threads": 16,
+        "layout": "filled",
+        "mixed": False,
+    }
+    return plan_memory(SOURCE, memory=Budget.parse(memory), **{**given, **changes})
+
+
+def smallest_named(error):
+    found = re.search(r"smallest that works is ([0-9.]+[kMG]?B)(?: \(([0-9.]+%) of the data\))?", str(error.value))
+    assert found, str(error.value)
+    return found[1], found[2]
+
+
+@pytest.mark.parametrize("layout", ["filled", "assembled"])
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("beside", [0, 48])
+@pytest.mark.parametrize("unit_bytes", [0, 3_000_000])
+@pytest.mark.parametrize("memory", ["5MB", "20MB", "50MB", "1GB"])
+def test_windows_reads_and_units_stay_within_the_budget(memory, layout, mixed, beside, unit_bytes):
+    options = {"layout": layout, "mixed": mixed, "beside": beside, "unit_bytes": unit_bytes}
+    made = plan(memory, **options)
+    share = {"filled": 2.75 if mixed else 2.0, "assembled": 4.0 if mixed else 3.0}[layout]
+    windows = share * made.held_rows * (100 + beside)
+    assert windows + made.threads * 200_000 + (made.units if unit_bytes else 0) * unit_bytes <= made.memory
+    assert made.held_rows >= 2_000
+    assert made.threads >= 1
+    if unit_bytes:
+        assert made.threads <= made.units <= 32
+
+
+def test_most_of_a_large_budget_goes_to_the_windows():
+    made = plan("50MB")
+    assert 2 * made.held_rows * 100 > 0.7 * made.memory
+    assert not made.resident
+    assert plan("400MB").resident
+    assert plan("400MB").held_rows == 1_000_000
+
+
+def test_the_rows_of_a_window_do_not_hang_on_the_threads():
+    assert len({plan("50MB", most_threads=n).held_rows for n in (1, 2, 16, 64)}) == 1
+    assert plan("50MB", most_threads=64).threads == 32
+
+
+def test_a_share_is_of_the_decoded_rows():
+    assert plan("10%").memory == 10_000_000
+
+
+@pytest.mark.parametrize("memory", ["1kB", "100kB", "0.1%"])
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("unit_bytes", [0, 777_777])
+@pytest.mark.parametrize("block_rows", [1, 333, 20_001])
+def test_a_budget_too_small_names_the_smallest_that_works_and_it_does(memory, mixed, unit_bytes, block_rows):
+    options = {"mixed": mixed, "unit_bytes": unit_bytes, "block_rows": block_rows}
+    with pytest.raises(BudgetError, match=r"cannot hold two blocks of clicks.arrow.*--block-size 64KB") as error:
+        plan(memory, **options)
+    size, share = smallest_named(error)
+    assert plan(size, **options).held_rows >= block_rows
+    assert plan(share, **options).held_rows >= block_rows
+    with pytest.raises(BudgetError):
+        plan(int(0.8 * Budget.parse(size).resolve(0)), **options)
+    stretched = plan(memory, **options, stretch=True)
+    assert stretched.memory <= Budget.parse(size).resolve(0)
+    assert stretched.held_rows == block_rows
+
+
+def test_sizes_are_rounded_up():
+    for size in (1, 999, 1_001, 123_456, 99_999_999, 3 * 10**9 + 1):
+        assert size <= Budget.parse(round_up(size)).resolve(0) <= 1.1 * size + 1
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_the_smallest_budget_named_works_for_every_source_and_order(tmp_path, kind, order):
+    x, y = kinds.rows(300)
+    with kinds.store(kind, tmp_path, x, y) as source:
+        encoder = kinds.encoder(source)
+        with pytest.raises(BudgetError) as error:
+            Loader(source, encoder, order, memory=100)
+        size, _ = smallest_named(error)
+        with Loader(source, encoder, order, memory=size, scratch=tmp_path) as loader:
+            if order != "global" or kind in kinds.EXACT:
+                assert len(kinds.numbers(w.batch for w in loader.epoch(0)))
+
+
+def test_no_more_row_groups_are_half_read_than_memory_allows(tmp_path):
+    x, y = kinds.rows(4000)
+    parquet.write_table(kinds.table(x, y), tmp_path / "a.parquet", row_group_size=400)
+    with open_source(tmp_path / "a.parquet", block_size=1000) as source:
+        encoder = kinds.encoder(source)
+        for order in ("corgipile", "block-only", "none"):
+            most = 0
+            size = kinds.small_memory(source, encoder, order)
+            with Loader(source, encoder, order, memory=size) as loader:
+                assert loader.plan.units == 1
+                for window in loader.epoch(0):
+                    assert len(window.batch)
+                    most = max(most, len(source._cursors))
+            assert most <= 1
+    with (
+        open_source(tmp_path / "a.parquet", block_size=1000) as source,
+        Loader(source, encoder, "corgipile", memory=size + 3 * int(1.5 * source.unit_bytes)) as loader,
+    ):
+        assert loader.plan.units > 1
+        assert np.array_equal(np.sort(kinds.numbers(w.batch for w in loader.epoch(0))), np.arange(4000))

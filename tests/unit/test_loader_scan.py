@@ -1,0 +1,150 @@
+"""The pass before training: classes, width, means and spreads, equal to NumPy's, and what it refuses."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from penstock.blocks.features import choose
+from penstock.blocks.memory import ArraySource, TableSource
+from penstock.errors import DataError, FeatureError, LabelError
+from penstock.events import Advanced, Finished, Started, Stream
+from penstock.loader import Loader
+from penstock.loader.scan import in_order, scan
+from tests import kinds
+
+
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_means_and_spreads_equal_numpys(kind, tmp_path):
+    x, y = kinds.rows()
+    x[:, 1] = 1e4 + x[:, 1]  # a large mean costs no digits
+    x[:, 2] = 7  # and a constant is left as it is
+    with kinds.store(kind, tmp_path, x, y) as source:
+        encoder = kinds.encoder(source)
+        found = scan(source, encoder, classes=True, standardize=True)
+        assert found.rows == len(x)
+        assert found.encoder.labels.classes == (0, 1)
+        sparse = kinds.sparse(x).toarray() if encoder.sparse else x
+        spread = sparse.std(axis=0, dtype=np.float64)
+        spread[2] = 1
+        np.testing.assert_allclose(found.scaling.scale, 1 / spread, rtol=2e-3 if kind == "csv" else 1e-4)
+        if encoder.sparse:
+            assert len(found.scaling.shift) == 0
+        else:
+            np.testing.assert_allclose(found.scaling.shift, x.mean(axis=0), rtol=1e-5, atol=1e-5)
+        for order in ("corgipile", "global", "once", "sliding-window"):
+            with Loader(source, found.encoder, order, memory="50MB", scaling=found.scaling, scratch=tmp_path) as loader:
+                rows = [w.batch for w in loader.epoch(0)]
+                y_found = np.concatenate([b.y for b in rows])
+                all_rows = np.concatenate([b.x.to_dense() if encoder.sparse else b.x for b in rows])
+            shift = found.scaling.shift if len(found.scaling.shift) else np.zeros(4, np.float32)
+            number = np.rint(all_rows[:, 0] / found.scaling.scale[0] + shift[0]).astype(int)
+            np.testing.assert_allclose(all_rows, (sparse[number] - shift) * found.scaling.scale, rtol=1e-4, atol=1e-4)
+            np.testing.assert_array_equal(y_found, 2 * y[number] - 1)
+
+
+def test_the_width_of_sparse_rows_is_found(tmp_path):
+    x, y = kinds.rows(200)
+    with kinds.store("libsvm", tmp_path, x, y) as source:
+        encoder = choose(source.schema, label="label")
+        assert encoder.width is None
+        assert scan(source, encoder, classes=False).encoder.width == 4
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [
+        (["b", "a", "c", "a"], ("a", "b", "c")),
+        ([True, False, True, True], (False, True)),
+        ([3, -1, 3, 7], (-1, 3, 7)),
+        ([0.5, 1.5, 0.5, 0.5], (0.5, 1.5)),
+    ],
+)
+def test_classes_of_any_kind_are_collected(labels, classes):
+    source = TableSource.of(pa.table({"a": [1.0, 2.0, 3.0, 4.0], "label": labels}), block_size=20)
+    assert len(source.block_rows) > 1
+    found = scan(source, choose(source.schema, label="label"), classes=True)
+    assert found.encoder.labels.classes == classes
+
+
+def test_only_what_is_needed_is_read(tmp_path):
+    with kinds.store("arrow", tmp_path, *kinds.rows()) as source:
+        asked = []
+        real = source.read
+        source.read = lambda block, columns=None: asked.append(columns) or real(block, columns)
+        encoder = kinds.encoder(source)
+        scan(source, encoder, classes=False)
+        assert asked == []
+        scan(source, encoder, classes=True)
+        assert set(map(tuple, asked)) == {("label",)}
+        assert len(asked) == len(source.block_rows)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_a_feature_that_is_not_finite_is_named(kind, value, tmp_path):
+    x, y = kinds.rows(500)
+    x[444, 0] = value
+    with kinds.store(kind, tmp_path, x, y) as source:
+        encoder = kinds.encoder(source)
+        name = "feature 0" if encoder.sparse else encoder.names[0].replace("[", r"\[")
+        with pytest.raises(FeatureError, match=rf"'{name}' is not a finite number in row 444;"):
+            scan(source, encoder, classes=True, standardize=True)
+
+
+def test_a_missing_label_is_named_by_row():
+    source = TableSource.of(pa.table({"a": np.arange(90.0), "label": [0, 1] * 44 + [None, 0]}), block_size=200)
+    with pytest.raises(LabelError, match=r"'label' is missing \(null\) in row 88"):
+        scan(source, choose(source.schema, label="label"), classes=True)
+
+
+def test_no_rows_are_refused():
+    source = ArraySource(np.empty((0, 3), np.float32), np.empty(0, np.int8), name="nothing.arrow")
+    with pytest.raises(DataError, match=r"nothing.arrow has no rows; there is nothing to train on"):
+        scan(source, kinds.encoder(source), classes=True)
+
+
+def test_progress_is_told():
+    heard = []
+    source = ArraySource(*kinds.rows(), block_size=800)
+    scan(source, kinds.encoder(source), classes=True, stream=Stream([heard.append]))
+    assert heard[0] == Started("scan", len(source.block_rows), "blocks")
+    assert heard[1:-1] == [Advanced("scan", 1)] * len(source.block_rows)
+    assert heard[-1] == Finished("scan")
+
+
+def test_results_come_in_order_and_few_ahead():
+    begun = []
+    gate = threading.Event()
+
+    def work(item):
+        begun.append(item)
+        if item == 0:
+            gate.wait(5)
+        return 10 * item
+
+    results = in_order(work, range(100), threads=2)
+    threading.Timer(0.2, gate.set).start()
+    assert next(results) == 0
+    assert len(begun) <= 8
+    assert list(results) == [10 * i for i in range(1, 100)]
+
+
+def test_a_failure_of_the_work_is_raised_and_the_rest_is_dropped():
+    done = []
+
+    def work(item):
+        if item == 5:
+            raise KeyError("five")
+        done.append(item)
+        return item
+
+    found = []
+    with pytest.raises(KeyError, match="five"):
+        found.extend(in_order(work, range(1000), threads=2))
+    assert found == [0, 1, 2, 3, 4]
+    assert len(done) < 50
+    assert not [t for t in threading.enumerate() if t.name.startswith("penstock")]
