@@ -1,0 +1,105 @@
+"""One choice of hyper-parameters for a linear model: a config.
+
+It is checked when made, travels into model files and checkpoints as plain JSON, and says which of its values
+may differ when training is resumed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from penstock.budget import Budget
+from penstock.errors import UnknownOptionError, UsageError
+from penstock.sgd import rates
+from penstock.sgd.loop import Spec
+from penstock.shuffle import order
+
+LOSSES = {"logistic": "logistic", "svm": "hinge", "linear": "squared", "softmax": "softmax"}
+"""The models by name, and the loss that each minimises."""
+
+
+# Squared loss has no bound on its slope, so it wants smaller steps than the others' 0.1.
+_FIRST_RATE = {"linear": 0.01}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Hyper-parameters.
+
+    ``standardize=None`` means yes for ``linear`` and no for the others: the squared loss has no bound on its slope, so
+    on features far from mean 0 and spread 1 it diverges at any useful rate.
+
+    Examples
+    --------
+    >>> Config(model="svm", epochs=5).spec().loss
+    'hinge'
+    """
+
+    model: str = "logistic"
+    learning_rate: float | None = None
+    rate: str = "exponential"
+    decay: float = 0.95
+    power: float = 0.25
+    epochs: int = 20
+    batch_size: int = 1
+    l1: float = 0.0
+    l2: float = 0.0
+    intercept: bool = True
+    shuffle: str = "corgipile"
+    memory: str | int = "512MB"
+    seed: int = 0
+    standardize: bool | None = None
+    validation: float = 0.0
+    patience: int | None = None
+    tolerance: float = 1e-4
+
+    def __post_init__(self) -> None:
+        for f in fields(self):  # NumPy's numbers, as a search over parameters hands them on, are no JSON
+            value = getattr(self, f.name)
+            if isinstance(value, np.generic):
+                object.__setattr__(self, f.name, value.item())
+        if self.model not in LOSSES:
+            raise UnknownOptionError.of("model", self.model, LOSSES)
+        if self.standardize is None:
+            object.__setattr__(self, "standardize", self.model == "linear")
+        if self.epochs < 0 or self.epochs != int(self.epochs):
+            raise UsageError(f"epochs={self.epochs!r} is not a number of epochs; choose 1 or more")
+        if not 0 <= self.validation < 1:
+            raise UsageError(f"validation={self.validation!r} is not a share of the rows; choose one from 0 to below 1")
+        if self.patience is not None and self.patience < 1:
+            raise UsageError(f"patience={self.patience!r} is not a number of epochs; choose 1 or more")
+        if self.seed < 0:
+            raise UsageError(f"seed={self.seed!r} must not be negative")
+        order(self.shuffle)
+        Budget.parse(self.memory)
+        self.spec()
+
+    def spec(self) -> Spec:
+        """Return the part that SGD itself needs."""
+        first = self.learning_rate if self.learning_rate is not None else _FIRST_RATE.get(self.model, 0.1)
+        rate = rates.named(self.rate, first, decay=self.decay, power=self.power)
+        return Spec(
+            loss=LOSSES[self.model],
+            rate=rate,
+            batch_size=self.batch_size,
+            l1=self.l1,
+            l2=self.l2,
+            intercept=self.intercept,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        return asdict(self)
+
+    def require_same(self, other: dict[str, Any]) -> None:
+        """Raise unless another config, saved as JSON, trains alike; the number of epochs may differ."""
+        mine = self.to_dict()
+        for name in (f.name for f in fields(self) if f.name != "epochs"):
+            if mine[name] != other.get(name):
+                raise UsageError(
+                    f"the checkpoint was made with {name}={other.get(name)!r}, this run has {mine[name]!r};"
+                    f" resume with the same value, or start anew without --resume"
+                )

@@ -1,0 +1,191 @@
+"""A trained linear model: weights, what it knows of the columns, how it came to be; saving and scoring.
+
+The weights are in the features' own units whatever scaling training used, so a model needs nothing but its
+file. Scoring streams: predictions of a path of any size are written as they are made.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from penstock.batch import Batch, Floats
+from penstock.blocks.base import BlockSource
+from penstock.blocks.features import Encoder
+from penstock.blocks.reading import require_columns
+from penstock.config import LOSSES
+from penstock.errors import DataError, ModelFileError
+from penstock.events import Advanced, Finished, Started, Stream
+from penstock.loader.decode import row_number
+from penstock.modelfile import atomic_path, read_model, write_model
+from penstock.parallel import in_order
+from penstock.sgd.model import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class LinearModel:
+    """A linear model that can be saved, loaded and asked.
+
+    Attributes
+    ----------
+    kind : str
+        logistic, svm, linear or softmax.
+    weights : Weights
+        In the features' own units.
+    encoder : Encoder
+        How columns become features, and labels targets.
+    config : dict
+        The hyper-parameters.
+    history : list of dict
+        A metric row for each epoch.
+    fingerprint : str
+        Of the data it was trained on.
+    metrics : dict
+        Final figures, such as the test accuracy.
+    """
+
+    kind: str
+    weights: Weights
+    encoder: Encoder
+    config: Mapping[str, Any] = field(default_factory=dict)
+    history: Sequence[Mapping[str, Any]] = ()
+    fingerprint: str = ""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def classes(self) -> NDArray[Any] | None:
+        """The class labels in ascending order; None for a regression."""
+        return None if self.encoder.labels is None else np.array(self.encoder.labels.classes)
+
+    def scores(self, batch: Batch) -> Floats:
+        """Return a score a row, or for softmax one a row and class."""
+        scores = self.weights.scores(batch)
+        return scores if self.kind == "softmax" else scores[:, 0]
+
+    def decide(self, scores: Floats) -> NDArray[Any]:
+        """Turn scores into classes, or into numbers for a regression."""
+        if self.encoder.labels is None:
+            return scores
+        return self.encoder.labels.decode(scores.argmax(axis=1) if self.kind == "softmax" else scores)
+
+    def probabilities(self, scores: Floats) -> Floats | None:
+        """Turn scores into a probability for each class; None for models that have none."""
+        if self.kind == "softmax":
+            raised = np.exp(scores - scores.max(axis=1, keepdims=True))
+            share: Floats = raised / raised.sum(axis=1, keepdims=True)
+            return share
+        if self.kind == "logistic":
+            positive = 1 / (1 + np.exp(-np.clip(scores.astype(np.float64), -500, 500)))
+            return np.column_stack([1 - positive, positive]).astype(np.float32)
+        return None
+
+    def block_scores(self, source: BlockSource) -> Iterator[Floats]:
+        """Yield, block by block in stored order, the scores of each row."""
+        encoder = self.encoder.for_schema(source.schema, place=source.name)
+
+        def score(block: int) -> Floats:
+            return self.scores(encoded(encoder, source, block, source.read(block, encoder.columns)))
+
+        return in_order(score, range(len(source.block_rows)), threads=source.threads)
+
+    def predictions(self, source: BlockSource, *, keep: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
+        """Yield, block by block in stored order, the prediction of each row (and columns to keep beside it)."""
+        require_columns(source.schema, keep, place=source.name)
+        encoder = self.encoder.for_schema(source.schema, place=source.name)
+        columns = list(dict.fromkeys([*encoder.columns, *keep]))
+
+        def score(block: int) -> pa.RecordBatch:
+            rows = source.read(block, columns)
+            scores = self.scores(encoded(encoder, source, block, rows))
+            out = {name: rows.column(name) for name in keep}
+            out["prediction"] = pa.array(self.decide(scores))
+            chances = self.probabilities(scores)
+            if chances is not None and self.encoder.labels is not None:
+                names = [f"probability_{c}" for c in self.encoder.labels.classes]
+                out |= {name: pa.array(np.ascontiguousarray(chances[:, k])) for k, name in enumerate(names)}
+            return pa.record_batch(out)
+
+        return in_order(score, range(len(source.block_rows)), threads=source.threads)
+
+    def predict_to(
+        self,
+        source: BlockSource,
+        path: str | os.PathLike[str],
+        *,
+        keep: Sequence[str] = (),
+        stream: Stream | None = None,
+    ) -> int:
+        """Write the predictions of a source to a Parquet file, and return how many there are."""
+        stream = stream or Stream()
+        stream.emit(Started("predict", int(source.block_rows.sum()), "rows"))
+        count = 0
+        with atomic_path(path) as temporary:
+            with ExitStack() as stack:
+                writer: pq.ParquetWriter | None = None
+                for batch in self.predictions(source, keep=keep):
+                    writer = writer or stack.enter_context(pq.ParquetWriter(temporary, batch.schema))
+                    writer.write_batch(batch)
+                    count += len(batch)
+                    stream.emit(Advanced("predict", len(batch)))
+            if writer is None:
+                pq.write_table(pa.table({"prediction": pa.array([], pa.float32())}), temporary)
+        stream.emit(Finished("predict"))
+        return count
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model as one safetensors file with a JSON header."""
+        header = {
+            "kind": self.kind,
+            "encoder": self.encoder.to_dict(),
+            "features": self.encoder.names,
+            "classes": None if self.encoder.labels is None else list(self.encoder.labels.classes),
+            "config": dict(self.config),
+            "history": [dict(row) for row in self.history],
+            "fingerprint": self.fingerprint,
+            "metrics": dict(self.metrics),
+        }
+        write_model(path, {"coef": self.weights.coef, "intercept": self.weights.intercept}, header)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> LinearModel:
+        """Read a model that `save` wrote."""
+        tensors, header = read_model(path)
+        try:
+            weights = Weights.zeros(tensors["coef"].shape[1], tensors["coef"].shape[0])
+            weights.coef[:] = tensors["coef"]
+            weights.intercept[:] = tensors["intercept"]
+            encoder = Encoder.from_dict(header["encoder"])
+            if header["kind"] not in LOSSES:
+                raise KeyError(header["kind"])
+            return cls(
+                header["kind"],
+                weights,
+                encoder,
+                header["config"],
+                header["history"],
+                header["fingerprint"],
+                header["metrics"],
+            )
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise ModelFileError(
+                f"{path} is a Penstock file but not a linear model: {error!r}; a checkpoint is continued with --resume"
+            ) from error
+
+
+def encoded(encoder: Encoder, source: BlockSource, block: int, rows: pa.RecordBatch) -> Batch:
+    """Return a block's rows for scoring; what cannot be scored is refused by its row in the data."""
+    try:
+        batch = encoder.encode(rows)
+        encoder.require_finite(batch)
+    except DataError:
+        batch = encoder.encode(rows, first_row=row_number(source, block, 0))
+        encoder.require_finite(batch, first_row=row_number(source, block, 0))
+    return batch

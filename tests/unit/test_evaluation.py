@@ -1,0 +1,70 @@
+"""Measuring a model: figures equal to NumPy's, whatever the data lie in and whatever the label is called."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from penstock.batch import Batch
+from penstock.blocks.memory import TableSource
+from penstock.config import Config
+from penstock.errors import BudgetError, ColumnError, LabelError
+from penstock.evaluation import evaluate
+from penstock.training import Columns, Training
+from tests import kinds
+
+X, Y = kinds.rows(700)
+X[:, 0] = np.random.default_rng(0).standard_normal(700) + Y
+
+
+def learn(kind):
+    return Training(TableSource.of(kinds.table(X, Y)), Config(model=kind, epochs=3), Columns(label="label")).run()
+
+
+@pytest.mark.parametrize("kind", ["logistic", "svm", "linear", "softmax"])
+def test_figures_equal_numpys(kind):
+    model = learn(kind)
+    found = evaluate(model, TableSource.of(kinds.table(X, Y), block_size=1000), memory="40kB")
+    scores, sign = model.scores(Batch(X)).astype(np.float64), 2.0 * Y - 1
+    assert found["rows"] == 700
+    if kind == "linear":
+        residual = ((Y - scores) ** 2).sum()
+        assert found["r2"] == pytest.approx(1 - residual / ((Y - Y.mean()) ** 2).sum(), rel=1e-4)
+        assert found["loss"] == pytest.approx(residual / 2 / 700, rel=1e-4)
+        return
+    assert found["accuracy"] == pytest.approx(np.mean(model.decide(scores) == Y))
+    losses = {
+        "logistic": np.log1p(np.exp(-sign * scores)) if scores.ndim == 1 else None,
+        "svm": np.maximum(0, 1 - sign * scores) if scores.ndim == 1 else None,
+        "softmax": np.log(np.exp(scores).sum(axis=-1)) - scores[np.arange(700), Y] if scores.ndim == 2 else None,
+    }
+    assert found["loss"] == pytest.approx(losses[kind].mean(), rel=1e-4)
+
+
+@pytest.mark.parametrize("stored", kinds.KINDS)
+def test_every_kind_of_data_is_measured_alike(stored, tmp_path):
+    with kinds.store(stored, tmp_path, X, Y) as source:
+        encoder = kinds.encoder(source)
+        model = Training(source, Config(epochs=2), Columns(label=encoder.label)).run()
+        large, small = (
+            evaluate(model, source, memory=m) for m in ("10MB", kinds.small_memory(source, encoder, "none"))
+        )
+    assert large["rows"] == small["rows"] == 700
+    assert large["accuracy"] == small["accuracy"]
+    assert large["loss"] == pytest.approx(small["loss"], rel=1e-6)
+
+
+def test_the_label_may_have_another_name():
+    model = learn("logistic")
+    renamed = TableSource.of(kinds.table(X, Y).rename_columns(["f0", "f1", "f2", "f3", "clicked"]))
+    assert evaluate(model, renamed, label="clicked") == evaluate(model, TableSource.of(kinds.table(X, Y)))
+    with pytest.raises(ColumnError, match=r"has no label column 'label'; it has: .*clicked"):
+        evaluate(model, renamed)
+
+
+def test_what_cannot_be_measured_is_refused():
+    model = learn("logistic")
+    with pytest.raises(LabelError, match=r"'label' has the class 7 in row 500, which is not one of the classes seen"):
+        evaluate(model, TableSource.of(kinds.table(X, np.where(np.arange(700) == 500, 7, Y))))
+    with pytest.raises(BudgetError, match="the smallest that works"):
+        evaluate(model, TableSource.of(kinds.table(X, Y)), memory="1kB")
