@@ -1,0 +1,95 @@
+"""How a comparison is shown: a table on stdout, and the page."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.budget import show_bytes
+from penstock.cli.screen import Screen, show_score
+from penstock.events import Event, Started
+
+if TYPE_CHECKING:
+    from penstock.explain import Explanation
+
+
+def follow(screen: Screen, event: Event) -> None:
+    """Show a strategy's progress: by the bar on a terminal, elsewhere by a line as each begins."""
+    screen.listen(event)
+    if isinstance(event, Started) and event.task.endswith(": train") and not sys.stderr.isatty():
+        screen.note(f"{event.task.removesuffix(': train')}: training")
+
+
+def show_table(screen: Screen, compared: Mapping[str, Any]) -> None:
+    """Print a line for each strategy, and beneath why some have none."""
+    if screen.json:
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    screen.close()
+    metric = "r2" if compared["model"] == "linear" else "accuracy"
+    where = "test " if any(f"test_{metric}" in run for run in compared["runs"]) else "training "
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("strategy", no_wrap=True)
+    heads = (
+        f"final {where}{'R²' if metric == 'r2' else metric}",
+        "epochs to 99 % of best",
+        "seconds per epoch",
+        "total seconds",
+        "extra disk",
+        "peak memory",
+    )
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=False)
+    for run in compared["runs"]:
+        table.add_row(run["shuffle"], *(["failed"] if run["failed"] is not None else _cells(run, metric)))
+    width = None if sys.stdout.isatty() else 100
+    Console(file=sys.stdout, width=width, highlight=False).print(table)
+    for run in compared["runs"]:
+        if run["failed"] is not None:
+            screen.say(f"{run['shuffle']} failed: {run['failed']}")
+
+
+def _cells(run: Mapping[str, Any], metric: str) -> list[str]:
+    from penstock.report import Run
+
+    median = Run.from_dict({**run, "epochs": _without_copies(run)}).epoch_seconds
+    return [
+        show_score(run["final"], metric),
+        "never" if run["epochs_to_99"] is None else str(run["epochs_to_99"]),
+        "–" if median is None else f"{median:.2f}",
+        f"{run['training_seconds']:.2f}",
+        show_bytes(run["extra_disk_bytes"]),
+        show_bytes(run["peak_memory_bytes"]),
+    ]
+
+
+def _without_copies(run: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the epochs as the page counts them: a copy made once belongs to no epoch."""
+    from penstock.compare import page_run
+
+    epochs: list[dict[str, Any]] = page_run(run)["epochs"]
+    return epochs
+
+
+def lie_of(found: Explanation) -> str | None:
+    """Return in a sentence how the rows lie, from what explain found."""
+    known = found.clustering
+    if known is None:
+        return None
+    meaning = known.meaning[0].upper() + known.meaning[1:]
+    return f"{meaning} h_D is {known.h_D:.3g}, where 1 is shuffled and {known.piece_rows:,.0f} sorted."
+
+
+def write_page(compared: Mapping[str, Any], path: Path, *, clustering: str | None = None) -> list[str]:
+    """Write the page, and return its findings in sentences."""
+    from penstock.compare import page_facts
+    from penstock.report import Comparison, write_report
+    from penstock.report.page import findings
+
+    page = Comparison.from_dict(page_facts(compared, clustering=clustering))
+    write_report(page, path)
+    return findings(page)

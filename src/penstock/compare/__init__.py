@@ -1,0 +1,22 @@
+"""Several shuffling strategies on the same data, under the same budget, each in a process of its own.
+
+A fresh process makes the peak memory a strategy's own, and lets the others go on where one fails. What comes back
+is plain data: ``penstock compare`` prints it, and `penstock.report` draws its page from `page_facts`.
+"""
+
+from penstock.compare.job import Job, figures, finite
+from penstock.compare.pictures import ORDERS_NOTE, order_pictures, page_facts, page_run
+from penstock.compare.runs import DEFAULT_SHUFFLES, compare, score_of
+
+__all__ = [
+    "DEFAULT_SHUFFLES",
+    "ORDERS_NOTE",
+    "Job",
+    "compare",
+    "figures",
+    "finite",
+    "order_pictures",
+    "page_facts",
+    "page_run",
+    "score_of",
+]

@@ -1,0 +1,129 @@
+"""A job in a fresh process: its peak memory is its own, and a crash is not ours.
+
+The job goes in as JSON; events and at last the figures come back, one JSON object to a line. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, replace
+from typing import Any
+
+from penstock import events
+from penstock.compare.job import Job
+from penstock.compare.warm import warm_up
+from penstock.errors import PenstockError
+from penstock.events import Advanced, Event, Listener, Stream
+
+_CHILD = "from penstock.compare.process import child; child()"
+# How often a child tells of its progress; more would only keep both processes busy.
+_EVERY_SECONDS = 0.1
+_PATIENCE_SECONDS = 10.0
+
+
+def in_process(job: Job, listen: Listener | None = None) -> dict[str, Any]:
+    """Run a job in a fresh process and return its figures, or why there are none."""
+    name, stream = job.config.shuffle, Stream([listen] if listen else [])
+    result: dict[str, Any] | None = None
+    with tempfile.TemporaryFile() as complaints:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _CHILD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            start_new_session=True,  # a terminal's Ctrl-C comes here only, and is passed on once
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            with contextlib.suppress(BrokenPipeError), process.stdin:
+                process.stdin.write(json.dumps(job.to_dict()).encode())
+            with process.stdout:
+                for line in process.stdout:
+                    told = json.loads(line)
+                    if "event" in told:
+                        stream.emit(_heard(told, name))
+                    else:
+                        result = told
+            process.wait()
+        finally:
+            _end(process)
+        if result is None:
+            complaints.seek(0)
+            result = {"shuffle": name, "failed": _crash(process.returncode, complaints.read()), "kind": ""}
+    return {"epochs": [], "failed": None, **result}
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """See that a child is gone, its scratch files removed by itself if it can."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(_PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _crash(code: int | None, complaints: bytes) -> str:
+    if code is not None and code < 0:
+        name = signal.Signals(-code).name
+        return f"its process was ended by {name}" + ("; memory may have run out" if -code == signal.SIGKILL else "")
+    lines = [line for line in complaints.decode(errors="replace").splitlines() if line.strip()]
+    return f"its process ended with code {code}: {lines[-1].strip() if lines else 'it said nothing'}"
+
+
+def _heard(told: dict[str, Any], name: str) -> Event:
+    kind = getattr(events, told.pop("event"))
+    if "task" in told:
+        told["task"] = f"{name}: {told['task']}"
+    event: Event = kind(**told)
+    return event
+
+
+def child() -> None:
+    """Be the process that runs one strategy: a job comes in as JSON, events and figures go out, one to a line."""
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever else is printed must not come between the lines
+    teller = _Teller(out)
+    job = Job.from_dict(json.load(sys.stdin))
+    try:
+        warm_up(job)
+        answer = job.run(Stream([teller.tell]))
+    except PenstockError as error:
+        answer = {"shuffle": job.config.shuffle, "failed": str(error), "kind": type(error).__name__}
+    except KeyboardInterrupt:
+        sys.exit(130)
+    out.write(json.dumps(answer, allow_nan=False) + "\n")
+
+
+class _Teller:
+    """Writes events as lines, joining steps of progress that follow close on one another."""
+
+    def __init__(self, out: Any) -> None:
+        self._out = out
+        self._held: Advanced | None = None
+        self._told = 0.0
+
+    def tell(self, event: Event) -> None:
+        if isinstance(event, Advanced):
+            if self._held is not None and self._held.task == event.task:
+                event = replace(event, amount=event.amount + self._held.amount)
+            self._held = event
+            if time.monotonic() - self._told < _EVERY_SECONDS:
+                return
+        elif self._held is not None:
+            self._write(self._held)
+        self._held = None
+        self._write(event)
+
+    def _write(self, event: Event) -> None:
+        self._told = time.monotonic()
+        self._out.write(json.dumps({"event": type(event).__name__, **asdict(event)}) + "\n")

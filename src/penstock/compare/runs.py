@@ -1,0 +1,126 @@
+"""Runs the strategies one after another and judges them against the best."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from typing import Any
+
+from penstock import errors
+from penstock.compare.job import Job
+from penstock.compare.process import in_process
+from penstock.errors import PenstockError, UsageError
+from penstock.events import Listener
+from penstock.shuffle import order
+
+DEFAULT_SHUFFLES = ("none", "sliding-window", "mrs", "block-only", "once", "corgipile")
+
+
+def compare(job: Job, shuffles: Sequence[str] = DEFAULT_SHUFFLES, *, listen: Listener | None = None) -> dict[str, Any]:
+    """Train by each strategy in turn and return what the table and the page need.
+
+    Parameters
+    ----------
+    job : Job
+        The data and the config; its own ``shuffle`` is not used. Without test data, a part of the rows must be held
+        out (``validation``), or the training scores are compared.
+    shuffles : list of str
+        The strategies, by name.
+    listen : callable, optional
+        Hears every process's events; the tasks' names begin with the strategy's.
+
+    Returns
+    -------
+    dict
+        ``runs``, one dict a strategy as `figures` makes it, with ``final``, ``epochs_to_99``, ``seconds_to_99`` and
+        ``failed``; and the facts of the data, the machine and the config.
+    """
+    if not shuffles:
+        raise UsageError("no strategy was named to compare; name some, such as shuffles=none,once,corgipile")
+    for name in shuffles:
+        order(name)
+    facts = _facts(job)
+    jobs = [replace(job, config=replace(job.config, shuffle=name)) for name in dict.fromkeys(shuffles)]
+    runs = [in_process(each, listen) for each in jobs]
+    if all(run["failed"] is not None for run in runs):
+        raise _error(runs)
+    return {**facts, "runs": _judged(runs)}
+
+
+def _facts(job: Job) -> dict[str, Any]:
+    """Open the data once here: what is wrong with the names or options is told before any process is started."""
+    with job.opened() as training:
+        source, encoder = training.source, training.columns.encoder(training.source)
+        if encoder.label is None:
+            raise UsageError(
+                f"say which column of {source.name} is the label; it has: {', '.join(source.schema.names)}"
+            )
+        return {
+            "data": source.name,
+            "test": job.test,
+            "rows": int(source.block_rows.sum()),
+            "blocks": len(source.block_rows),
+            "bytes": int(source.block_bytes.sum()),
+            "label": encoder.label,
+            "model": job.config.model,
+            "memory": job.config.memory,
+            "seed": job.config.seed,
+            "validation": None if job.test else job.config.validation,
+            "date": date.today().isoformat(),
+            "machine": machine(),
+        }
+
+
+def machine() -> str:
+    """Say in a line what this machine is."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30 if hasattr(os, "sysconf") else 0
+    held = f", {memory:.0f} GiB of memory" if memory > 0 else ""
+    plural = "" if cores == 1 else "s"
+    return f"{platform.system()} {platform.machine()}, {cores} core{plural}{held}, Python {platform.python_version()}"
+
+
+def score_of(row: Mapping[str, Any]) -> float | None:
+    """Return a metric row's score: of the test set where there was one."""
+    for name in ("test_accuracy", "test_r2", "accuracy", "r2"):
+        if row.get(name) is not None:
+            return float(row[name])
+    return None
+
+
+def _judged(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add each run's final score, and when it came to 99 % of the best one."""
+    finals = [score for run in runs if run["failed"] is None and (score := score_of(run)) is not None]
+    best = max(finals, default=None)
+    judged = []
+    for run in runs:
+        done = run["failed"] is None
+        epochs, seconds = _reached(run, None if best is None else best - 0.01 * abs(best)) if done else (None, None)
+        judged.append(
+            {**run, "final": score_of(run) if done else None, "epochs_to_99": epochs, "seconds_to_99": seconds}
+        )
+    return judged
+
+
+def _reached(run: Mapping[str, Any], goal: float | None) -> tuple[int | None, float | None]:
+    clock = 0.0
+    for row in run["epochs"]:
+        clock += (row.get("seconds") or 0.0) + (row.get("prepare_seconds") or 0.0)
+        score = score_of(row)
+        if goal is not None and score is not None and score >= goal:
+            return int(row["epoch"]), clock
+    return None, None
+
+
+def _error(runs: Sequence[Mapping[str, Any]]) -> PenstockError:
+    """Return the error for strategies that all failed; each reason once, with those it stopped."""
+    kind = getattr(errors, runs[0].get("kind", ""), PenstockError)
+    reasons: dict[str, list[str]] = {}
+    for run in runs:
+        reasons.setdefault(run["failed"], []).append(run["shuffle"])
+    told = [reason if len(reasons) == 1 else f"{', '.join(names)}: {reason}" for reason, names in reasons.items()]
+    error: PenstockError = kind("\n".join(told))
+    return error

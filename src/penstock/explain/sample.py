@@ -1,0 +1,249 @@
+"""A bounded look at the data: some blocks, some rows of each, and the classes seen there.
+
+Which blocks is chance from the seed; how many is bounded by decoded bytes, so that a terabyte costs what a
+gigabyte does. Parquet row groups decode only from their start, so there the first blocks of several are taken.
+What cannot be learned from as it stands is left out and told of, where training would refuse it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock import seeds
+from penstock.batch import Batch, Csr
+from penstock.blocks.base import BlockSource, Int64s
+from penstock.blocks.features import Encoder
+from penstock.blocks.hashing import Hashed
+from penstock.blocks.labels import LabelMap, refuse_missing
+from penstock.blocks.parts import classify
+from penstock.errors import FeatureError
+from penstock.loader.decode import Feed, Scaling
+from penstock.training import Columns, default_label
+
+MOST_BLOCKS, MOST_ROWS, MOST_BYTES = 256, 64, 96_000_000
+TIMED_BYTES = 32_000_000
+# Values beyond which a label is taken for a number rather than a class.
+_CLASSES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What was looked at.
+
+    Attributes
+    ----------
+    feed : Feed
+        The source with an encoder that knows the classes of the blocks sampled.
+    blocks : int64 array
+        The blocks sampled, ascending.
+    timed : int64 array
+        Those of them to time the work on; each unit's from its start.
+    parts : tuple of Batch
+        Up to 64 rows of each block, in stored order.
+    places : tuple of int64 array
+        Where in its block each row stands.
+    counts : tuple of int
+        How many rows each of those blocks has.
+    rows_in_all : int
+        Rows of the data.
+    counted : bool
+        Whether that is their number, or an estimate.
+    row_bytes : float
+        Decoded bytes of a row.
+    model : str
+        What can be learned from this label: the model asked for, or the nearest that fits.
+    outputs : int
+        Scores a row has under that model.
+    """
+
+    feed: Feed
+    blocks: Int64s
+    timed: Int64s
+    parts: tuple[Batch, ...]
+    places: tuple[Int64s, ...]
+    counts: tuple[int, ...]
+    rows_in_all: int
+    counted: bool
+    row_bytes: float
+    model: str
+    outputs: int
+
+    @property
+    def rows(self) -> int:
+        """Rows kept."""
+        return sum(len(p) for p in self.parts)
+
+    @property
+    def width(self) -> int:
+        """Features; where sparse data do not say, the highest seen."""
+        return self.feed.encoder.width or max((p.width for p in self.parts), default=0)
+
+
+def usable_columns(source: BlockSource, columns: Columns, warnings: list[str]) -> Columns:
+    """Return the columns with those left out that cannot be features, where all were to be; and say so."""
+    try:
+        columns.encoder(source)
+        return columns
+    except FeatureError:
+        if columns.features is not None:
+            raise
+    hashed = {spec.column: spec for spec in map(Hashed.parse, columns.hash)}
+    label = columns.label if columns.label is not None else default_label(source)
+    candidates = [n for n in source.schema.names if n not in (label, columns.weight, *columns.exclude)]
+    refused = [n for n in candidates if isinstance(classify(source.schema.field(n), hashed.get(n)), str)]
+    if not refused or len(refused) == len(candidates):
+        return columns  # nothing to leave out: the error will say what is wrong
+    shown = _some([f"{n} ({source.schema.field(n).type})" for n in refused])
+    warnings.append(f"Left out: {shown}. These are no numbers; --hash COLUMN makes features of text.")
+    return replace(columns, exclude=[*columns.exclude, *refused])
+
+
+def without_nulls(source: BlockSource, columns: Columns, *, seed: int, warnings: list[str]) -> Columns:
+    """Return the columns with those left out that have nulls in the blocks to be sampled; and say so."""
+    encoder = columns.encoder(source)
+    blocks, _ = choose_blocks(source, encoder, seeds.generator(seed, "explain", "sample"))
+    names = [n for n in encoder.columns if n not in (encoder.label, encoder.weight)]
+    holed: set[str] = set()
+    for block in blocks.tolist():
+        batch = source.read(block, names)
+        holed.update(name for name in names if batch.column(name).null_count)
+    if not holed or len(holed) == len(names) or columns.features is not None:
+        return columns
+    warnings.append(f"Left out: {_some(sorted(holed))}. They have nulls: fill them, or leave them out of training too.")
+    return replace(columns, exclude=[*columns.exclude, *sorted(holed)])
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+def take_sample(source: BlockSource, encoder: Encoder, *, model: str, seed: int, warnings: list[str]) -> Sample:
+    """Read some blocks and keep some rows of each.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from penstock.blocks import open
+    >>> source = open(pa.table({"x": [1.0, 2.0, 3.0], "y": ["a", "b", "a"]}))
+    >>> sample = take_sample(source, Columns(label="y").encoder(source), model="logistic", seed=0, warnings=[])
+    >>> sample.rows, sample.model
+    (3, 'logistic')
+    """
+    rng = seeds.generator(seed, "explain", "sample")
+    blocks, timed = choose_blocks(source, encoder, rng)
+    encoder, model, outputs = _with_labels(source, encoder, blocks, model, warnings)
+    feed = Feed.of(source, encoder, Scaling.none())
+    parts, places, counts, bad = [], [], [], 0
+    for block in blocks.tolist():
+        batch = feed.decoder.decode(block)
+        if not len(batch):
+            continue
+        place = np.sort(rng.permutation(len(batch))[:MOST_ROWS])
+        part = batch.take(place)
+        bad += _mend(part)
+        parts.append(part)
+        places.append(place)
+        counts.append(len(batch))
+    if bad:
+        share = 100 * bad / max(1, sum(len(p) for p in parts))
+        warnings.append(
+            f"{share:.2g}% of the sampled rows hold features that are not finite; training would stop there:"
+            " fill or remove them first."
+        )
+    row_bytes, rows = feed.size()
+    if not feed.exact:
+        # More blocks than the three that the loader looks at tell more.
+        rows = round(sum(counts) * int(source.block_bytes.sum()) / int(source.block_bytes[blocks].sum()))
+    counted = feed.exact or len(blocks) == len(source.block_rows)
+    return Sample(
+        feed, blocks, timed, tuple(parts), tuple(places), tuple(counts), rows, counted, row_bytes, model, outputs
+    )
+
+
+def choose_blocks(source: BlockSource, encoder: Encoder, rng: np.random.Generator) -> tuple[Int64s, Int64s]:
+    """Return the blocks to sample and, among them, those to time, both ascending."""
+    count = len(source.block_rows)
+    mean = _decoded(source, encoder)
+    most = int(np.clip(MOST_BYTES / mean, 4, MOST_BLOCKS))
+    if source.units is None or len(np.unique(source.units)) == count:
+        chosen = rng.permutation(count)[:most]
+        timed = chosen[: max(1, int(TIMED_BYTES / mean))]
+    else:
+        chosen = _unit_heads(source.units, most, rng)
+        timed = _run_starts(source.units, chosen)[: max(1, int(TIMED_BYTES / mean))]
+    # The loader itself looks at these three where rows vary, so their classes have to be known.
+    ends = np.linspace(0, count - 1, min(3, count)).astype(np.int64)
+    return np.unique(np.concatenate([chosen, ends])), np.sort(timed)
+
+
+def _decoded(source: BlockSource, encoder: Encoder) -> float:
+    """Return about what a block takes decoded, or stored where that is more or all that is known."""
+    rows = float(source.block_rows.mean()) if len(source.block_rows) else 0.0
+    stored = float(source.block_bytes.mean()) if len(source.block_bytes) else 0.0
+    # Of sparse rows the width says nothing; compressed ones are rarely over four times what is stored.
+    return max(4 * stored if encoder.sparse else rows * encoder.row_bytes, stored, 1.0)
+
+
+def _unit_heads(units: Int64s, most: int, rng: np.random.Generator) -> Int64s:
+    """Return runs of blocks from the start of several units: many units rather than long runs."""
+    first, lengths = np.unique(units, return_index=True, return_counts=True)[1:]
+    picked = rng.permutation(len(first))[: max(2, int(most**0.5))]
+    depth = max(1, most // max(1, len(picked)))
+    return np.concatenate([np.arange(first[u], first[u] + min(depth, lengths[u])) for u in picked])
+
+
+def _run_starts(units: Int64s, chosen: Int64s) -> Int64s:
+    """Return blocks so that whatever number of them is taken, each unit's come from its start."""
+    return chosen[np.argsort(units[chosen], kind="stable")] if len(chosen) else chosen
+
+
+def _with_labels(
+    source: BlockSource, encoder: Encoder, blocks: Int64s, model: str, warnings: list[str]
+) -> tuple[Encoder, str, int]:
+    if encoder.label is None:
+        return encoder, model, 1 if model != "softmax" else 2
+    arrays = [source.read(block, [encoder.label]).column(0) for block in blocks.tolist()]
+    for array in arrays:
+        refuse_missing(array, encoder.label, first_row=0)
+    if model == "linear":
+        return encoder, model, 1
+    seen = _distinct(arrays)
+    if len(seen) < 2:
+        warnings.append(
+            f"Every sampled row has the same {encoder.label!r} ({seen[0].as_py() if len(seen) else 'none'!r}):"
+            " check the label; training needs two classes."
+        )
+        return replace(encoder, label=None), model, 1 if model != "softmax" else 2
+    if model != "softmax" and len(seen) > 2:
+        number = pa.types.is_floating(seen.type) or (pa.types.is_integer(seen.type) and len(seen) > _CLASSES)
+        fits = "linear" if number and len(seen) > 20 else "softmax"
+        warnings.append(
+            f"{encoder.label!r} has {len(seen)} values in the sample, and {model} tells two classes apart:"
+            f" explained for --model {fits}."
+        )
+        if fits == "linear":
+            return encoder, fits, 1
+        model = fits
+    labels = LabelMap.collect(arrays, column=encoder.label).as_binary(model != "softmax")
+    return encoder.with_labels(labels), model, len(seen) if model == "softmax" else 1
+
+
+def _distinct(arrays: Sequence[pa.Array]) -> pa.Array:
+    found = [pc.unique(a.dictionary_decode() if pa.types.is_dictionary(a.type) else a) for a in arrays]
+    return pc.unique(pa.chunked_array(found, type=found[0].type)) if found else pa.array([])
+
+
+def _mend(part: Batch) -> int:
+    """Set features that are not finite to zero; return how many rows had one."""
+    values = part.x.values if isinstance(part.x, Csr) else part.x
+    bad = ~np.isfinite(values)
+    if not bad.any():
+        return 0
+    rows = int(bad.any(axis=1).sum()) if bad.ndim == 2 else int(bad.sum())
+    values[bad] = 0
+    return rows

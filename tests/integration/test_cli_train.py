@@ -1,0 +1,196 @@
+"""``penstock train`` in-process: what it learns, saves, prints and answers to machines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from penstock.cli import app
+from penstock.linear import LinearModel
+
+pytestmark = pytest.mark.usefixtures("desk")
+
+
+def run(*args: str, code: int = 0) -> Any:
+    result = CliRunner().invoke(app, list(args))
+    assert result.exit_code == code, (result.stdout, result.stderr, result.exception)
+    return result
+
+
+def as_json(*args: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run(*args, "--json").stdout)
+    return found
+
+
+def train(*args: str) -> dict[str, Any]:
+    return as_json("train", "clicks.parquet", "--label", "clicked", "--epochs", "2", *args)
+
+
+def test_json_has_every_promised_key() -> None:
+    found = train("--test", "test.parquet")
+    assert found["model"] == "logistic"
+    assert found["shuffle"] == "corgipile"
+    assert [row["epoch"] for row in found["epochs"]] == [1, 2]
+    for row in found["epochs"]:
+        assert {"epoch", "loss", "accuracy", "seconds", "rows", "bytes"} <= set(row)
+        assert row["rows"] == 20_000
+    assert found["test_accuracy"] > 0.94
+    assert found["seconds"] > 0
+    assert found["peak_memory_bytes"] > 10_000_000
+    assert found["out"] == "model.penstock"
+    assert Path("model.penstock").exists()
+    assert not Path("model.penstock.checkpoint").exists()
+
+
+def test_without_a_test_set_there_is_no_test_score() -> None:
+    assert "test_accuracy" not in train()
+
+
+def test_people_get_a_row_per_epoch_and_where_the_model_is() -> None:
+    result = run("train", "clicks.parquet", "--label", "clicked", "--epochs", "3", "--test", "test.parquet")
+    lines = result.stdout.splitlines()
+    assert lines[0].split() == ["epoch", "loss", "accuracy", "test", "seconds", "rows/s", "MB/s"]
+    assert [line.split()[0] for line in lines[1:4]] == ["1", "2", "3"]
+    assert lines[4].startswith("saved model.penstock: logistic, 6 features, test accuracy 9")
+    assert result.stderr == ""
+
+
+def test_options_reach_the_model() -> None:
+    train(
+        *("--model", "svm", "--batch-size", "4", "--learning-rate", "0.05", "--rate", "inverse-scaling"),
+        *("--power", "0.5", "--decay", "0.9", "--l1", "1e-6", "--l2", "1e-5", "--no-intercept", "--seed", "7"),
+        *("--shuffle", "global", "--memory", "5MB", "--standardize", "--validation", "0.1", "--patience", "3"),
+        *("--tolerance", "0.01", "--features", "age,visits", "--features", "price", "--out", "other.penstock"),
+    )
+    model = LinearModel.load("other.penstock")
+    assert model.kind == "svm"
+    assert model.encoder.names == ("age", "visits", "price")
+    assert not model.weights.intercept.any()
+    assert dict(model.config) == {
+        "model": "svm", "learning_rate": 0.05, "rate": "inverse-scaling", "decay": 0.9, "power": 0.5, "epochs": 2,
+        "batch_size": 4, "l1": 1e-6, "l2": 1e-5, "intercept": False, "shuffle": "global", "memory": "5MB", "seed": 7,
+        "standardize": True, "validation": 0.1, "patience": 3, "tolerance": 0.01,
+    }  # fmt: skip
+
+
+def test_excluded_columns_are_left_out() -> None:
+    train("--exclude", "hour,scroll")
+    assert LinearModel.load("model.penstock").encoder.names == ("age", "visits", "price", "seconds")
+
+
+@pytest.mark.parametrize("shuffle", ["none", "once", "epoch", "sliding-window", "mrs", "block-only", "global"])
+def test_every_strategy_trains(shuffle: str) -> None:
+    found = train("--shuffle", shuffle, "--memory", "2MB", "--scratch", ".")
+    assert found["shuffle"] == shuffle
+    assert len(found["epochs"]) == 2
+    copies = {"once": 1, "epoch": 2}.get(shuffle, 0)
+    assert sum("prepare_seconds" in row for row in found["epochs"]) == copies
+    assert (found["extra_disk_bytes"] > 0) == bool(copies)
+    assert not list(Path().glob(".penstock*"))
+
+
+def test_regression_reports_r2() -> None:
+    found = train("--model", "linear", "--test", "test.parquet")
+    assert found["test_r2"] > 0.3
+    assert "r2" in found["epochs"][0]
+    text = run("train", "clicks.parquet", "--label", "clicked", "--model", "linear", "--epochs", "1").stdout
+    assert "R²" in text
+
+
+def test_softmax_with_text_classes_and_weights_and_hashing() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(3_000)
+    kind = np.array(["low", "mid", "high"])[np.digitize(x, [-0.5, 0.5])]
+    table = pa.table({"x": x, "city": np.char.add("c_", kind), "w": np.ones(3_000), "kind": kind})
+    pq.write_table(table, "kinds.parquet")
+    found = as_json(
+        *("train", "kinds.parquet", "--label", "kind", "--model", "softmax", "--weight", "w", "--hash", "city:2^8"),
+        *("--epochs", "5"),
+    )
+    assert found["features"] == 1 + 2**8
+    assert found["accuracy"] > 0.98
+    assert LinearModel.load("model.penstock").classes.tolist() == ["high", "low", "mid"]  # type: ignore[union-attr]
+
+
+def test_text_formats_need_no_label_where_they_name_it() -> None:
+    assert as_json("train", "clicks.svm", "--epochs", "2")["label"] == "label"
+    run("convert", "clicks.csv", "clicks.arrow", "--label", "clicked")
+    assert as_json("train", "clicks.arrow", "--epochs", "1")["label"] == "clicked"
+
+
+def test_csv_without_a_header() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((500, 2))
+    lines = [f"{int(a + b > 0)};{a:.4f};{b:.4f}" for a, b in x]
+    Path("bare.txt").write_text("\n".join(lines) + "\n")
+    found = as_json(
+        *(
+            "train",
+            "bare.txt",
+            "--format",
+            "csv",
+            "--no-header",
+            "--delimiter",
+            ";",
+            "--label",
+            "column_0",
+            "--epochs",
+            "3",
+        )
+    )
+    assert found["features"] == 2
+    assert found["accuracy"] > 0.9
+
+
+def test_early_stopping_keeps_the_best_epoch() -> None:
+    found = train("--patience", "1", "--epochs", "30", "--validation", "0.2", "--learning-rate", "1.0")
+    best = min(found["epochs"], key=lambda row: row["test_loss"])
+    assert len(found["epochs"]) < 30
+    assert found["test_accuracy"] == best["test_accuracy"]
+    measured = as_json("evaluate", "model.penstock", "clicks.parquet")["loss"]
+    assert measured == pytest.approx(best["test_loss"], rel=0.2)
+
+
+def test_same_seed_same_model() -> None:
+    train("--out", "a.penstock", "--seed", "3")
+    train("--out", "b.penstock", "--seed", "3")
+    train("--out", "c.penstock", "--seed", "4")
+    a, b, c = (LinearModel.load(f"{name}.penstock").weights.coef for name in "abc")
+    assert a.tobytes() == b.tobytes() != c.tobytes()
+
+
+def test_resume_without_a_checkpoint_says_so_and_trains() -> None:
+    result = run("train", "clicks.parquet", "--label", "clicked", "--epochs", "1", "--resume")
+    assert "there is no checkpoint model.penstock.checkpoint; training starts from the beginning" in result.stderr
+    assert Path("model.penstock").exists()
+
+
+def test_help_is_grouped_and_has_an_example() -> None:
+    text = run("train", "--help").stdout
+    for panel in ("Columns", "Learning", "Shuffling and memory", "Testing and stopping", "Output"):
+        assert f"─ {panel} ─" in text
+    assert "Example: penstock train clicks.parquet --label clicked" in text
+
+
+@pytest.mark.parametrize("command", ["train", "predict", "evaluate", "convert", "compare", "demo"])
+def test_every_command_has_help_with_an_example_and_json(command: str) -> None:
+    text = run(command, "--help").stdout
+    assert f"Example: penstock {command}" in text
+    assert "--json" in text
+
+
+def test_penstock_alone_prints_help_and_version_its_version() -> None:
+    text = run().stdout
+    assert text == run("--help").stdout
+    for command in ("train", "predict", "evaluate", "convert", "compare", "demo"):
+        assert command in text
+    from penstock import __version__
+
+    assert run("--version").stdout == f"penstock {__version__}\n"

@@ -1,0 +1,276 @@
+"""`penstock.explain` on small data of every format: what it says of them, and that its advice works."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
+import pytest
+
+import penstock
+from penstock.blocks import open as open_source
+from penstock.errors import ColumnError, DataError, LabelError, UnknownOptionError
+from penstock.loader.loader import Loader
+from penstock.sgd import kernels
+from penstock.shuffle import ORDERS
+from penstock.training import Columns
+
+ROWS = 20_000
+
+
+def table(*, clustered: bool, rows: int = ROWS, seed: int = 0) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    y = np.arange(rows) >= rows // 2 if clustered else rng.random(rows) < 0.5
+    # The label decides the feature's sign, so that gradients of one block are alike where its labels are.
+    x = 1 + 0.1 * rng.normal(size=(rows, 2))
+    return pa.table({"a": x[:, 0], "b": x[:, 1], "y": y.astype(np.int64)})
+
+
+def written(folder: Path, kind: str, *, clustered: bool = True) -> tuple[Path, str | None]:
+    data, path = table(clustered=clustered), folder / f"data.{kind}"
+    if kind == "parquet":
+        pq.write_table(data, path, row_group_size=500)
+    elif kind == "csv":
+        csv.write_csv(data, path)
+    elif kind == "libsvm":
+        lines = zip(*(data[c].to_pylist() for c in ("y", "a", "b")), strict=True)
+        path.write_text("".join(f"{y} 1:{a:.4f} 2:{b:.4f}\n" for y, a, b in lines))
+        return path, None
+    elif kind == "arrow":
+        penstock.convert(data, path, label="y", block_size="4KB")
+        return path, None
+    else:
+        np.save(path, np.column_stack([data[c].to_numpy() for c in ("a", "b", "y")]))
+        return path, "2"
+    return path, "y"
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "libsvm", "arrow", "npy"])
+def test_every_format_is_explained(tmp_path: Path, kind: str) -> None:
+    path, label = written(tmp_path, kind)
+    found = penstock.explain(path, label=label, measure=False)
+    assert abs(found.shape.rows - ROWS) <= 0.02 * ROWS
+    assert found.shape.layout == ("packed" if kind == "arrow" else "decoded")
+    assert found.shape.sparse == (kind == "libsvm")
+    assert found.clustering is not None
+    assert found.clustering.by == "label"
+    assert {p.strategy for p in found.predictions} == set(ORDERS)
+    assert all(p.seconds > 0 and p.first_seconds > 0 for p in found.predictions)
+    assert found.prediction("once").prepare_seconds > 0
+    assert (found.converting is None) == (kind == "arrow")
+    if found.converting is not None:
+        assert found.converting.seconds_now > 0
+        assert found.converting.command.startswith(f"penstock convert {path}")
+    assert 10 < len(found.lines()) <= 45
+    assert str(path) in str(found)
+
+
+def test_rows_sorted_by_label_have_an_h_d_of_about_b() -> None:
+    found = penstock.explain(table(clustered=True), label="y", measure=False, block_size="8KB").clustering
+    assert found is not None
+    assert found.piece_rows > 100
+    assert found.h_D > 0.9 * found.piece_rows
+    assert found.label_h_D > 0.95 * found.piece_rows
+    assert "clustered by label: training in stored order would lose accuracy" in found.meaning
+
+
+def test_shuffled_rows_have_an_h_d_of_about_one() -> None:
+    found = penstock.explain(table(clustered=False), label="y", measure=False, block_size="8KB").clustering
+    assert found is not None
+    assert abs(found.h_D - 1) < 3 * found.error + 0.5
+    assert found.h_D < 0.05 * found.piece_rows
+    assert not found.clustered
+    assert "as if shuffled" in found.meaning
+
+
+def test_rows_sorted_by_a_feature_are_told_from_rows_sorted_by_label() -> None:
+    rng = np.random.default_rng(1)
+    y = rng.choice([-1, 1], ROWS)
+    turned = np.where(np.arange(ROWS) < ROWS // 2, 1.0, -1.0)  # what the feature says of the label turns over
+    data = pa.table({"x": y * turned + 0.1 * rng.normal(size=ROWS), "y": y})
+    found = penstock.explain(data, label="y", measure=False, block_size="8KB").clustering
+    assert found is not None
+    assert found.label_h_D < 0.1 * found.piece_rows
+    assert found.by == "feature"
+    assert "clustered by feature" in found.meaning
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "arrow"])
+@pytest.mark.parametrize("memory", ["2%", "100KB", "512MB"])
+def test_recommended_memory_works_in_a_loader(tmp_path: Path, kind: str, memory: str) -> None:
+    path, label = written(tmp_path, kind)
+    found = penstock.explain(path, label=label, memory=memory, measure=False)
+    advice = found.recommendation
+    assert f"--memory {advice.memory_text}" in advice.command
+    with open_source(path) as source:
+        encoder = Columns(label=label).encoder(source)
+        for given in (advice.memory, advice.memory_text):
+            with Loader(source, encoder, advice.strategy, memory=given) as loader:
+                assert sum(len(w.batch) for w in loader.epoch(0)) == ROWS
+                assert loader.plan.held_rows >= 0.02 * ROWS
+
+
+def test_a_budget_too_small_is_warned_of_with_the_smallest_that_works(tmp_path: Path) -> None:
+    path, _ = written(tmp_path, "arrow")
+    found = penstock.explain(path, memory="5KB", measure=False)
+    assert any("the smallest that works" in w for w in found.warnings)
+    assert found.recommendation.memory > 5000
+
+
+def test_data_that_fit_are_said_to_stay_in_memory(tmp_path: Path) -> None:
+    path, _ = written(tmp_path, "arrow")
+    found = penstock.explain(path, measure=False)
+    assert found.resident
+    assert "stay decoded in memory" in found.prediction("corgipile").note
+    assert not penstock.explain(path, memory="10%", measure=False).resident
+
+
+def test_without_a_label_h_d_is_not_measured_but_all_else_is(tmp_path: Path) -> None:
+    path, _ = written(tmp_path, "csv")
+    found = penstock.explain(path, measure=False)
+    assert found.clustering is None
+    assert "--label COLUMN" in found.clustering_note
+    assert found.label is None
+    assert "--label COLUMN" in found.recommendation.command
+    assert all(p.seconds > 0 for p in found.predictions)
+    assert "h_D was not measured" in str(found)
+
+
+def test_a_tiny_sorted_file_is_still_seen_to_be_sorted(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.csv"
+    csv.write_csv(table(clustered=True, rows=200), path)
+    found = penstock.explain(path, label="y", measure=False)
+    assert found.shape.rows == 200
+    assert found.clustering is not None
+    assert found.clustering.by == "label"
+
+
+def test_three_rows_are_explained_without_h_d(tmp_path: Path) -> None:
+    path = tmp_path / "three.csv"
+    csv.write_csv(table(clustered=True, rows=3), path)
+    found = penstock.explain(path, label="y", measure=False)
+    assert found.clustering is None
+    assert "too few" in found.clustering_note
+
+
+def test_many_classes_are_explained_for_softmax_and_numbers_for_linear() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=5000)
+    classes = penstock.explain(pa.table({"x": x, "y": rng.integers(0, 12, 5000)}), label="y", measure=False)
+    assert classes.model == "softmax"
+    assert "--model softmax" in classes.recommendation.command
+    assert any("12 values" in w for w in classes.warnings)
+    numbers = penstock.explain(pa.table({"x": x, "y": rng.normal(size=5000)}), label="y", measure=False)
+    assert numbers.model == "linear"
+
+
+@pytest.mark.parametrize("model", ["svm", "linear", "softmax"])
+def test_every_model_is_explained(model: str) -> None:
+    found = penstock.explain(table(clustered=True), label="y", model=model, measure=False, block_size="8KB")
+    assert found.model == model
+    assert found.clustering is not None
+    assert found.clustering.clustered
+
+
+def test_columns_that_cannot_be_features_are_left_out_and_named() -> None:
+    data = table(clustered=True).append_column("town", pa.array(["x"] * ROWS))
+    data = data.append_column("holes", pa.array([None if i % 7 == 0 else 1.0 for i in range(ROWS)]))
+    found = penstock.explain(data, label="y", measure=False)
+    assert found.shape.features == 2
+    assert any("town (string)" in w for w in found.warnings)
+    assert any("holes" in w and "nulls" in w for w in found.warnings)
+    assert "--exclude town,holes" in found.recommendation.command
+
+
+def test_text_can_be_hashed_here_as_well() -> None:
+    data = table(clustered=True).append_column("town", pa.array([f"t{i % 50}" for i in range(ROWS)]))
+    found = penstock.explain(data, label="y", hash=["town:2^10"], measure=False)
+    assert found.shape.sparse
+    assert "--hash 'town:2^10'" in found.recommendation.command
+
+
+def test_one_class_and_features_that_are_not_finite_are_warned_of() -> None:
+    same = table(clustered=True).set_column(2, "y", pa.array([1] * ROWS))
+    assert any("two classes" in w for w in penstock.explain(same, label="y", measure=False).warnings)
+    x = np.ones(ROWS)
+    x[::10] = np.nan
+    odd = table(clustered=True).set_column(0, "a", pa.array(x, from_pandas=False))
+    assert any("not finite" in w for w in penstock.explain(odd, label="y", measure=False).warnings)
+
+
+def test_row_groups_larger_than_a_block_are_told_of(tmp_path: Path) -> None:
+    path = tmp_path / "groups.parquet"
+    pq.write_table(table(clustered=True), path, row_group_size=5000)
+    found = penstock.explain(path, label="y", memory="200KB", measure=False, block_size="4KB")
+    assert found.shape.row_groups == 4
+    assert not found.resident
+    assert any("row groups at a time" in w for w in found.warnings)
+    assert found.converting is not None
+    assert found.converting.worth_it
+    assert found.prediction("block-only").seconds > found.prediction("corgipile").seconds
+
+
+def test_few_large_blocks_in_a_window_are_warned_of(tmp_path: Path) -> None:
+    path = tmp_path / "large.arrow"
+    penstock.convert(table(clustered=True), path, label="y", block_size="16KB")
+    found = penstock.explain(path, memory="150KB", measure=False)
+    assert found.shuffled is not None
+    assert found.shuffled.balance > 2
+    assert found.recommendation.memory >= 150_000  # less would shuffle worse still
+    assert any("smaller blocks" in w for w in found.warnings)
+    even = penstock.explain(table(clustered=False), label="y", memory="150KB", measure=False, block_size="8KB")
+    assert even.shuffled is not None
+    assert even.shuffled.balance < 1.2
+    assert not any("smaller blocks" in w for w in even.warnings)
+
+
+def test_wrong_usage_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    path, _ = written(tmp_path, "csv")
+    with pytest.raises(ColumnError, match=r"no label column 'yy'.*did you mean 'y'"):
+        penstock.explain(path, label="yy", measure=False)
+    with pytest.raises(UnknownOptionError, match="did you mean 'logistic'"):
+        penstock.explain(path, label="y", model="logistc", measure=False)
+    with pytest.raises(DataError, match="no rows"):
+        penstock.explain(pa.table({"x": pa.array([], pa.float64())}), measure=False)
+    holes = table(clustered=True).set_column(2, "y", pa.array([None] + [1] * (ROWS - 1)))
+    with pytest.raises(LabelError, match="missing"):
+        penstock.explain(holes, label="y", measure=False)
+
+
+def test_what_is_found_is_plain_json_and_the_same_for_a_seed(tmp_path: Path) -> None:
+    path, label = written(tmp_path, "parquet")
+    first, second = (penstock.explain(path, label=label, measure=False, seed=3) for _ in range(2))
+    told: dict[str, Any] = json.loads(json.dumps(first.to_dict(), allow_nan=False))
+    assert told["clustering"]["h_D"] == first.clustering.h_D  # type: ignore[union-attr]  # there is a label
+    assert first.clustering == second.clustering
+    assert first.shape == second.shape
+    assert told["predictions"][0]["strategy"] == "none"
+
+
+def test_an_open_source_is_left_open(tmp_path: Path) -> None:
+    path, _ = written(tmp_path, "arrow")
+    with open_source(path) as source:
+        opened = source.max_open
+        penstock.explain(source, measure=False)
+        assert source.max_open == opened
+        assert len(source.read(0)) > 0
+
+
+def test_the_timed_learning_goes_through_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "wide.libsvm"  # whose later blocks have features that the first ones have not
+    path.write_text("".join(f"{i % 2} 1:1 {2 + i // 10}:0.5\n" for i in range(5000)))
+    real, stopped = kernels.train, list[int]()
+
+    def train(*args: Any, **named: Any) -> int:
+        stopped.append(real(*args, **named))
+        return stopped[-1]
+
+    monkeypatch.setattr(kernels, "train", train)
+    found = penstock.explain(path, measure=False)
+    assert found.shape.features >= 501
+    assert set(stopped) == {-1}
