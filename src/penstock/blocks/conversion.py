@@ -29,9 +29,9 @@ from penstock.budget import parse_size
 from penstock.errors import ColumnError, LabelError, UsageError, WriteError
 from penstock.events import Advanced, Finished, Listener, Started, Stream
 
-# With many reads in flight, 64 KB blocks in random order come at the speed of sequential ones, and a window of
-# many small blocks is shuffled better than one of few large. Small data still make many blocks.
-BLOCK_SIZE = 64 * 1024
+# With many reads in flight, blocks of 256 KB in random order come at the speed of sequential reads; a window of many
+# small blocks is shuffled better than one of few large, so small data are cut finer.
+BLOCK_SIZE = 256 * 1024
 LEAST_BLOCK = 4 * 1024
 BLOCKS_WANTED = 4096
 SAMPLE = 8 << 20
@@ -79,7 +79,7 @@ def convert(
     keep : list of str
         Further columns to keep as they are.
     block_size : int or str
-        Bytes of a record batch. ``"auto"`` takes 64 KiB, and less, down to 4 KiB, where the data would make under
+        Bytes of a record batch. ``"auto"`` takes 256 KiB, and less, down to 4 KiB, where the data would make under
         4096 blocks.
     format, **options
         As in `open`.

@@ -34,7 +34,7 @@ def compare(
     l1: o.L1 = 0.0,
     l2: o.L2 = 0.0,
     no_intercept: o.NoIntercept = False,
-    standardize: o.Standardize = False,
+    standardize: o.Standardize = None,
     seed: o.Seed = 0,
     shuffles: Annotated[
         str,

@@ -99,7 +99,12 @@ L1 = Annotated[float, _option("--l1", panel=_LEARNING, metavar="X", help="Penalt
 L2 = Annotated[float, _option("--l2", panel=_LEARNING, metavar="X", help="Penalty on the weights' squares.")]
 NoIntercept = Annotated[bool, _option("--no-intercept", panel=_LEARNING, help="Learn no intercept.")]
 Standardize = Annotated[
-    bool, _option("--standardize", panel=_LEARNING, help="Bring features to mean 0 and spread 1, by one pass more.")
+    bool | None,
+    _option(
+        "--standardize/--no-standardize",
+        panel=_LEARNING,
+        help="Bring features to mean 0 and spread 1, by one pass more; the linear model does unless told not to.",
+    ),
 ]
 Seed = Annotated[int, _option("--seed", panel=_LEARNING, metavar="N", help="Of all chance: same seed, same model.")]
 

@@ -35,7 +35,7 @@ def train(
     l1: o.L1 = 0.0,
     l2: o.L2 = 0.0,
     no_intercept: o.NoIntercept = False,
-    standardize: o.Standardize = False,
+    standardize: o.Standardize = None,
     seed: o.Seed = 0,
     shuffle: o.Shuffle = "corgipile",
     memory: o.Memory = "512MB",

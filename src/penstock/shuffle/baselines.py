@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+import numpy as np
+
 from penstock import seeds
 from penstock.shuffle.base import Int64s, Mixer, Shape, Window
-from penstock.shuffle.deal import group, runs
+from penstock.shuffle.deal import group, runs, unit_blocks
 
 Copy = Literal["never", "once", "epoch"]
 # What a mixer takes in at a time, as a part of what it holds: small beside the buffer, large beside a batch.
@@ -63,7 +65,11 @@ class BlockOnly:
     carries = False
 
     def windows(self, shape: Shape, epoch: int) -> Iterator[Window]:
-        """Plan one epoch, with the same sequence of blocks as `CorgiPile` (where there are no units)."""
+        """Plan one epoch, with the same sequence of blocks as `CorgiPile`; units, where there are any, stay whole."""
+        if shape.units is not None:
+            units = unit_blocks(shape, epoch)
+            blocks = np.array([block for unit in units for block in unit], np.int64)
+            return _plain(shape, group(blocks, shape.block_rows, shape.held_rows))
         blocks = seeds.generator(shape.seed, "blocks", epoch).permutation(len(shape.block_rows))
         return _plain(shape, group(blocks[shape.rank :: shape.world], shape.block_rows, shape.held_rows))
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from penstock import seeds
 from penstock.shuffle.base import Int64s, Mixer, Shape, Window
-from penstock.shuffle.deal import group
+from penstock.shuffle.deal import group, unit_blocks
 
 
 class CorgiPile:
@@ -61,7 +61,7 @@ class CorgiPile:
         return group(blocks[shape.rank :: shape.world], shape.block_rows, shape.held_rows)
 
     def _interleaved(self, shape: Shape, epoch: int) -> Iterator[Int64s]:
-        units, count = _unit_blocks(shape, epoch), self.units_open(shape)
+        units, count = unit_blocks(shape, epoch), self.units_open(shape)
         cuts = [len(unit) * k // count for k, unit in enumerate(units[:count])]
         opened = deque(deque(unit[cut:]) for unit, cut in zip(units, cuts, strict=False))
         # The unit begun latest ends first, so that no beginning is read while its own end still is.
@@ -84,21 +84,3 @@ class CorgiPile:
                 opened.extend(deque(blocks) for _, blocks in zip(range(1), waiting, strict=False))
         if window:
             yield np.array(window, np.int64)
-
-
-def _unit_blocks(shape: Shape, epoch: int) -> list[list[int]]:
-    """Return this rank's units in random order, each as its blocks in ascending order.
-
-    Whole units are dealt, so that each is decoded by one rank; with fewer units than ranks, blocks are.
-    """
-    assert shape.units is not None
-    names, unit_of = np.unique(shape.units, return_inverse=True)
-    blocks = np.argsort(unit_of, kind="stable")
-    parts = np.split(blocks, np.cumsum(np.bincount(unit_of, minlength=len(names)))[:-1])
-    shuffled = [parts[u] for u in seeds.generator(shape.seed, "units", epoch).permutation(len(names))]
-    if len(names) >= shape.world:
-        return [part.tolist() for part in shuffled[shape.rank :: shape.world]]
-    # Dealt as one long list, so that ranks differ by one block at most, not by one in every unit.
-    starts = np.cumsum([0, *map(len, shuffled)])
-    dealt = [part[(shape.rank - start) % shape.world :: shape.world].tolist() for part, start in zip(shuffled, starts)]
-    return [part for part in dealt if part]

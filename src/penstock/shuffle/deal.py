@@ -11,6 +11,7 @@ from itertools import islice
 
 import numpy as np
 
+from penstock import seeds
 from penstock.shuffle.base import Int64s, Shape
 
 
@@ -63,3 +64,21 @@ def runs(shape: Shape, limit: int) -> Iterator[Int64s]:
     """
     limit = max(1, min(limit, -(-shape.rows // shape.world)))
     return islice(group(np.arange(len(shape.block_rows)), shape.block_rows, limit), shape.rank, None, shape.world)
+
+
+def unit_blocks(shape: Shape, epoch: int) -> list[list[int]]:
+    """Return this rank's units in random order, each as its blocks in ascending order.
+
+    Whole units are dealt, so that each is decoded by one rank; with fewer units than ranks, blocks are.
+    """
+    assert shape.units is not None
+    names, unit_of = np.unique(shape.units, return_inverse=True)
+    blocks = np.argsort(unit_of, kind="stable")
+    parts = np.split(blocks, np.cumsum(np.bincount(unit_of, minlength=len(names)))[:-1])
+    shuffled = [parts[u] for u in seeds.generator(shape.seed, "units", epoch).permutation(len(names))]
+    if len(names) >= shape.world:
+        return [part.tolist() for part in shuffled[shape.rank :: shape.world]]
+    # Dealt as one long list, so that ranks differ by one block at most, not by one in every unit.
+    starts = np.cumsum([0, *map(len, shuffled)])
+    dealt = [part[(shape.rank - start) % shape.world :: shape.world].tolist() for part, start in zip(shuffled, starts)]
+    return [part for part in dealt if part]

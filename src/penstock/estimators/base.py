@@ -1,9 +1,4 @@
-"""scikit-learn faces of the linear models: ``fit``, ``partial_fit``, ``predict``, ``score``.
-
-They take what scikit-learn takes, and also a path, an address, a source or a table, whose label is then a
-column's name: ``LogisticRegression(memory="512MB").fit("clicks.parquet", y="clicked")``. The data need not fit
-in memory. scikit-learn is imported here and nowhere else.
-"""
+"""What the estimators share: their parameters, how data are taken in, and how a trained model becomes attributes."""
 
 from __future__ import annotations
 
@@ -16,8 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from penstock.batch import Batch, Csr
@@ -28,7 +22,7 @@ from penstock.blocks.memory import ArraySource
 from penstock.blocks.open import open as open_source
 from penstock.blocks.parts import Part
 from penstock.config import Config
-from penstock.errors import LabelError, UsageError
+from penstock.errors import UsageError
 from penstock.evaluation import evaluate
 from penstock.events import Listener, Stream
 from penstock.linear import LinearModel
@@ -40,7 +34,7 @@ from penstock.training import Columns, Training
 _LEARNT = ("model_", "classes_", "feature_names_in_", "n_features_in_", "_trainer", "_passes", "_encoder", "_labels")
 
 
-class _Linear(BaseEstimator):
+class Linear(BaseEstimator):
     """What the four estimators share."""
 
     _kind: ClassVar[str]
@@ -231,196 +225,6 @@ class _Linear(BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
-
-
-class _Classifier(ClassifierMixin, _Linear):
-    """What the classifiers share."""
-
-    def predict(
-        self, X: Any, *, out: str | os.PathLike[str] | None = None, keep: Sequence[str] = ()
-    ) -> NDArray[Any] | int:
-        """Return the class of each row, or write the classes of stored data to the Parquet file ``out``.
-
-        With ``out``, predictions are streamed, columns in ``keep`` go along, and the number of rows is returned.
-        """
-        if out is not None:
-            return self._predict_to(X, out, keep)
-        scores = self._scores(X)
-        codes = scores.argmax(axis=1) if scores.ndim == 2 else (scores > 0).astype(np.intp)
-        chosen: NDArray[Any] = self.classes_[codes]
-        return chosen
-
-    def decision_function(self, X: Any) -> NDArray[Any]:
-        """Return the scores: one a row for two classes, else one a row and class."""
-        check_is_fitted(self)
-        scores = self._scores(X)
-        return scores[:, 1] - scores[:, 0] if scores.ndim == 2 and scores.shape[1] == 2 else scores
-
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Learn from one array of rows, in the order given, going on from what was learnt before.
-
-        ``classes`` lists all classes there will be; it is needed in the first call only.
-        """
-        if not hasattr(self, "_trainer") and not hasattr(self, "model_"):
-            self.classes_ = np.unique(y if classes is None else classes)
-        if not hasattr(self, "_labels"):
-            self._labels = LabelMap(tuple(self.classes_.tolist()), binary=self._kind != "softmax", column="y")
-        if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
-            raise UsageError(f"classes={classes!r} is not what the first call was given: {self.classes_!r}")
-        return self._one_pass(X, y, sample_weight, self._labels)
-
-    def _check_target(self, y: NDArray[Any]) -> NDArray[Any]:
-        check_classification_targets(y)
-        return y
-
-    def _note_target(self, y: NDArray[Any]) -> None:
-        self.classes_ = np.unique(y)  # of the labels' own type, which the model file does not know
-        if len(self.classes_) == 1:
-            raise LabelError(f"y holds only one class, {y[0]!r}; there is nothing to tell apart: give rows of each")
-        if len(self.classes_) > 2 and self._kind != "softmax":
-            raise LabelError(
-                "Only binary classification is supported. The type of the target is"
-                f" {type_of_target(y)}, with {len(self.classes_)} classes; use SoftmaxRegression"
-            )
-
-    def _take(self, model: LinearModel) -> Self:
-        if not hasattr(self, "classes_") and model.classes is not None:
-            self.classes_ = model.classes
-        return super()._take(model)
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return the accuracy on arrays, or on a path, source or table whose label is named by ``y``."""
-        if y is None or isinstance(y, str):
-            return self.evaluate(X, y)["accuracy"]
-        return float(super().score(X, y, sample_weight))
-
-
-class LogisticRegression(_Classifier):
-    """Two classes by logistic loss.
-
-    Parameters
-    ----------
-    learning_rate, rate, decay, power
-        The step (0.1, or 0.01 for squared loss, if not given) and its schedule: ``exponential`` (by ``decay`` an epoch), ``inverse-scaling`` (by ``power``) or
-        ``constant``.
-    epochs, batch_size : int
-        Passes over the data, and rows to an update.
-    l1, l2 : float
-        Penalties on the weights.
-    intercept, standardize : bool
-        Learn an intercept; bring features to mean 0 and spread 1 first (if not given, `LinearRegression` does).
-    shuffle : str
-        The order of the rows: corgipile, global, none, once, epoch, sliding-window, mrs, block-only.
-    memory : str or int
-        What the data may occupy, such as ``"512MB"`` or, of the data's size, ``"10%"``.
-    seed : int
-        Of all chance.
-    validation, patience, tolerance
-        The share of rows held out, and after how many epochs without improvement by ``tolerance`` to stop.
-
-    Attributes
-    ----------
-    coef_, intercept_, classes_
-        As in scikit-learn.
-    history_ : list of dict
-        A metric row for each epoch.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from penstock import LogisticRegression
-    >>> X = np.array([[-2.0], [-1.0], [1.0], [2.0]] * 25)
-    >>> y = np.array(["no", "no", "yes", "yes"] * 25)
-    >>> LogisticRegression(epochs=5).fit(X, y).predict([[-3.0], [3.0]])
-    array(['no', 'yes'], dtype='<U3')
-    """
-
-    _kind = "logistic"
-
-    def predict_proba(self, X: Any) -> NDArray[Any]:
-        """Return the probability of each class for each row."""
-        check_is_fitted(self)
-        chances = self.model_.probabilities(self._scores(X))
-        assert chances is not None  # logistic models have them
-        return chances
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        return tags
-
-
-class LinearSVM(_Classifier):
-    """Two classes by hinge loss. Parameters and attributes as in `LogisticRegression`."""
-
-    _kind = "svm"
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        return tags
-
-
-class SoftmaxRegression(_Classifier):
-    """Two or more classes by the softmax (multinomial logistic) loss. Parameters as in `LogisticRegression`."""
-
-    _kind = "softmax"
-
-    def predict_proba(self, X: Any) -> NDArray[Any]:
-        """Return the probability of each class for each row."""
-        check_is_fitted(self)
-        chances = self.model_.probabilities(self._scores(X))
-        assert chances is not None  # softmax models have them
-        return chances
-
-
-class LinearRegression(RegressorMixin, _Linear):
-    """A number by squared loss. Parameters as in `LogisticRegression`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from penstock import LinearRegression
-    >>> X = np.linspace(-1, 1, 200)[:, None]
-    >>> model = LinearRegression().fit(X, 3 * X[:, 0] + 1)
-    >>> round(float(model.coef_[0]), 1), round(float(model.intercept_), 1)
-    (3.0, 1.0)
-    """
-
-    _kind = "linear"
-
-    def predict(
-        self, X: Any, *, out: str | os.PathLike[str] | None = None, keep: Sequence[str] = ()
-    ) -> NDArray[Any] | int:
-        """Return the prediction of each row, or write those of stored data to the Parquet file ``out``."""
-        return self._scores(X) if out is None else self._predict_to(X, out, keep)
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return the R² on arrays, or on a path, source or table whose label is named by ``y``."""
-        if y is None or isinstance(y, str):
-            return self.evaluate(X, y)["r2"]
-        return float(super().score(X, y, sample_weight))
-
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learn from one array of rows, in the order given, going on from what was learnt before."""
-        return self._one_pass(X, y, sample_weight, None)
-
-    def _take(self, model: LinearModel) -> Self:
-        super()._take(model)
-        self.coef_ = model.weights.coef[0]
-        self.intercept_ = model.weights.intercept[0]
-        return self
-
-
-_ESTIMATORS = {each._kind: each for each in (LogisticRegression, LinearSVM, SoftmaxRegression, LinearRegression)}
-
-
-def load(path: str | os.PathLike[str]) -> LogisticRegression | LinearSVM | SoftmaxRegression | LinearRegression:
-    """Read a model that `save` or ``penstock train`` wrote, as a fitted estimator."""
-    model = LinearModel.load(path)
-    known = {f.name for f in fields(Config)} - {"model"}
-    estimator = _ESTIMATORS[model.kind](**{k: v for k, v in model.config.items() if k in known})
-    return estimator._take(model)
 
 
 def _is_stored(X: Any) -> bool:

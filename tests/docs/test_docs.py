@@ -1,0 +1,181 @@
+"""Runs the documentation: every Python block and every ``penstock`` command of README.md and docs/*.md.
+
+The blocks of a document run from top to bottom, in one namespace and one folder that holds the data of
+the root's conftest.py. A block is left out only by ``<!-- not run: reason -->`` on the line before it.
+"""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted([*ROOT.glob("README.md"), *(ROOT / "docs").glob("*.md")])
+PYTHON, SHELL = ("python", "py", "pycon"), ("console", "bash", "sh", "shell")
+
+FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,}|~{3,}) *(?P<language>\w*).*$")
+SKIP = re.compile(r"^\s*<!--\s*not run:\s*(?P<reason>\S.*?)\s*-->\s*$")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block: its language, its text, the line its text starts on, and why it is not run, if it is not."""
+
+    language: str
+    text: str
+    line: int
+    skipped: str | None
+
+
+def blocks_of(text: str) -> list[Block]:
+    """Find the fenced blocks of a document, in order."""
+    found, lines, at, before = [], text.splitlines(), 0, ""
+    while at < len(lines):
+        fence = FENCE.match(lines[at])
+        if fence is None:
+            before = lines[at] if lines[at].strip() else before
+            at += 1
+            continue
+        start = at + 1
+        at = start
+        while at < len(lines) and lines[at].strip() != fence["ticks"]:
+            at += 1
+        assert at < len(lines), f"line {start}: this block is never closed"
+        inside = [line.removeprefix(fence["indent"]) for line in lines[start:at]]
+        reason = SKIP.match(before)
+        found.append(
+            Block(fence["language"], "\n".join(inside) + "\n", start + 1, reason["reason"] if reason else None)
+        )
+        before, at = "", at + 1
+    return found
+
+
+def commands_of(block: Block) -> list[tuple[int, str]]:
+    """Find the ``penstock`` commands of a shell block, lines ended by a backslash joined, with their line numbers."""
+    found: list[tuple[int, str]] = []
+    open_line = False
+    for number, line in enumerate(block.text.splitlines(), block.line):
+        text = line.strip()
+        if open_line:
+            found[-1] = (found[-1][0], found[-1][1] + " " + text.removeprefix("> ").removesuffix("\\").strip())
+        elif match := re.match(
+            r"(?:\$ )?(penstock\b.*)" if block.language != "console" else r"\$ (penstock\b.*)", text
+        ):
+            found.append((number, match[1].removesuffix("\\").strip()))
+        else:
+            continue
+        open_line = text.endswith("\\")
+    return found
+
+
+def run_python(block: Block, names: dict[str, Any], place: str) -> None:
+    if ">>> " in block.text:
+        test = doctest.DocTestParser().get_doctest(block.text, names, place, place, block.line - 1)
+        report: list[str] = []
+        flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+        runner = doctest.DocTestRunner(verbose=False, optionflags=flags)
+        runner.run(test, out=report.append, clear_globs=False)
+        names.update(test.globs)
+        assert not report, "".join(report)
+    else:
+        # Blank lines in front make the line numbers of a traceback those of the document.
+        exec(compile("\n" * (block.line - 1) + block.text, place, "exec"), names)
+
+
+def run_shell(block: Block, desk: Path, place: str) -> None:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    for line, command in commands_of(block):
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=desk,
+            env={**os.environ, "PATH": path, "COLUMNS": "120"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, (
+            f"{place}:{line}: {command}\nended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+        )
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_document_runs(document: Path, desk: Path) -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks_of(document.read_text()):
+        if block.skipped is None and block.language in PYTHON:
+            run_python(block, names, str(document))
+        elif block.skipped is None and block.language in SHELL:
+            run_shell(block, desk, str(document))
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_example_runs(example: Path, desk: Path) -> None:
+    done = subprocess.run([sys.executable, str(example)], cwd=desk, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_to_files_lead_somewhere(document: Path) -> None:
+    targets = re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", document.read_text())
+    assert not [t for t in targets if not (document.parent / t).exists()]
+
+
+def test_blocks_are_found_with_their_lines_and_reasons() -> None:
+    text = "a\n```python\nx = 1\n```\n<!-- not run: makes 1 GB -->\n\n```console\n$ penstock demo\n```\n  ```\n  t\n  ```\n"
+    assert blocks_of(text) == [
+        Block("python", "x = 1\n", 3, None),
+        Block("console", "$ penstock demo\n", 8, "makes 1 GB"),
+        Block("", "t\n", 11, None),
+    ]
+
+
+def test_a_reason_is_needed_to_leave_a_block_out() -> None:
+    assert blocks_of("<!-- not run: -->\n```python\n1\n```\n")[0].skipped is None
+
+
+def test_commands_are_penstock_lines_joined() -> None:
+    console = Block("console", "$ penstock train a \\\n>   --epochs 2\npenstock wrote it\n$ ls\n", 5, None)
+    assert commands_of(console) == [(5, "penstock train a --epochs 2")]
+    bash = Block("bash", "make test  # not ours\npenstock explain a\n", 5, None)
+    assert commands_of(bash) == [(6, "penstock explain a")]
+
+
+def test_a_wrong_example_fails_with_its_place(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        run_python(Block("python", "1 / 0\n", 3, None), {}, "a.md")
+    with pytest.raises(AssertionError, match="Expected"):
+        run_python(Block("python", ">>> 1 + 1\n3\n", 3, None), {}, "a.md")
+    with pytest.raises(AssertionError, match=r"a\.md:3: penstock --nonsense"):
+        run_shell(Block("bash", "penstock --nonsense\n", 3, None), tmp_path, "a.md")
+
+
+def test_the_reference_has_every_command_and_option() -> None:
+    from typer.main import get_command
+
+    from penstock.cli import app
+
+    text = (ROOT / "docs" / "reference.md").read_text()
+    commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]  # a group has them
+    wanted = {f"penstock {name}" for name in commands}
+    for command in commands.values():
+        options = [p for p in command.params if p.param_type_name == "option" and p.name != "help"]
+        wanted |= {word for option in options for word in (*option.opts, *option.secondary_opts)}
+    assert not sorted(word for word in wanted if word not in text)
+
+
+def test_the_reference_draws_the_tree_of_errors_as_the_code_has_it() -> None:
+    from penstock import errors
+
+    tree = [line.strip() for line in (errors.__doc__ or "").splitlines() if "──" in line]
+    text = (ROOT / "docs" / "reference.md").read_text()
+    assert tree
+    assert not [line for line in tree if line not in text]
