@@ -163,15 +163,41 @@ def memory_limit(limit_bytes: int) -> Iterator[Limit]:
                 time.sleep(0.05)
 
 
+@contextlib.contextmanager
+def disk_limit(bytes_per_second: int) -> Iterator[Limit]:
+    """Make a control group (v1) whose processes read at most so fast from each disk, as a slower one would let them."""
+    folder = Path("/sys/fs/cgroup/blkio") / f"penstock-{os.getpid()}-{next(_serial)}"
+    try:
+        folder.mkdir()
+    except OSError as error:
+        raise ChildFailed(f"reads cannot be slowed here: {error}", out_of_memory=False) from error
+    try:
+        for disk in read_ahead_settings():
+            device = Path(f"/sys/block/{disk}/dev").read_text().strip()
+            (folder / "blkio.throttle.read_bps_device").write_text(f"{device} {bytes_per_second}")
+        yield Limit(bytes_per_second, folder)
+    finally:
+        for _ in range(20):
+            try:
+                folder.rmdir()
+                break
+            except OSError:
+                time.sleep(0.05)
+
+
 def run_child(
     target: Callable[..., Any] | str | Sequence[str],
     *,
     arguments: Mapping[str, Any] | None = None,
     limit: int | None = None,
+    disk: int | None = None,
     env: Mapping[str, str] | None = None,
     timeout: float | None = None,
 ) -> dict[str, Any]:
     """Run a contestant in a fresh process, under ``limit`` bytes of memory if given, and return its result.
+
+    With ``disk`` the child reads at most so many bytes a second from any disk; where that cannot be arranged it
+    is a `ChildFailed`.
 
     ``target`` is a function of a module (or ``"module:function"``), called with ``arguments`` and returning
     something that JSON can hold, or a command whose standard output is one JSON value. A result that is not a
@@ -187,9 +213,10 @@ def run_child(
         job = {"call": call, "arguments": dict(arguments or {}), "answer": str(answer), "usage": str(usage)}
         argv = [sys.executable, "-c", "from benchmarks.conditions import _child; _child()", json.dumps(job), *command]
         path = os.pathsep.join([str(ROOT), *(p for p in sys.path if p)])
+        slowed = stack.enter_context(disk_limit(disk)) if disk is not None else None
         start = time.perf_counter()
         done = subprocess.run(
-            held.wrap(argv),
+            held.wrap(argv) if slowed is None else slowed.wrap(held.wrap(argv)),
             env={**os.environ, "PYTHONPATH": path, **(env or {})},
             stdout=subprocess.PIPE if call is None else None,
             stderr=subprocess.PIPE,

@@ -2,7 +2,7 @@
 
 Kernels release the GIL, are compiled when first called and cached on disk; where no cache folder can be
 written, Numba would raise at import, so the cache is left off. ``fastmath=True`` is not used: it assumes
-that there are no NaNs, and we look for them.
+that there are no NaNs, and we look for them. `prefetch_line` is the one instruction that Numba has no word for.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from collections.abc import Callable
 from typing import Any, overload
 
 import numba
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 
 FAST = frozenset({"reassoc", "contract", "nsz", "arcp", "afn"})
 _Function = Callable[..., Any]
@@ -49,3 +52,19 @@ def kernel(function: _Function | None = None, *, fast: bool = True, inline: bool
             return numba.njit(cache=False, **options)(f)
 
     return compile_ if function is None else compile_(function)
+
+
+@intrinsic
+def prefetch_line(typing_context: Any, array: Any, index: Any) -> Any:
+    """Ask for the cache line of one element, to be written soon; goes on without waiting for it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        place = builder.bitcast(builder.gep(data, [arguments[1]]), byte)
+        shape = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        ask = cgutils.get_or_insert_function(builder.module, shape, "llvm.prefetch.p0i8")
+        builder.call(ask, [place, word(1), word(3), word(1)])  # for writing, into the nearest cache, of data
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), generate

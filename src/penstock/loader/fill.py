@@ -18,7 +18,10 @@ from numpy.typing import NDArray
 from penstock.batch import Csr, Floats
 from penstock.blocks.base import PackedLayout
 from penstock.blocks.transpose import SKIP
-from penstock.native import kernel
+from penstock.native import kernel, prefetch_line
+
+# Cache lines of 16 floats are asked for this many rows ahead, the first few of a row (the processor guesses the rest).
+_AHEAD, _LINE, _LINES = 16, 16, 4
 
 DONE, READ_FAILED, UNKNOWN_LABEL, BAD_WEIGHT = 0, 1, 2, 3
 
@@ -51,6 +54,7 @@ def read_packed(  # noqa: D103 - the twin is the documentation
     page: int,
 ) -> tuple[int, int, int]:
     width = x.shape[1]
+    flat = x.reshape(-1)
     for k in range(len(blocks)):
         b = blocks[k]
         # Direct reads begin and end at page borders; through the cache a page is one byte.
@@ -69,6 +73,12 @@ def read_packed(  # noqa: D103 - the twin is the documentation
         start = starts[k]
         if len(scale) == 0:
             for i in range(count):
+                # Slots are anywhere in memory: ask for those of rows to come, and write when they have arrived.
+                if i + _AHEAD < count and slots[start + i + _AHEAD] != SKIP:
+                    place = np.int64(slots[start + i + _AHEAD]) * width
+                    for j in range(0, min(width, _LINES * _LINE), _LINE):
+                        prefetch_line(flat, place + j)
+                    prefetch_line(flat, place + width - 1)
                 slot = slots[start + i]
                 if slot != SKIP:
                     row = x[slot]

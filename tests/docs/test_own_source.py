@@ -1,0 +1,29 @@
+"""The source that `examples/own_source.py` shows is a whole one: it passes the conformance suite."""
+
+from __future__ import annotations
+
+import importlib.util
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from penstock.blocks.base import BlockSource
+from penstock.testing.sources import SourceContract
+
+_PATH = Path(__file__).resolve().parents[2] / "examples" / "own_source.py"
+_SPEC = importlib.util.spec_from_file_location("own_source", _PATH)
+assert _SPEC is not None
+assert _SPEC.loader is not None
+own_source = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(own_source)
+
+
+class TestSqlite(SourceContract):
+    def make(self, folder: Path) -> Callable[[], BlockSource]:
+        path = folder / "a.db"
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("CREATE TABLE t (a REAL, b INTEGER, c REAL)")
+            rows = [tuple(row.values()) for row in self.table().to_pylist()]
+            connection.executemany("INSERT INTO t VALUES (?, ?, ?)", rows)
+        return lambda: own_source.SqliteSource(path, "t", rows_per_block=90)
