@@ -69,6 +69,8 @@ class Decoder(Protocol):
     """What one reading thread may hold at a time."""
     waits: bool
     """Whether reading threads mostly wait for storage, so that many of them pay."""
+    cached: bool
+    """Whether the page cache may serve the reads."""
 
     def decode(self, block: int) -> Batch:
         """Return one block's rows in stored order, not scaled."""
@@ -87,6 +89,7 @@ class BlockDecoder:
     """Reads blocks through the source and encodes them; works for every source."""
 
     waits = False
+    cached = False
 
     def __init__(self, source: BlockSource, encoder: Encoder, scaling: Scaling) -> None:
         self._source = source
@@ -134,6 +137,7 @@ class PackedDecoder:
         self._layout = layout
         self._local = threading.local()
         self._direct = open_direct(layout.fd, nbytes=int(layout.nbytes.sum()))
+        self.cached = self._direct is None
         self._largest = int(layout.nbytes.max(initial=0))
         self.thread_bytes = self._largest if self._direct is None else self._largest + 3 * PAGE
         labels = encoder.labels
@@ -211,6 +215,7 @@ class ResidentDecoder:
 
     thread_bytes = 0
     waits = False
+    cached = False
 
     def __init__(self, parts: list[Batch], scaling: Scaling) -> None:
         self._parts = parts

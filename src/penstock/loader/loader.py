@@ -238,7 +238,7 @@ class Loader:
             rows=rows,
             block_rows=int(feed.block_rows.max(initial=0)),
             thread_bytes=feed.decoder.thread_bytes,
-            most_threads=threads or default_threads(decoding=not feed.decoder.waits),
+            most_threads=threads or default_threads(decoding=not feed.decoder.waits, cached=feed.decoder.cached),
             layout="filled" if feed.filled else "assembled",
             mixed=self.order.mixer(Shape(feed.block_rows, 1), 0) is not None,
             beside=_NUMBERS if self._by_row() else 0,

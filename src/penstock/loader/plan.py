@@ -112,10 +112,15 @@ def plan_memory(
     return Plan(total, data_bytes, row_bytes, threads, max(block_rows, min(held, max(rows, 1))), resident, units)
 
 
-def default_threads(*, decoding: bool) -> int:
-    """Return how many reads to keep in flight: many where they only wait, few where they decode."""
+def default_threads(*, decoding: bool, cached: bool = False) -> int:
+    """Return how many reads to keep in flight: many where they only wait, few where they decode.
+
+    Reads that the page cache may serve wait in the first epoch only; later, more threads would fight for the cores.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores if decoding else max(16, cores)
+    if decoding:
+        return cores
+    return 2 * cores if cached else max(16, cores)
 
 
 def round_up(size: int) -> str:
