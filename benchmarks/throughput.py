@@ -28,9 +28,9 @@ CHUNK = 8192
 
 
 def ours(path: str) -> dict[str, Any]:
-    """Train two epochs; the second one counts."""
-    model = Training(open_source(path), Config(memory="64MB", epochs=2, learning_rate=0.01)).run()
-    return {"rate": model.history[1]["rows_per_second"]}
+    """Train with the default memory; the last epoch counts, since the first compiles."""
+    model = Training(open_source(path), Config(epochs=3, learning_rate=0.01)).run()
+    return {"rate": model.history[-1]["rows_per_second"]}
 
 
 def scikit_learn(path: str, rows: int) -> dict[str, Any]:
