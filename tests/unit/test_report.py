@@ -343,3 +343,11 @@ def test_write_report_into_a_folder_without_permission(tmp_path: Path) -> None:
     folder.mkdir(mode=0o500)
     with pytest.raises(WriteError, match="Permission denied"):
         write_report(full_page(), folder / "report.html")
+
+
+def test_the_loss_drawn_is_that_of_the_test_set_where_there_is_one():
+    epochs = [{"epoch": 1, "loss": 0.1, "accuracy": 0.9, "test_accuracy": 0.5, "test_loss": 2.0, "seconds": 1.0}]
+    assert "The mean test loss after each epoch." in render(Comparison("d", (Run("none", epochs),)))
+    bare = [{k: v for k, v in row.items() if not k.startswith("test_")} for row in epochs]
+    page = render(Comparison("d", (Run("none", bare),)))
+    assert "The mean training loss after each epoch, each row scored just before its own update" in page

@@ -148,7 +148,9 @@ def _curves(page: Comparison, styles: dict[str, Look]) -> str:
     log_time = ends[0] > 0 and latest > 4 * ends[len(ends) // 2]
     clock += ", logarithmic" if log_time else ""
     scores = [run.column(key) for run in runs]
-    losses = [run.column("loss") for run in runs]
+    # Training loss flatters stored order: each row is scored just after rows like it were learned from.
+    held_out = all(any(v is not None for v in run.column("test_loss")) for run in runs)
+    losses = [run.column("test_loss" if held_out else "loss") for run in runs]
     known = [v for column in losses for v in column if v is not None]
     log = bool(known) and min(known) > 0 and max(known) > 100 * min(known)
     sunk = any(v is not None and v < _LOWEST_SCORE for column in scores for v in column)
@@ -156,7 +158,9 @@ def _curves(page: Comparison, styles: dict[str, Look]) -> str:
     led = any(_prepared(run) > 0 for run in runs)
     head = " A thin line ahead of the first epoch is the time spent on a shuffled copy." if led else ""
     percent, score, short = metric == "accuracy", _lower(page.score_name), "R²" if metric == "r2" else "Accuracy"
-    loss = "training loss" + (", logarithmic" if log else "")
+    kind = "test" if held_out else "training"
+    loss = f"{kind} loss" + (", logarithmic" if log else "")
+    told = "" if held_out else ", each row scored just before its own update: in stored order that flatters"
 
     def lines(columns: list[list[float | None]], show: Callable[[float | None], str], *, timed: bool) -> list[Series]:
         made = [_series(run, column, show, unit if timed else None) for run, column in zip(runs, columns)]
@@ -177,7 +181,7 @@ def _curves(page: Comparison, styles: dict[str, Look]) -> str:
         + _figure(lines(scores, show_value, timed=True), clock, score, f"{short} by time",
                   Axes(log_x=log_time, percent_y=percent), f"The same on the clock, shuffling included.{head}")
         + _figure(lines(losses, show_loss, timed=False), "epoch", loss, "Loss by epoch",
-                  Axes(whole_x=True, log_y=log), "The mean training loss after each epoch.")
+                  Axes(whole_x=True, log_y=log), f"The mean {kind} loss after each epoch{told}.")
         + _figure(lines(losses, show_loss, timed=True), clock, loss, "Loss by time",
                   Axes(log_x=log_time, log_y=log), "The same on the clock, shuffling included.")
         + "</div>"
