@@ -9,10 +9,13 @@ import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 
+from penstock.blocks.conversion import convert
+from penstock.blocks.features import choose
+from penstock.blocks.memory import ArraySource
 from penstock.blocks.open import open as open_source
 from penstock.budget import Budget
 from penstock.errors import BudgetError
-from penstock.loader import Loader
+from penstock.loader import Loader, direct
 from penstock.loader.plan import plan_memory, round_up
 from penstock.shuffle import ORDERS
 from tests import kinds
@@ -130,3 +133,22 @@ def test_no_more_row_groups_are_half_read_than_memory_allows(tmp_path):
     ):
         assert loader.plan.units > 1
         assert np.array_equal(np.sort(kinds.numbers(w.batch for w in loader.epoch(0))), np.arange(4000))
+
+
+def test_reading_past_the_cache_takes_the_same_room_as_reading_through_it(monkeypatch, tmp_path):
+    # Which rows meet in a window must not hang on the memory that happens to be free.
+    rows = np.zeros((2_000, 50), np.float32)
+    convert(ArraySource(rows, np.arange(2_000) % 2), tmp_path / "a.arrow", label="label")
+    monkeypatch.setattr(direct, "LEAST", 1)
+    plans, ways, read = [], [], []
+    for free in (1 << 40, 1):
+        monkeypatch.setattr(direct, "available_memory", lambda free=free: free)
+        with open_source(tmp_path / "a.arrow") as source:
+            encoder = choose(source.schema, label="label", place="a")
+            with Loader(source, encoder, memory="200kB") as loader:
+                plans.append(loader.plan.held_rows)
+                ways.append(loader._feed.decoder.cached)
+                read.append(np.concatenate([w.batch.y.copy() for w in loader.epoch(0)]))
+    assert plans[0] == plans[1]
+    assert ways[0]
+    assert np.array_equal(read[0], read[1])

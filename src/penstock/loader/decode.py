@@ -20,7 +20,7 @@ from penstock.blocks.features import Encoder
 from penstock.blocks.transpose import scatter_rows, scatter_values
 from penstock.errors import CorruptFileError, DataError, LabelError
 from penstock.loader import fill
-from penstock.loader.direct import PAGE, aligned, open_direct
+from penstock.loader.direct import PAGE, aligned, open_direct, room
 from penstock.parallel import in_order
 
 NOTHING = np.empty(0, np.float32)
@@ -136,10 +136,11 @@ class PackedDecoder:
         self._scaling = scaling
         self._layout = layout
         self._local = threading.local()
-        self._direct = open_direct(layout.fd, nbytes=int(layout.nbytes.sum()))
+        nbytes = int(layout.nbytes.sum())
+        self._direct = open_direct(layout.fd, nbytes=nbytes)
         self.cached = self._direct is None
         self._largest = int(layout.nbytes.max(initial=0))
-        self.thread_bytes = self._largest if self._direct is None else self._largest + 3 * PAGE
+        self.thread_bytes = room(self._largest, nbytes=nbytes)
         labels = encoder.labels
         self._classes = np.empty(0, np.float64) if labels is None else np.asarray(labels.classes, np.float64)
         self._targets = NOTHING if labels is None else labels.targets

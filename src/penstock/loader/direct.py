@@ -16,6 +16,8 @@ from penstock.budget import available_memory
 
 PAGE = 4096
 """What direct reads are aligned to: offset, length and memory alike."""
+LEAST = 256_000_000
+"""Bytes of a file below which nobody lacks the memory to cache it."""
 
 
 def open_direct(fd: int, *, nbytes: int) -> int | None:
@@ -23,7 +25,7 @@ def open_direct(fd: int, *, nbytes: int) -> int | None:
 
     Returns None where the cache can hold it, or where the system or file system has no direct reads.
     """
-    if not hasattr(os, "O_DIRECT") or nbytes < available_memory() // 2:
+    if not hasattr(os, "O_DIRECT") or nbytes < max(LEAST, available_memory() // 2):
         return None
     try:
         direct = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_DIRECT)
@@ -35,6 +37,14 @@ def open_direct(fd: int, *, nbytes: int) -> int | None:
         os.close(direct)
         return None
     return direct
+
+
+def room(largest: int, *, nbytes: int) -> int:
+    """Return the memory that a thread's reads of a file take, in whichever way it will be read.
+
+    The plan, and with it which rows meet in a window, must not hang on what else the machine is doing.
+    """
+    return largest + 3 * PAGE if nbytes >= LEAST else largest
 
 
 def aligned(nbytes: int) -> NDArray[np.uint8]:
