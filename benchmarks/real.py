@@ -34,15 +34,17 @@ class RealData:
     read: Callable[[], tuple[Rows, Rows]]
     orders: tuple[str, ...] = ("clustered", "ordered")
     standardize: bool = False
+    seeds: int = 3
+    blocks: int = 1000
 
-    def write(self, folder: Path, order: str, *, blocks: int = 1000) -> tuple[Path, Path]:
+    def write(self, folder: Path, order: str) -> tuple[Path, Path]:
         """Write training and test rows as Arrow files; return their paths."""
         (x, y), (test_x, test_y) = self.read()
         picks = _arrange(x, y, order)
         paths = folder / f"{self.name}-{order}.arrow", folder / f"{self.name}-test.arrow"
         width = x.shape[1]
         size = (x.nnz * 8 if sp.issparse(x) else 4 * width * len(y)) + 4 * len(y)
-        convert(ArraySource(x[picks], y[picks]), paths[0], label="label", block_size=max(256, size // blocks))
+        convert(ArraySource(x[picks], y[picks]), paths[0], label="label", block_size=max(256, size // self.blocks))
         convert(ArraySource(test_x, test_y), paths[1], label="label")
         return paths
 
@@ -115,9 +117,9 @@ def _imdb() -> tuple[Rows, Rows]:
 
 REAL = (
     RealData("cod_rna", _cod_rna, ("stored", "clustered", "ordered")),
-    RealData("a9a", _a9a),
-    RealData("w8a", _w8a, ("stored", "clustered", "ordered")),
+    RealData("a9a", _a9a, seeds=1, blocks=600),
+    RealData("w8a", _w8a, ("stored", "clustered", "ordered"), seeds=1, blocks=600),
     RealData("higgs", _higgs, standardize=True),
     RealData("kdd99", _kdd99, ("stored", "clustered", "ordered"), standardize=True),
-    RealData("imdb", _imdb, ("stored",)),
+    RealData("imdb", _imdb, ("stored",), seeds=1, blocks=600),
 )

@@ -104,6 +104,17 @@ def show_bytes(count: float) -> str:
     return f"{count:.1f} TB"
 
 
+def show_share(share: float) -> str:
+    """Write a part of a whole in percent to two digits; less than all is never shown as all.
+
+    Examples
+    --------
+    >>> show_share(0.0253), show_share(0.997), show_share(1.0)
+    ('2.5%', '99%', '100%')
+    """
+    return "100%" if share >= 1 else f"{min(99.0, 100 * share):.2g}%"
+
+
 def peak_memory() -> int:
     """Return the most memory that this process has occupied so far, in bytes.
 

@@ -71,8 +71,7 @@ class ColumnError(DataError):
     def missing(cls, wanted: str, present: Iterable[str], *, place: str, role: str = "column") -> ColumnError:
         """Build the error for a column that is not there, naming those that are."""
         names = list(present)
-        shown = ", ".join(names[:20]) + (f", … ({len(names)} in all)" if len(names) > 20 else "")
-        return cls(f"{place} has no {role} {wanted!r}; it has: {shown}{nearest(wanted, names)}")
+        return cls(f"{place} has no {role} {wanted!r}; it has: {some_of(names)}{nearest(wanted, names)}")
 
 
 class LabelError(DataError):
@@ -117,6 +116,12 @@ class ModelFileError(PenstockError, ValueError):
 
 class DivergedError(PenstockError, ArithmeticError):
     """Training left the finite numbers."""
+
+
+def some_of(names: Iterable[str], most: int = 20) -> str:
+    """Return names for a message: the first ones, and how many there are where that is not all."""
+    names = list(names)
+    return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")
 
 
 def nearest(wanted: str, names: Iterable[str]) -> str:

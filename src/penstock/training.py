@@ -22,7 +22,7 @@ from penstock.blocks.base import BlockSource
 from penstock.blocks.features import Encoder, choose
 from penstock.budget import Budget, show_bytes
 from penstock.config import Config
-from penstock.errors import BudgetError, DataChangedError, ModelFileError, UsageError
+from penstock.errors import BudgetError, DataChangedError, ModelFileError, UsageError, some_of
 from penstock.events import Advanced, Epoch, Finished, Started, Stream
 from penstock.linear import LinearModel
 from penstock.loader.decode import NOTHING, Feed, Scaling
@@ -115,7 +115,7 @@ class Training:
         encoder = self.encoder or self.columns.encoder(self.source)
         if encoder.label is None:
             raise UsageError(
-                f"say which column of {self.source.name} is the label; it has: {', '.join(self.source.schema.names)}"
+                f"say which column of {self.source.name} is the label; it has: {some_of(self.source.schema.names)}"
             )
         classes = self.config.model != "linear"
         result = scan(

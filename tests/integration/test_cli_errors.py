@@ -255,3 +255,9 @@ def test_demo_needs_room_on_the_disk() -> None:
     assert "--dir" in message
     assert "--size" in message
     assert "there is no folder nowhere" in refused("demo", "--dir", "nowhere", "--size", "1MB")
+
+
+def test_predictions_are_not_written_as_parquet_under_another_formats_name() -> None:
+    message = refused("predict", "model.penstock", "test.parquet", "--out", "p.csv", code=2)
+    assert "name it p.parquet" in message
+    assert not Path("p.csv").exists()

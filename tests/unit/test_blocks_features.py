@@ -329,3 +329,14 @@ def test_labels_that_are_refused():
             numeric(pa.array([1.0, value]), column="y")
     with pytest.raises(LabelError, match="'y' is string, not a number"):
         numeric(pa.array(["a"]), column="y")
+
+
+def test_text_columns_are_told_once_with_options_that_work():
+    schema = pa.schema([("day", pa.date32()), ("city", pa.string()), ("tail", pa.large_string()), ("x", pa.float32())])
+    with pytest.raises(FeatureError) as error:
+        choose(schema)
+    told = str(error.value)
+    assert "columns 'city', 'tail' are text, not numbers" in told
+    assert "(--exclude city,tail)" in told
+    assert "--hash city:2^20 --hash tail:2^20; column 'day' is date32" in told
+    assert choose(schema, exclude=["city", "tail", "day"]).width == 1

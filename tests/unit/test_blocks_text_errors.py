@@ -190,3 +190,17 @@ def test_delimiters_that_cannot_be(tmp_path: Path, delimiter: str) -> None:
 def test_block_sizes_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="block_size="):
         CsvSource(write(tmp_path / "a.csv", "a,b\n1,2\n"), block_size="many")
+
+
+def test_a_file_rewritten_during_a_read_is_told_as_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a.csv", "x,y\n" + "1,2\n" * 100)
+    with CsvSource(path) as source:
+        parse = type(source.format).parse
+
+        def rewritten(*args: object, **options: object) -> object:
+            write(path, "x,y\n" + "oh no\n" * 50)
+            return parse(source.format, b"1,2,3\n", None, name="a.csv", first_line=lambda: 1)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(type(source.format), "parse", rewritten)
+        with pytest.raises(DataChangedError, match=r"a\.csv"):
+            source.read(0)

@@ -55,3 +55,8 @@ def test_a_missing_column_names_those_there_are():
     many = str(errors.ColumnError.missing("x", [f"f{i}" for i in range(30)], place="a.csv"))
     assert "… (30 in all)" in many
     assert "f25" not in many
+
+
+def test_of_many_names_some_are_shown():
+    assert errors.some_of(["a", "b"]) == "a, b"
+    assert errors.some_of(map(str, range(785)), most=3) == "0, 1, 2, … (785 in all)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -274,3 +275,41 @@ def test_the_timed_learning_goes_through_all_rows(tmp_path: Path, monkeypatch: p
     found = penstock.explain(path, measure=False)
     assert found.shape.features >= 501
     assert set(stopped) == {-1}
+
+
+def test_a_sample_of_nearly_one_label_is_still_seen_to_be_sorted(tmp_path: Path) -> None:
+    # One row group is decoded from its start only, so the sample ends soon after the first label does.
+    rng = np.random.default_rng(0)
+    y = np.arange(50_000) >= 12_400
+    path = tmp_path / "one-group.parquet"
+    features = {f"x{i}": rng.normal(size=len(y)).astype(np.float32) for i in range(12)}
+    pq.write_table(pa.table({**features, "y": y.astype(np.int64)}), path, row_group_size=len(y))
+    found = penstock.explain(path, label="y", measure=False, block_size="2KB")
+    assert found.clustering is not None
+    assert found.clustering.by == "label"
+    assert "as if shuffled" not in found.clustering.meaning
+
+
+def test_a_window_of_nearly_all_rows_is_told_in_plain_percent(tmp_path: Path) -> None:
+    path, _ = written(tmp_path, "arrow")
+    found = penstock.explain(path, memory="95%", measure=False)
+    nearly = replace(found, recommendation=replace(found.recommendation, window_share=0.997))
+    assert "shuffle 99% of the rows together" in str(nearly)
+
+
+def test_blocks_that_are_small_already_are_not_to_be_made_smaller(tmp_path: Path) -> None:
+    path = tmp_path / "small.arrow"
+    penstock.convert(table(clustered=True), path, label="y", block_size="4KB")
+    found = penstock.explain(path, memory="40KB", measure=False)
+    assert any("give more memory for a better shuffle" in w for w in found.warnings), found.warnings
+    assert not any("smaller blocks" in w for w in found.warnings)
+
+
+def test_a_missing_label_is_told_by_its_row_in_the_data(tmp_path: Path) -> None:
+    y = np.zeros(ROWS)
+    y[::2] = 1
+    y[-3:] = np.nan
+    path = tmp_path / "gap.parquet"
+    pq.write_table(table(clustered=False).set_column(2, "y", pa.array(y, from_pandas=True)), path, row_group_size=500)
+    with pytest.raises(LabelError, match=rf"gap.parquet: 'y' is missing \(null\) in row {ROWS - 3};"):
+        penstock.explain(path, label="y", measure=False)

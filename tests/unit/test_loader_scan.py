@@ -148,3 +148,10 @@ def test_a_failure_of_the_work_is_raised_and_the_rest_is_dropped():
     assert found == [0, 1, 2, 3, 4]
     assert len(done) < 50
     assert not [t for t in threading.enumerate() if t.name.startswith("penstock")]
+
+
+def test_a_missing_class_is_told_with_its_file():
+    rows = pa.record_batch({"x": [1.0, 2.0, 3.0], "y": ["a", None, "b"]})
+    source = TableSource([rows], schema=rows.schema, name="clicks.parquet")
+    with pytest.raises(LabelError, match=r"clicks.parquet: 'y' is missing \(null\) in row 1"):
+        scan(source, choose(source.schema, label="y"), classes=True)

@@ -381,3 +381,9 @@ def test_a_model_learnt_on_a_converted_file_scores_the_unconverted_one_and_the_r
                 ]
                 np.testing.assert_array_equal(told[0], told[1])
                 assert evaluate(model, others[0])["accuracy"] > 0.9
+
+
+def test_of_a_wide_file_without_a_label_only_some_columns_are_listed(tmp_path):
+    np.save(tmp_path / "wide.npy", np.zeros((4, 785), np.float32))
+    with pytest.raises(UsageError, match=r"is the label; it has: 0, 1, .*, 19, … \(785 in all\)"):
+        train(open_source(tmp_path / "wide.npy"), columns=Columns())

@@ -22,7 +22,7 @@ from penstock.blocks.hashing import Hashed
 from penstock.blocks.labels import LabelMap, numeric
 from penstock.blocks.parts import PAIRS, Part, classify, dense_rows, sparse_rows
 from penstock.blocks.transpose import join_parts, scatter_rows, scatter_values
-from penstock.errors import ColumnError, FeatureError, LabelError, UsageError
+from penstock.errors import ColumnError, FeatureError, LabelError, UsageError, some_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,24 +288,42 @@ def choose(
         if name in (label, weight):
             raise UsageError(f"{name!r} is given as a feature and as the label or weight; leave it out of the features")
     pair = next(((i, v) for i, v in PAIRS if i in chosen and v in chosen), None)
-    parts, refused = [], []
+    parts, refused = [], {}
     for name in chosen:
         if pair and name in pair:
             continue
         part = classify(schema.field(name), hashed.get(name))
-        refused.append(part) if isinstance(part, str) else parts.append(part)
+        if isinstance(part, str):
+            refused[name] = part
+        else:
+            parts.append(part)
     if refused:
-        raise FeatureError(
-            f"{place}: " + "; ".join(refused[:8]) + (f"; and {len(refused) - 8} more" if refused[8:] else "")
-        )
+        raise FeatureError(f"{place}: {_told_together(refused)}")
     parts.sort(key=lambda part: part.sparse)
     if pair:
         parts.append(Part.of_pair(schema, pair, place=place))
     if not parts:
-        raise ColumnError(f"{place} has no feature columns; it has: {', '.join(schema.names)}")
+        raise ColumnError(f"{place} has no feature columns; it has: {some_of(schema.names)}")
     if packed and noted.get("encoder"):
         names = noted.get("features") or ()
         parts = [replace(p, names=tuple(names)) if p.columns == tuple(packed) and names else p for p in parts]
         if parts[-1].kind == "pairs" and noted.get("width"):
             parts[-1] = replace(parts[-1], width=int(noted["width"]))
     return Encoder(tuple(parts), label, weight, None, place, noted.get("encoder") if packed else None)
+
+
+def _told_together(refused: dict[str, str]) -> str:
+    """Join what is wrong with each column; those that could be hashed are told once, with options for all of them."""
+    text = [name for name, why in refused.items() if why.endswith(f"--hash {name}:2^20")]
+    told = []
+    if len(text) > 1:
+        some = text[:8]
+        rest = " …" if text[8:] else ""
+        told.append(
+            f"columns {some_of(map(repr, text), 8)} are text, not numbers; encode them, leave them out"
+            f" (--exclude {','.join(some)}{rest}) or hash them: {' '.join(f'--hash {name}:2^20' for name in some)}{rest}"
+        )
+        refused = {name: why for name, why in refused.items() if name not in text}
+    reasons = list(refused.values())
+    told += reasons[:8] + ([f"and {len(reasons) - 8} more"] if reasons[8:] else [])
+    return "; ".join(told)

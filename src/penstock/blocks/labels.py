@@ -62,7 +62,9 @@ class LabelMap:
         object.__setattr__(self, "_values", values)
 
     @classmethod
-    def collect(cls, arrays: Iterable[pa.Array], *, binary: bool | None = None, column: str = "label") -> LabelMap:
+    def collect(
+        cls, arrays: Iterable[pa.Array], *, binary: bool | None = None, column: str = "label", place: str = ""
+    ) -> LabelMap:
         """Find the classes in all the arrays of a label column.
 
         ``binary=None`` takes two classes as -1 and +1 and more as 0 to k-1.
@@ -70,7 +72,7 @@ class LabelMap:
         found: set[Any] = set()
         row = 0
         for array in arrays:
-            refuse_missing(array, column, first_row=row)
+            refuse_missing(array, column, first_row=row, place=place)
             found.update(pc.unique(_plain(array)).to_pylist())
             row += len(array)
             if len(found) > MOST_CLASSES:
@@ -184,7 +186,7 @@ def _plain(array: pa.Array) -> pa.Array:
     raise LabelError(f"a label cannot be {kind}; it can be text, a number or a boolean")
 
 
-def refuse_missing(array: pa.Array, column: str, *, first_row: int) -> None:
+def refuse_missing(array: pa.Array, column: str, *, first_row: int, place: str = "") -> None:
     """Raise `LabelError` naming the first row whose label is null or NaN."""
     missing = None
     if array.null_count:
@@ -196,7 +198,8 @@ def refuse_missing(array: pa.Array, column: str, *, first_row: int) -> None:
         what = "NaN"
     if missing is not None and missing.any():
         row = first_row + int(np.argmax(missing))
-        raise LabelError(f"{column!r} is {what} in row {row}; remove rows without a label first")
+        at = f"{place}: " if place else ""
+        raise LabelError(f"{at}{column!r} is {what} in row {row}; remove rows without a label first")
 
 
 def _show(classes: tuple[Any, ...]) -> str:

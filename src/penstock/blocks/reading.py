@@ -32,9 +32,11 @@ def select(batch: pa.RecordBatch, columns: Sequence[str] | None, *, place: str) 
 
 def require_columns(schema: pa.Schema, columns: Sequence[str], *, place: str) -> None:
     """Raise `ColumnError` for the first column that is not there."""
+    present = schema.names  # built anew at every access
+    known = set(present)
     for name in columns:
-        if name not in schema.names:
-            raise ColumnError.missing(name, schema.names, place=place)
+        if name not in known:
+            raise ColumnError.missing(name, present, place=place)
 
 
 def take_by_block(source: Any, rows: Int64s, columns: Sequence[str] | None, *, row_ends: Int64s) -> pa.RecordBatch:

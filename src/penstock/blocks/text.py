@@ -216,7 +216,11 @@ class TextSource(Source):
         file = self._files[self._owner[block]]
         file.file.check()
         data, offset = file.lines(int(self._starts[block]), int(self._stops[block]), slack=self._slack)
-        return self.format.parse(data, columns, name=file.name, first_line=lambda: file.line_number(offset))
+        try:
+            return self.format.parse(data, columns, name=file.name, first_line=lambda: file.line_number(offset))
+        except ParseError:
+            file.file.check()  # lines of a file being rewritten are not the user's to correct
+            raise
 
     def close(self) -> None:
         """Close the files."""

@@ -27,10 +27,13 @@ def predict(
     from penstock.budget import peak_memory, show_bytes
     from penstock.cli.paths import require_writable
     from penstock.cli.screen import Screen
+    from penstock.errors import UsageError
     from penstock.linear import LinearModel
 
     began = time.perf_counter()
     target = require_writable(out)
+    if target.suffix.lower() in (".csv", ".tsv", ".txt", ".json", ".jsonl", ".npy", ".arrow", ".feather"):
+        raise UsageError(f"--out {out}: predictions are written as Parquet; name it {target.with_suffix('.parquet')}")
     known = LinearModel.load(model)
     with Screen(json=json) as screen, open_source(data, format=format, **o.reading(header, delimiter)) as source:
         rows = known.predict_to(source, target, keep=o.names(keep), stream=screen.stream)

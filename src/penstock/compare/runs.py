@@ -12,7 +12,7 @@ from typing import Any
 from penstock import errors
 from penstock.compare.job import Job
 from penstock.compare.process import in_process
-from penstock.errors import PenstockError, UsageError
+from penstock.errors import PenstockError, UsageError, some_of
 from penstock.events import Listener
 from penstock.shuffle import order
 
@@ -55,9 +55,7 @@ def _facts(job: Job) -> dict[str, Any]:
     with job.opened() as training:
         source, encoder = training.source, training.columns.encoder(training.source)
         if encoder.label is None:
-            raise UsageError(
-                f"say which column of {source.name} is the label; it has: {', '.join(source.schema.names)}"
-            )
+            raise UsageError(f"say which column of {source.name} is the label; it has: {some_of(source.schema.names)}")
         return {
             "data": source.name,
             "test": job.test,

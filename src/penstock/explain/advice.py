@@ -16,7 +16,7 @@ import numpy as np
 from penstock.blocks.base import BlockSource
 from penstock.blocks.conversion import BLOCK_SIZE
 from penstock.blocks.features import Encoder
-from penstock.budget import Budget, show_bytes
+from penstock.budget import Budget, show_bytes, show_share
 from penstock.errors import BudgetError
 from penstock.explain.clustering import Clustering
 from penstock.explain.cost import STRATEGIES, Prediction, Setting
@@ -34,6 +34,7 @@ _SMALLEST_BLOCK, _LARGEST_BLOCK = 64 * KB, 10 * MB
 _FAST_ENOUGH = 0.75
 # Batches whose labels vary up to so many times as after a full shuffle are as good as shuffled.
 _EVEN, _UNEVEN = 1.2, 2.0
+_SMALL_ENOUGH = 8 * KB  # decoded; `convert` goes down to 4
 # A strategy that costs no more than this over the cheapest is not worth giving up its shuffle for.
 _DEAR = 1.5
 
@@ -185,9 +186,9 @@ def memory_warnings(
     if given.resident:
         return found
     if small is None and given.memory < 0.9 * advice.memory:
-        share = 100 * given.held_rows / max(1, setting.rows)
+        share = given.held_rows / max(1, setting.rows)
         found.append(
-            f"{show_bytes(given.memory)} shuffle only {share:.2g}% of the rows together; give --memory"
+            f"{show_bytes(given.memory)} shuffle only {show_share(share)} of the rows together; give --memory"
             f" {advice.memory_text} for a better shuffle."
         )
     if setting.units and clustering is not None and clustering.clustered:
@@ -197,8 +198,10 @@ def memory_warnings(
             " convert, or write smaller row groups, for a shuffle of all."
         )
     elif clustering is not None and clustering.balance(advice.window_rows, opened=given.units) > _UNEVEN:
+        block_bytes = setting.row_bytes * setting.rows / max(1, setting.blocks)
+        remedy = "convert to smaller blocks" if block_bytes > _SMALL_ENOUGH else "give more memory"
         found.append(
             f"A window of {advice.window_rows:,} rows has but {clustering.draws(advice.window_rows, opened=given.units):.0f}"
-            " blocks, each of rows alike; convert to smaller blocks for a better shuffle."
+            f" blocks, each of rows alike; {remedy} for a better shuffle."
         )
     return found

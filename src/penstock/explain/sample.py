@@ -21,8 +21,9 @@ from penstock.blocks.features import Encoder
 from penstock.blocks.hashing import Hashed
 from penstock.blocks.labels import LabelMap, refuse_missing
 from penstock.blocks.parts import classify
+from penstock.budget import show_share
 from penstock.errors import FeatureError
-from penstock.loader.decode import Feed, Scaling
+from penstock.loader.decode import Feed, Scaling, row_number
 from penstock.training import Columns, default_label
 
 MOST_BLOCKS, MOST_ROWS, MOST_BYTES = 256, 64, 96_000_000
@@ -150,9 +151,9 @@ def take_sample(source: BlockSource, encoder: Encoder, *, model: str, seed: int,
         places.append(place)
         counts.append(len(batch))
     if bad:
-        share = 100 * bad / max(1, sum(len(p) for p in parts))
+        share = bad / max(1, sum(len(p) for p in parts))
         warnings.append(
-            f"{share:.2g}% of the sampled rows hold features that are not finite; training would stop there:"
+            f"{show_share(share)} of the sampled rows hold features that are not finite; training would stop there:"
             " fill or remove them first."
         )
     row_bytes, rows = feed.size()
@@ -208,8 +209,9 @@ def _with_labels(
     if encoder.label is None:
         return encoder, model, 1 if model != "softmax" else 2
     arrays = [source.read(block, [encoder.label]).column(0) for block in blocks.tolist()]
-    for array in arrays:
-        refuse_missing(array, encoder.label, first_row=0)
+    for block, array in zip(blocks.tolist(), arrays, strict=True):
+        if array.is_null(nan_is_null=True).true_count:  # only then: to number rows of text takes a pass
+            refuse_missing(array, encoder.label, first_row=row_number(source, block, 0), place=source.name)
     if model == "linear":
         return encoder, model, 1
     seen = _distinct(arrays)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.budget import show_bytes
+from penstock.budget import show_bytes, show_share
 from penstock.explain.clustering import BATCH
 from penstock.explain.storage import IN_FLIGHT, Curve
 
@@ -116,7 +116,7 @@ def _predictions(found: Explanation) -> list[str]:
 
 def _recommendation(found: Explanation) -> list[str]:
     advice = found.recommendation
-    share = f"{100 * advice.window_share:.2g}% of the rows" if advice.window_share < 1 else "all rows"
+    share = f"{show_share(advice.window_share)} of the rows" if advice.window_share < 1 else "all rows"
     return [
         f"Recommended: {advice.command}",
         f"  {advice.strategy}: {advice.reason}.",

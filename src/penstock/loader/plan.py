@@ -93,10 +93,14 @@ def plan_memory(
         total = max(total, least)
     if total < least:
         hint = f" ({np.ceil(1000 * least / data_bytes) / 10:g}% of the data)" if data_bytes else ""
+        why = f"its largest block has {block_rows} rows of about {row_bytes:.0f} bytes"
+        remedy = " Or write smaller blocks: penstock convert --block-size 64KB" if block_rows * row_bytes > 64e3 else ""
+        if unit_bytes > block_rows * held_bytes:
+            why = f"a row group read in parts holds {show_bytes(unit_bytes)}"
+            remedy = " Or convert the data, whose blocks are then read singly: penstock convert"
         raise BudgetError(
-            f"memory={show_bytes(total)} cannot hold two blocks of {source.name}: its largest block has {block_rows} rows"
-            f" of about {row_bytes:.0f} bytes; the smallest that works is {round_up(least)}{hint}."
-            " Or write smaller blocks: penstock convert --block-size 64KB"
+            f"memory={show_bytes(total)} cannot hold two blocks of {source.name}: {why}; the smallest that works is"
+            f" {round_up(least)}{hint}.{remedy}"
         )
     # Of what is over, reading takes at most a quarter and half read units at most half; windows are what shuffles.
     spare = total - least

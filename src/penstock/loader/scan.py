@@ -93,7 +93,7 @@ def scan(
 
     with closing(labels()) as found:
         if collects:
-            encoder = encoder.with_labels(LabelMap.collect(found, column=str(encoder.label)))
+            encoder = encoder.with_labels(LabelMap.collect(found, column=str(encoder.label), place=source.name))
         else:
             for _ in found:
                 pass
