@@ -112,6 +112,7 @@ class Stream:
 
 def log_event(event: Event) -> None:
     """Write an event to the ``penstock`` logger."""
-    level = logging.WARNING if isinstance(event, Warned) else logging.DEBUG
-    if log.isEnabledFor(level):
-        log.log(level, "%s %s", type(event).__name__, asdict(event))
+    if isinstance(event, Warned):
+        log.warning("%s", event.message)
+    elif log.isEnabledFor(logging.DEBUG):
+        log.debug("%s %s", type(event).__name__, asdict(event))

@@ -7,6 +7,7 @@ and the SQL front all come through here.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from penstock.blocks.features import Encoder, choose
 from penstock.budget import Budget, show_bytes
 from penstock.config import Config
 from penstock.errors import BudgetError, DataChangedError, ModelFileError, UsageError, some_of
-from penstock.events import Advanced, Epoch, Finished, Started, Stream
+from penstock.events import Advanced, Epoch, Finished, Started, Stream, Warned
 from penstock.linear import LinearModel
 from penstock.loader.decode import NOTHING, Feed, Scaling
 from penstock.loader.holdout import Part
@@ -196,6 +197,13 @@ class Training:
         )
         progress.record(event, trainer)
         self.stream.emit(event)
+        if number == 0 and _worse_than_guessing(event, trainer):
+            self.stream.emit(
+                Warned(
+                    f"after the first epoch the loss is {event.loss:.3g}, worse than a guess: the steps are too large for these"
+                    " features; use a smaller learning rate, or standardize the features"
+                )
+            )
 
     def _model(self, weights: Weights, found: _Found, progress: _Progress) -> LinearModel:
         raw = weights.settled().copy()
@@ -336,6 +344,14 @@ class _Progress:
 
 def _held_out_loss(row: dict[str, Any]) -> float:
     return float(row["loss"] if row.get("test_loss") is None else row["test_loss"])
+
+
+def _worse_than_guessing(event: Epoch, trainer: Trainer) -> bool:
+    """Whether a model of zero weights, or for a regression the mean, would have done better."""
+    if event.metric == "r2":
+        return event.score < 0
+    guess = {"logistic": math.log(2), "hinge": 1.0}.get(trainer.spec.loss, math.log(trainer.weights.outputs))
+    return event.loss > guess
 
 
 def default_label(source: BlockSource) -> str | None:

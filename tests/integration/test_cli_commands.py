@@ -100,3 +100,10 @@ def test_convert_reads_compressed_text() -> None:
     result = run("convert", "clicks.csv.gz", "clicks.arrow", "--label", "clicked")
     assert "20,000 rows" in result.stdout
     assert result.stderr == ""
+
+
+def test_columns_to_hash_may_be_given_with_commas_between_them() -> None:
+    pq.write_table(pa.table({"city": ["a", "b"], "kind": ["x", "y"], "y": [0, 1]}), "towns.parquet")
+    run("convert", "towns.parquet", "towns.arrow", "--label", "y", "--hash", "city:2^4,kind:2^3")
+    with penstock.open("towns.arrow") as source:
+        assert source.read(0).column("indices").to_pylist()[0][1] >= 16

@@ -27,7 +27,7 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.evaluation import evaluate
-from penstock.events import Advanced, Epoch, Finished, Started, Stream
+from penstock.events import Advanced, Epoch, Finished, Started, Stream, Warned
 from penstock.linear import LinearModel
 from penstock.shuffle import ORDERS
 from penstock.training import Columns, Training, default_label
@@ -387,3 +387,15 @@ def test_of_a_wide_file_without_a_label_only_some_columns_are_listed(tmp_path):
     np.save(tmp_path / "wide.npy", np.zeros((4, 785), np.float32))
     with pytest.raises(UsageError, match=r"is the label; it has: 0, 1, .*, 19, … \(785 in all\)"):
         train(open_source(tmp_path / "wide.npy"), columns=Columns())
+
+
+def test_steps_too_large_for_the_features_are_warned_of():
+    x, y = blobs()
+    heard = []
+    train(ArraySource(100 * x, y), learning_rate=1.0, listeners=[heard.append])
+    (warning,) = [event for event in heard if isinstance(event, Warned)]
+    assert "worse than a guess" in warning.message
+    assert "smaller learning rate" in warning.message
+    heard.clear()
+    train(ArraySource(x, y), learning_rate=0.01, listeners=[heard.append])
+    assert not [event for event in heard if isinstance(event, Warned)]

@@ -81,7 +81,7 @@ def compare(
         features=o.names(features) or None,
         weight=weight,
         exclude=o.names(exclude),
-        hash=list(hash or ()),
+        hash=o.names(hash),
     )
     job = Job(
         data=data,

@@ -53,7 +53,7 @@ def convert(
             weight=weight,
             features=o.names(features) or None,
             exclude=o.names(exclude),
-            hash=list(hash or ()),
+            hash=o.names(hash),
             keep=o.names(keep),
             block_size=block_size,
             format=format,

@@ -57,7 +57,7 @@ def explain(
             features=o.names(features) or None,
             weight=weight,
             exclude=o.names(exclude),
-            hash=list(hash or ()),
+            hash=o.names(hash),
             model=model,
             memory=memory,
             seed=seed,

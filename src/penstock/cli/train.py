@@ -71,7 +71,7 @@ def train(
         features=o.names(features) or None,
         weight=weight,
         exclude=o.names(exclude),
-        hash=list(hash or ()),
+        hash=o.names(hash),
     )
     job = Job(
         data=data,
