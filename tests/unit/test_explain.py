@@ -213,7 +213,6 @@ def test_row_groups_larger_than_a_block_are_told_of(tmp_path: Path) -> None:
     assert any("row groups at a time" in w for w in found.warnings)
     assert found.converting is not None
     assert found.converting.worth_it
-    assert found.prediction("block-only").seconds > found.prediction("corgipile").seconds
 
 
 def test_few_large_blocks_in_a_window_are_warned_of(tmp_path: Path) -> None:

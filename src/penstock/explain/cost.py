@@ -110,14 +110,11 @@ def _predict(name: str, setting: Setting, speeds: Speeds) -> Prediction:
         decoding = speeds.decode * rows + read_seconds(setting, stored, random=False)
         fresh = 2 * stored.touch * plan.held_rows
         return Prediction(name, steady, steady + decoding + fresh, note="rows stay decoded in memory")
-    again = _decoded_again(setting, plan) if name == "block-only" else 1.0
     random = name in ("block-only", "corgipile") and not setting.units
-    read = again * read_seconds(setting, stored, random=random)
-    run = _runner(work.times(rows * again), learn + beside, windows=windows)
+    read = read_seconds(setting, stored, random=random)
+    run = _runner(work.times(rows), learn + beside, windows=windows)
     fresh = 2 * stored.touch * plan.held_rows  # both windows' memory is new
-    note = f"decodes row groups {again:.1f} times over" if again > 1.2 else ""
-    if name == "mrs":
-        note = "visits some rows twice and others not at all"
+    note = "visits some rows twice and others not at all" if name == "mrs" else ""
     return Prediction(
         name, run(0.0 if setting.cached(stored.stored_bytes * rows) else read), run(read) + fresh, note=note
     )
@@ -209,14 +206,3 @@ def read_seconds(setting: Setting, layout: Layout, *, random: bool) -> float:
         one, many = curve.sequential, curve.sequential_many
     speed = max(many, one) if layout.threads >= 16 else min(max(many, one), one * layout.threads)
     return layout.stored_bytes * setting.rows / max(speed, 1.0)
-
-
-def _decoded_again(setting: Setting, plan: Plan) -> float:
-    """Return how often a row group is decoded where blocks come in any order: from its start in every window."""
-    windows = -(-setting.rows // max(1, plan.held_rows))
-    if not setting.units or windows == 1:
-        return 1.0
-    parts = setting.blocks / setting.units
-    here = parts / windows  # of one row group, in one window
-    depth = here / (1 + here) if here >= 1 else here * (parts + 1) / (2 * parts)
-    return max(1.0, windows * depth)
