@@ -110,16 +110,16 @@ def _imdb() -> tuple[Rows, Rows]:
     shape = (len(rows), rows.width)
     x = sp.csr_matrix((np.sign(rows.values), rows.indices.astype(np.int64), rows.indptr.astype(np.int64)), shape)
     x = sp.csr_matrix(sp.diags(1 / np.sqrt(np.maximum(np.diff(x.indptr), 1))) @ x, dtype=np.float32)
-    y = np.asarray(table["label"].combine_chunks().cast("float32"))
+    y = (np.asarray(table["label"].combine_chunks().to_pylist()) == "pos").astype(np.float32)
     train = np.asarray(table["split"].combine_chunks().to_pylist()) == "train"
     return (x[train], y[train]), (x[~train], y[~train])
 
 
 REAL = (
     RealData("cod_rna", _cod_rna, ("stored", "clustered", "ordered")),
-    RealData("a9a", _a9a, seeds=1, blocks=600),
-    RealData("w8a", _w8a, ("stored", "clustered", "ordered"), seeds=1, blocks=600),
+    RealData("a9a", _a9a, seeds=1, blocks=1000),
+    RealData("w8a", _w8a, ("stored", "clustered", "ordered"), seeds=1, blocks=1000),
     RealData("higgs", _higgs, standardize=True),
     RealData("kdd99", _kdd99, ("stored", "clustered", "ordered"), standardize=True),
-    RealData("imdb", _imdb, ("stored",), seeds=1, blocks=600),
+    RealData("imdb", _imdb, ("stored",), seeds=1, blocks=1000),
 )
