@@ -1,8 +1,7 @@
 """Reads that go past the page cache, for files larger than the memory that could cache them.
 
-Such a file's pages are evicted before they are used again, so caching them only costs copies and reclaim.
-Measured on NVMe-like storage with 16 reads in flight, direct reads of 64 KB blocks in random order run at the
-speed of sequential ones, at two to three times the rate of reads through the cache.
+Such a file's pages are evicted before they are used again, so caching them only costs copies and reclaim. With many
+direct reads in flight, blocks in random order come about as fast as in sequence.
 """
 
 from __future__ import annotations
