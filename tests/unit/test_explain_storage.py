@@ -146,12 +146,11 @@ def test_data_beyond_the_page_cache_are_read_from_storage_in_every_epoch() -> No
     assert large["block-only"].seconds > 2 * large["none"].seconds  # random 64 KB reads of a disk
 
 
-def test_resident_rows_are_decoded_once_and_row_groups_again_and_again() -> None:
+def test_resident_rows_are_decoded_once_and_row_groups_once_an_epoch() -> None:
     resident = by_name(predict(setting(None, resident=True), speeds()))
     assert resident["none"].first_seconds > 2 * resident["none"].seconds
     groups = by_name(predict(setting(None, units=100), speeds()))
-    assert groups["block-only"].seconds > 2 * groups["corgipile"].seconds
-    assert "times over" in groups["block-only"].note
+    assert groups["block-only"].seconds <= groups["corgipile"].seconds
 
 
 def clustering(*, h: float, units: int = 0) -> Clustering:
