@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from penstock.blocks.arrow import ArrowSource
 from penstock.blocks.memory import ArraySource, TableSource
@@ -15,10 +12,6 @@ from penstock.blocks.numpy import NpySource
 from penstock.blocks.parquet import ParquetSource
 from penstock.blocks.write import BlockWriter
 from penstock.testing.sources import SourceContract
-
-
-def has(module):
-    return importlib.util.find_spec(f"penstock.blocks.{module}") is not None
 
 
 def write_arrow(table, path, rows, **options):
@@ -128,7 +121,6 @@ class TestArrays(SourceContract):
         return lambda: ArraySource(x, np.arange(1000) % 2, block_size=1000)
 
 
-@pytest.mark.skipif(not has("csv"), reason="no CSV source")
 class TestCsv(SourceContract):
     def make(self, folder):
         from penstock.blocks.csv import CsvSource
@@ -138,7 +130,6 @@ class TestCsv(SourceContract):
         return lambda: CsvSource(str(folder / "a.csv"), block_size=1000)
 
 
-@pytest.mark.skipif(not has("libsvm"), reason="no LibSVM source")
 class TestLibsvm(SourceContract):
     def table(self):
         at = np.arange(self.rows)
