@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.estimators import load as load
     from penstock.explain import explain as explain
     from penstock.loader import Loader as Loader
+    from penstock.loader.batches import batches as batches
 
 __version__ = "0.1.0"
 
@@ -36,6 +37,7 @@ _HOMES = {
     "LogisticRegression": "penstock.estimators",
     "PenstockError": "penstock.errors",
     "SoftmaxRegression": "penstock.estimators",
+    "batches": "penstock.loader.batches",
     "convert": "penstock.blocks",
     "explain": "penstock.explain",
     "load": "penstock.estimators",
@@ -50,6 +52,7 @@ __all__ = [
     "PenstockError",
     "SoftmaxRegression",
     "__version__",
+    "batches",
     "convert",
     "explain",
     "load",

@@ -2,7 +2,8 @@
 
 Kernels release the GIL, are compiled when first called and cached on disk; where no cache folder can be
 written, Numba would raise at import, so the cache is left off. ``fastmath=True`` is not used: it assumes
-that there are no NaNs, and we look for them. `prefetch_line` is the one instruction that Numba has no word for.
+that there are no NaNs, and we look for them. `prefetch_line` and `prefetch_address` are the one instruction that Numba
+has no word for.
 """
 
 from __future__ import annotations
@@ -60,11 +61,28 @@ def prefetch_line(typing_context: Any, array: Any, index: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-        place = builder.bitcast(builder.gep(data, [arguments[1]]), byte)
-        shape = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
-        ask = cgutils.get_or_insert_function(builder.module, shape, "llvm.prefetch.p0i8")
-        builder.call(ask, [place, word(1), word(3), word(1)])  # for writing, into the nearest cache, of data
+        _prefetch(builder, builder.bitcast(builder.gep(data, [arguments[1]]), _BYTE))
         return context.get_dummy_value()
 
     return types.void(array, types.int64), generate
+
+
+@intrinsic
+def prefetch_address(typing_context: Any, address: Any) -> Any:
+    """Ask for the cache line at an address, to be written soon; goes on without waiting for it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _prefetch(builder, builder.inttoptr(arguments[0], _BYTE))
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+_BYTE = ir.IntType(8).as_pointer()
+
+
+def _prefetch(builder: Any, place: Any) -> None:
+    word = ir.IntType(32)
+    shape = ir.FunctionType(ir.VoidType(), [_BYTE, word, word, word])
+    ask = cgutils.get_or_insert_function(builder.module, shape, "llvm.prefetch.p0i8")
+    builder.call(ask, [place, word(1), word(3), word(1)])  # for writing, into the nearest cache, of data

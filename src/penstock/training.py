@@ -26,7 +26,8 @@ from penstock.config import Config
 from penstock.errors import BudgetError, DataChangedError, ModelFileError, UsageError, some_of
 from penstock.events import Advanced, Epoch, Finished, Started, Stream, Warned
 from penstock.linear import LinearModel
-from penstock.loader.decode import NOTHING, Feed, Scaling
+from penstock.loader.feed import Feed
+from penstock.loader.forms import NOTHING, Scaling
 from penstock.loader.holdout import Part
 from penstock.loader.loader import Loader
 from penstock.loader.naming import Current
@@ -129,7 +130,7 @@ class Training:
             encoder = encoder.with_labels(encoder.labels.as_binary(self.config.model != "softmax"))
         return _Found(encoder, scaling, result.rows)
 
-    def _loaders(self, stack: ExitStack, found: _Found) -> tuple[Loader, Loader | None]:
+    def _loaders(self, stack: ExitStack, found: _Found) -> tuple[Loader[Batch], Loader[Batch] | None]:
         config, measured = self.config, None
         part = Part(config.validation, config.seed, held_out=False) if config.validation else None
         common: dict[str, Any] = {"seed": config.seed, "scaling": found.scaling, "scratch": self._scratch()}
@@ -153,7 +154,7 @@ class Training:
         )
         return loader, measured
 
-    def _require_both(self, found: _Found, memory: int, measured: Loader) -> None:
+    def _require_both(self, found: _Found, memory: int, measured: Loader[Batch]) -> None:
         """Raise where the memory is too little for learning and measuring together; say how much is enough."""
         with Loader(self.source, found.encoder, self.config.shuffle, memory=1, stretch=True) as smallest:
             least = smallest.plan.memory
@@ -168,7 +169,12 @@ class Training:
             )
 
     def _epoch(
-        self, loader: Loader, trainer: Trainer, window: Current, measured: Loader | None, progress: _Progress
+        self,
+        loader: Loader[Batch],
+        trainer: Trainer,
+        window: Current,
+        measured: Loader[Batch] | None,
+        progress: _Progress,
     ) -> None:
         number, before, prepared = progress.epoch, loader.bytes_read, loader.prepare_seconds
 

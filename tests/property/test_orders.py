@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.shuffle import ORDERS, Shape
-from penstock.shuffle.deal import group
+from penstock.shuffle.deal import group, runs
 from penstock.shuffle.permute import KeyedPermutation, slots, slots_reference, walk_reference
 from penstock.shuffle.quality import visit
 from penstock.testing.orders import check_mixer, check_repeatable, check_resume, check_union, check_windows, ranks
@@ -64,6 +64,32 @@ def test_groups_are_consecutive_and_within_the_limit(rows, limit, seed):
     assert all(held) or not rows.sum()
     # As few as filling one after another would make, or two more for the sake of equal ones.
     assert len(groups) <= max(1, -(-int(rows.sum()) // limit)) + 2 or any(a + b > limit for a, b in pairwise(held))
+
+
+@settings(max_examples=100, deadline=None)
+@given(rows=sizes, limit=st.integers(1, 100), multiple=st.integers(1, 6))
+def test_groups_come_in_multiples_where_blocks_are_small_enough(rows, limit, multiple):
+    rows = np.array(rows, np.int64)
+    groups = list(group(np.arange(len(rows)), rows, limit, multiple=multiple))
+    assert np.array_equal(np.concatenate([np.empty(0, np.int64), *groups]), np.arange(len(rows)))
+    assert all(int(rows[part].sum()) <= max(limit, int(rows[part].max())) for part in groups)
+    equal = list(group(np.arange(60), np.full(60, 3), max(3, limit), multiple=multiple))
+    counts = [3 * len(part) for part in equal]
+    assert max(counts) <= max(3, limit)
+    assert len(equal) % multiple == 0 or len(equal) == 60
+
+
+@settings(max_examples=100, deadline=None)
+@given(rows=sizes, limit=st.integers(1, 100), world=st.integers(1, 5))
+def test_runs_are_dealt_so_that_every_block_is_some_ranks_and_ranks_differ_by_little(rows, limit, world):
+    shape = Shape(np.array(rows, np.int64), held_rows=limit, world=world)
+    parts = [list(runs(replace(shape, rank=rank), limit)) for rank in range(world)]
+    dealt = [np.concatenate([np.empty(0, np.int64), *part]) for part in parts]
+    assert np.array_equal(np.sort(np.concatenate(dealt)), np.arange(len(rows)))
+    assert all(np.all(np.diff(part) > 0) for part in dealt)
+    alike = Shape(np.full(40 * world, 7), held_rows=limit, world=world)
+    counts = [sum(map(len, runs(replace(alike, rank=rank), limit))) for rank in range(world)]
+    assert min(counts) >= 0.8 * max(counts)
 
 
 @settings(max_examples=80, deadline=None)

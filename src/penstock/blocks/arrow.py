@@ -17,9 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.blocks.base import Int64s, PackedLayout, Source
+from penstock.blocks.fields import Fields
 from penstock.blocks.ipc import BatchHeader, Footer, leading_buffers, read_footer, read_header
 from penstock.blocks.ipc_rows import Piece, cut, read_rows
 from penstock.blocks.reading import require_block, require_columns, select, take_by_block
+from penstock.blocks.row_layout import RowLayout, StoredBlocks, row_layout
 from penstock.blocks.storage import (
     PathLike,
     ReadAt,
@@ -184,6 +186,23 @@ class ArrowSource(Source):
             weight_at=place(weight, 1),
             weight_type=types[1],
         )
+
+    def row_layout(self, fields: Fields) -> RowLayout | None:
+        """Return where single rows lie, or None where they need decoding; see `penstock.blocks.row_layout`."""
+        noted = [layout_of(footer.schema) for footer in self._footers]
+        stored = StoredBlocks(
+            self.name,
+            self._files,
+            self._footers,
+            noted,
+            self._first,
+            offsets=self._offsets,
+            metas=self._metas,
+            nbytes=self.block_bytes,
+            rows=self.block_rows,
+            pieces=self._pieces,
+        )
+        return row_layout(stored, fields)
 
     def check(self) -> None:
         """Raise `DataChangedError` if a file is not the one that was opened."""

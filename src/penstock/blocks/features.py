@@ -98,6 +98,10 @@ class Encoder:
         x: Floats | Csr = self._sparse(batch, first_row) if self.sparse else self._dense(batch, self.parts, first_row)
         return Batch(x, self._target(batch, first_row), self._weights(batch, first_row))
 
+    def decode(self, batch: pa.RecordBatch, *, first_row: int = 0) -> Batch:
+        """Return the rows of a block: `encode`, under the name that all makers of rows have."""
+        return self.encode(batch, first_row=first_row)
+
     def encode_into(
         self,
         batch: pa.RecordBatch,

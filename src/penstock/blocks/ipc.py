@@ -21,6 +21,7 @@ MAGIC = b"ARROW1"
 STREAM_MARK = b"\xff\xff\xff\xff"
 _BLOCK = np.dtype([("offset", "<i8"), ("meta", "<i4"), ("pad", "<i4"), ("body", "<i8")])
 _PAIR = np.dtype([("first", "<i8"), ("second", "<i8")])
+_MESSAGES = {1: "schema", 2: "dictionary", 3: "batch"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,17 @@ class Footer:
     meta: NDArray[np.int64]
     body: NDArray[np.int64]
     dictionaries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message of a stream: what it is, and where; ``meta`` bytes of header, then ``body`` bytes."""
+
+    kind: str
+    offset: int
+    meta: int
+    body: int
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +112,40 @@ def read_header(file: ReadAt, offset: int, meta: int) -> BatchHeader:
         )
     except (struct.error, ValueError, IndexError) as error:
         raise CorruptFileError(f"{file.name} is damaged: no record batch at byte {offset} ({error})") from error
+
+
+def read_message(file: ReadAt, offset: int) -> Message | None:
+    """Read the head of a stream's message, or None at the stream's end."""
+    if offset == file.size:
+        return None  # the mark of the end is often left out
+    head = file.read_at(offset, min(8, file.size - offset))
+    if head == STREAM_MARK + bytes(4):
+        return None
+    marked = head[:4] == STREAM_MARK
+    meta = int.from_bytes(head[4:] if marked else head[:4], "little") + (8 if marked else 4)
+    if len(head) < 8 or not marked or offset + meta > file.size:
+        raise CorruptFileError(f"{file.name} is a truncated or damaged Arrow stream: no whole message at byte {offset}")
+    data = file.read_at(offset + 8, meta - 8)
+    try:
+        message = _table(data, 0)
+        number, inner, length = (_field(data, message, place) for place in (1, 2, 3))
+        kind = _MESSAGES.get(data[number] if number else 0, "other")
+        rows = _field(data, _follow(data, inner), 0) if kind == "batch" else 0
+        found = Message(
+            kind,
+            offset,
+            meta,
+            struct.unpack_from("<q", data, length)[0] if length else 0,
+            struct.unpack_from("<q", data, rows)[0] if rows else 0,
+        )
+    except (struct.error, ValueError, IndexError) as error:
+        raise CorruptFileError(f"{file.name} is damaged: no message at byte {offset} ({error})") from error
+    if found.body < 0 or offset + meta + found.body > file.size:
+        raise CorruptFileError(
+            f"{file.name} is a truncated Arrow stream: the message at byte {offset} should end at byte {offset + meta + found.body},"
+            f" but the file ends at {file.size}; write or copy it again"
+        )
+    return found
 
 
 def leading_buffers(schema: pa.Schema) -> dict[str, tuple[int, int]] | None:

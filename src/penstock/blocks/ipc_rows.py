@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.blocks.ipc import BatchHeader, count_buffers, is_variable
 from penstock.blocks.storage import ReadAt
+from penstock.errors import CorruptFileError
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +34,9 @@ def read_rows(file: ReadAt, piece: Piece, schema: pa.Schema, columns: Sequence[s
     buffer = node = 0
     for column in schema:
         if column.name in columns:
-            walk = _Walk(file, piece, buffer, node)
+            walk = Walk(file, piece, buffer, node)
             found[column.name] = walk.build(column.type, piece.start, piece.stop)
-        buffers, nodes = count_buffers(column.type) or (0, 0)
+        buffers, nodes = count(column.type) or (0, 0)
         buffer, node = buffer + buffers, node + nodes
     fields = [schema.field(name) for name in columns]
     return pa.RecordBatch.from_arrays([found[name] for name in columns], schema=pa.schema(fields, schema.metadata))
@@ -48,8 +50,30 @@ def cut(header: BatchHeader, body: int, body_bytes: int, block_size: int) -> Ite
         yield Piece(header, body, start, min(start + step, header.rows))
 
 
+def count(kind: pa.DataType) -> tuple[int, int] | None:
+    """Return how many buffers and nodes a column has, structs, nulls and extension types included.
+
+    None where rows cannot be cut out: dictionaries, views, unions, maps.
+    """
+    if isinstance(kind, pa.BaseExtensionType):
+        return count(kind.storage_type)
+    if pa.types.is_null(kind):
+        return 0, 1
+    if pa.types.is_struct(kind):
+        inner = [count(child.type) for child in kind]
+        known = [counts for counts in inner if counts is not None]
+        if len(known) < len(inner):
+            return None
+        return 1 + sum(buffers for buffers, _ in known), 1 + sum(nodes for _, nodes in known)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        below = count(kind.value_type)
+        own = 1 if pa.types.is_fixed_size_list(kind) else 2
+        return None if below is None else (own + below[0], 1 + below[1])
+    return None if pa.types.is_dictionary(kind) else count_buffers(kind)
+
+
 @dataclass(slots=True)
-class _Walk:
+class Walk:
     """Goes through a column's buffers in the order in which the format lays them out."""
 
     file: ReadAt
@@ -60,20 +84,28 @@ class _Walk:
 
     def build(self, kind: pa.DataType, start: int, stop: int) -> pa.Array:
         """Return rows ``start`` to ``stop`` of the next column."""
+        if isinstance(kind, pa.BaseExtensionType):
+            return pa.ExtensionArray.from_storage(kind, self.build(kind.storage_type, start, stop))
+        if start == stop:
+            self._pass_over(kind)
+            return pa.array([], kind)
+        if pa.types.is_null(kind):
+            self.node += 1
+            return pa.nulls(stop - start)
         first = start - start % 8  # bits begin at whole bytes; the array's offset skips the rest
         nulls = int(self.piece.header.null_counts[self.node])
         self.node += 1
         validity = self._take(first // 8, -(-stop // 8)) if nulls else None
         self.buffer += not nulls  # without nulls the buffer is passed over
         shape = {"length": stop - start, "offset": start - first}
+        if pa.types.is_struct(kind):
+            children = [self.build(child.type, first, stop) for child in kind]
+            return pa.Array.from_buffers(kind, shape["length"], [validity], -1, shape["offset"], children)
         if pa.types.is_fixed_size_list(kind):
             child = self.build(kind.value_type, first * kind.list_size, stop * kind.list_size)
             return pa.Array.from_buffers(kind, shape["length"], [validity], -1, shape["offset"], [child])
-        if pa.types.is_list(kind) or pa.types.is_large_list(kind) or is_variable(kind):
-            large = any(
-                test(kind) for test in (pa.types.is_large_list, pa.types.is_large_string, pa.types.is_large_binary)
-            )
-            number = np.dtype(np.int64 if large else np.int32)
+        if _has_offsets(kind):
+            number = _offset_type(kind)
             places = np.frombuffer(self._take(first * number.itemsize, (stop + 1) * number.itemsize), number)
             low, high = int(places[0]), int(places[-1])
             offsets = pa.py_buffer((places - places[0]).tobytes())
@@ -85,7 +117,57 @@ class _Walk:
         values = self._take(first * kind.bit_width // 8, -(-stop * kind.bit_width // 8))
         return pa.Array.from_buffers(kind, shape["length"], [validity, values], -1, shape["offset"])
 
+    def measure(self, kind: pa.DataType, start: int, stop: int) -> int:
+        """Return the bytes of rows ``start`` to ``stop`` of the next column, from a few offsets of it."""
+        if isinstance(kind, pa.BaseExtensionType):
+            return self.measure(kind.storage_type, start, stop)
+        if start == stop or pa.types.is_null(kind):
+            self._pass_over(kind)
+            return 0
+        self.node += 1
+        self.buffer += 1
+        if pa.types.is_struct(kind):
+            return sum(self.measure(child.type, start, stop) for child in kind)
+        if pa.types.is_fixed_size_list(kind):
+            return self.measure(kind.value_type, start * kind.list_size, stop * kind.list_size)
+        if not _has_offsets(kind):
+            self.buffer += 1
+            return -(-(stop - start) * int(kind.bit_width) // 8)
+        number = _offset_type(kind)
+        low, high = (self._number(row, number) for row in (start, stop))
+        self.buffer += 1
+        own = (stop - start) * number.itemsize
+        if is_variable(kind):
+            self.buffer += 1
+            return own + high - low
+        return own + self.measure(kind.value_type, low, high)
+
+    def _number(self, at: int, kind: np.dtype[np.signedinteger[Any]]) -> int:
+        taken = int(np.frombuffer(self._take(at * kind.itemsize, (at + 1) * kind.itemsize), kind)[0])
+        self.buffer -= 1
+        return taken
+
+    def _pass_over(self, kind: pa.DataType) -> None:
+        buffers, nodes = count(kind) or (0, 0)
+        self.buffer, self.node = self.buffer + buffers, self.node + nodes
+
     def _take(self, start: int, stop: int) -> pa.Buffer:
-        at = self.piece.body + int(self.piece.header.buffer_at[self.buffer])
+        header = self.piece.header
+        if self.buffer >= len(header.buffer_at) or not 0 <= start <= stop <= header.buffer_bytes[self.buffer]:
+            raise CorruptFileError(
+                f"{self.file.name} is damaged: the record batch whose body begins at byte {self.piece.body} names values"
+                " outside its buffers; write or copy it again"
+            )
+        at = self.piece.body + int(header.buffer_at[self.buffer])
         self.buffer += 1
         return pa.py_buffer(self.file.read_at(at + start, stop - start)) if stop > start else self._empty
+
+
+def _has_offsets(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or is_variable(kind))
+
+
+def _offset_type(kind: pa.DataType) -> np.dtype[np.signedinteger[Any]]:
+    types = pa.types
+    large = types.is_large_list(kind) or types.is_large_string(kind) or types.is_large_binary(kind)
+    return np.dtype(np.int64 if large else np.int32)

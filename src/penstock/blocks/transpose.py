@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batch import Csr, Floats
+from penstock.copying import SKIP as SKIP
 from penstock.native import kernel
 
-SKIP = np.uint32(0xFFFFFFFF)
 _TILE = 32
 
 

@@ -26,7 +26,13 @@ from penstock.budget import show_bytes
 from penstock.errors import DataError, UsageError, WriteError
 
 # Numbers known only at the end are written over these, in the schema at both ends of the file.
-_FILLER = {"rows": 999999999999001, "blocks": 999999999999002, "width": 999999999999003}
+_FILLER = {
+    "rows": 999999999999001,
+    "blocks": 999999999999002,
+    "width": 999999999999003,
+    "nulls": 999999999999004,
+    "rows_per_block": 999999999999005,
+}
 
 
 class BlockWriter:
@@ -40,6 +46,9 @@ class BlockWriter:
         Its columns. Those marked not nullable are checked to have no nulls; dictionaries are written as values.
     rows_per_block : int
         Rows in every block but the last.
+    most_bytes : int, optional
+        A block that would hold more ends early. A file with such a block notes no constant number of rows, and is
+        opened by asking every block for its own.
     metadata : dict
         More to note about the layout: ``features``, ``label``, ``width``, ``sparse``, ``columns``.
 
@@ -60,6 +69,7 @@ class BlockWriter:
         schema: pa.Schema,
         *,
         rows_per_block: int,
+        most_bytes: int | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
         if rows_per_block < 1:
@@ -67,12 +77,16 @@ class BlockWriter:
         self.path = os.fspath(path)
         self.rows = 0
         self.blocks = 0
+        self.nulls = 0
         self.width: int | None = (metadata or {}).get("width")
         self._size = rows_per_block
         self._pending: list[pa.RecordBatch] = []
         self._held = 0
+        self._most = most_bytes
+        self._held_bytes = 0
+        self._uneven = False
         self._plain = pa.schema([_without_dictionary(field) for field in schema])
-        noted = {"version": 1, "rows_per_block": rows_per_block, **(metadata or {}), **_FILLER}
+        noted = {"version": 1, **(metadata or {}), **_FILLER}
         others = {k: v for k, v in (schema.metadata or {}).items() if k not in (METADATA_KEY, b"pandas")}
         self.schema = self._plain.with_metadata({**others, METADATA_KEY: json.dumps(noted).encode()})
         self._temporary = ""
@@ -101,6 +115,13 @@ class BlockWriter:
         at = 0
         while at < batch.num_rows:
             piece = batch.slice(at, self._size - self._held)
+            if self._most is not None:
+                piece = self._fitting(piece)
+                if not piece.num_rows:
+                    self._uneven = True
+                    self._flush()
+                    continue
+                self._held_bytes += piece.nbytes
             self._pending.append(piece)
             self._held += piece.num_rows
             at += piece.num_rows
@@ -151,9 +172,16 @@ class BlockWriter:
         else:
             self.discard()
 
+    def _fitting(self, piece: pa.RecordBatch) -> pa.RecordBatch:
+        """Return as much of a piece as the block may still hold: nothing if it is full, a row at least if empty."""
+        least = 0 if self._held else 1
+        while piece.num_rows > least and self._held_bytes + piece.nbytes > (self._most or 0):
+            piece = piece.slice(0, max(piece.num_rows // 2, least))
+        return piece
+
     def _flush(self) -> None:
         whole = self._pending[0] if len(self._pending) == 1 else pa.concat_batches(self._pending)
-        self._pending, self._held = [], 0
+        self._pending, self._held, self._held_bytes = [], 0, 0
         try:
             self._writer.write_batch(whole)
         except OSError as error:
@@ -161,6 +189,7 @@ class BlockWriter:
             self.discard()
             raise failure from error
         self.rows += whole.num_rows
+        self.nulls += sum(_nulls(column) for column in whole.columns)
         self.blocks += 1
 
     def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -176,7 +205,13 @@ class BlockWriter:
 
     def _fill_in(self) -> None:
         """Write the totals over their fillers, in the schema at the head and in the footer, and sync to disk."""
-        totals = {"rows": self.rows, "blocks": self.blocks, "width": self.width or 0}
+        totals = {
+            "rows": self.rows,
+            "blocks": self.blocks,
+            "width": self.width or 0,
+            "nulls": self.nulls,
+            "rows_per_block": 0 if self._uneven else self._size,
+        }
         with open(self._temporary, "r+b") as file:
             size = os.fstat(file.fileno()).st_size
             head = _number_at(file, 12) + 16  # magic, marker and length, then the schema
@@ -207,6 +242,15 @@ class BlockWriter:
 
 def _without_dictionary(field: pa.Field) -> pa.Field:
     return field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
+
+
+def _nulls(array: pa.Array) -> int:
+    """Count a column's nulls, those inside its lists too."""
+    kind = array.type
+    count = int(array.null_count)
+    if pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        count += _nulls(array.flatten())
+    return count
 
 
 def _number_at(file: BinaryIO, offset: int) -> int:

@@ -122,7 +122,7 @@ def _explain(
         storage = measure_storage(_files(source, data), seed=seed)
     curve = storage if isinstance(storage, Curve) else None
     known = clustering if isinstance(clustering, Clustering) else None
-    plans = advice.plans_for(source, sample.feed.encoder, memory)
+    plans = advice.plans_for(source, sample.encoder, memory)
     given = plans["corgipile"]
     units = 0 if source.units is None else len(np.unique(source.units))
     units = units if units < len(source.block_rows) else 0
@@ -132,7 +132,7 @@ def _explain(
     predictions = predict(setting, speeds)
     chosen = advice.recommend(
         source,
-        sample.feed.encoder,
+        sample.encoder,
         data=_name(data, source),
         columns=columns,
         model=sample.model,
@@ -152,9 +152,9 @@ def _explain(
         clustering=known,
         block_bytes=chosen.block_bytes,
     )
-    small = advice.too_small(source, sample.feed.encoder, memory)
+    small = advice.too_small(source, sample.encoder, memory)
     warnings += advice.memory_warnings(given, small, chosen, setting, known)
-    opened = advice.plan_for(source, sample.feed.encoder, "corgipile", chosen.memory).units
+    opened = advice.plan_for(source, sample.encoder, "corgipile", chosen.memory).units
     return Explanation(
         data=_name(data, source),
         label=columns.label or default_label(source),
@@ -177,7 +177,7 @@ def _explain(
 
 
 def _shape(source: BlockSource, sample: Sample, given: Plan, units: int) -> Shape:
-    encoder, blocks = sample.feed.encoder, len(source.block_rows)
+    encoder, blocks = sample.encoder, len(source.block_rows)
     return Shape(
         rows=sample.rows_in_all,
         exact_rows=sample.counted,

@@ -105,7 +105,7 @@ class Clustering:
 def measure_clustering(sample: Sample, *, seed: int = 0) -> Clustering | str:
     """Estimate h_D from a sample, or say why it cannot be."""
     source = sample.feed.source
-    if sample.feed.encoder.label is None:
+    if sample.encoder.label is None:
         return "no label is known: name it with --label COLUMN"
     if sample.rows < 4:
         return f"{sample.rows} rows are too few"

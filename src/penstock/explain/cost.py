@@ -96,7 +96,7 @@ def _predict(name: str, setting: Setting, speeds: Speeds) -> Prediction:
     plan, rows = setting.plans[name], setting.rows
     if ORDERS[name].copy != "never":
         return _copying(name, setting, speeds)
-    if name == "global":
+    if name == "global" and not plan.resident:
         return _global(setting, speeds)
     stored = speeds.stored
     work = stored.shuffled if name == "corgipile" else stored.plain
@@ -141,7 +141,7 @@ def _copying(name: str, setting: Setting, speeds: Speeds) -> Prediction:
 
 
 def _global(setting: Setting, speeds: Speeds) -> Prediction:
-    """Every window of single rows reads each block that it touches: of narrow rows, all of them."""
+    """The data are passed over again and again, and each pass picks up the rows that are due before the next."""
     rows, plan, layout = setting.rows, setting.plans["global"], speeds.stored
     notes = []
     if setting.units or not layout.waits:
@@ -149,18 +149,18 @@ def _global(setting: Setting, speeds: Speeds) -> Prediction:
         notes.append("after converting")
     if setting.row_bytes < SINGLE_ROW_BYTES:
         notes.append("worth it only for rows of about 4 KB and up")
-    windows = -(-rows // max(1, plan.held_rows))
     blocks = max(1.0, layout.stored_bytes * rows / max(layout.block_bytes, 1.0))
-    touched = windows * (1 - np.exp(-plan.held_rows / blocks))
-    read = touched * read_seconds(setting, layout, random=True)
-    # A block's other rows are fetched, but not put anywhere.
+    hit = 1 - float(np.exp(-plan.held_rows / blocks))  # of the blocks, those that a pass picks anything up from
+    passes = hit * (1 + rows / max(1, plan.held_rows))
+    read = passes * read_seconds(setting, layout, random=hit < 0.5)
+    # Of a block's other rows nothing is kept but what fetching them took; those kept are moved once more.
     nbytes = layout.stored_bytes * rows
     fetch = nbytes / setting.curve.cached if setting.curve is not None else 0.5 * layout.plain.wall * rows
-    beyond = max(0.0, touched - 1) * fetch
-    fill = Work(layout.shuffled.wall * rows + beyond, layout.shuffled.cpu * rows + beyond)
-    run = _runner(fill, speeds.sgd * rows, windows=windows)
-    cached = setting.cached(layout.stored_bytes * rows)
-    return Prediction("global", run(0.0 if cached else read), run(read), note="; ".join(notes))
+    beyond = max(0.0, passes - 1) * fetch
+    moved, put = speeds.resident.times(rows), layout.shuffled.times(rows)
+    fill = Work(put.wall + moved.wall + beyond, put.cpu + moved.cpu + beyond)
+    run = _runner(fill, speeds.sgd * rows, windows=max(1, round(passes)))
+    return Prediction("global", run(0.0 if setting.cached(nbytes) else read), run(read), note="; ".join(notes))
 
 
 def _runner(fill: Work, learn: float, *, windows: int) -> Callable[[float], float]:

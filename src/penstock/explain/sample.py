@@ -23,7 +23,9 @@ from penstock.blocks.labels import LabelMap, refuse_missing
 from penstock.blocks.parts import classify
 from penstock.budget import show_share
 from penstock.errors import FeatureError
-from penstock.loader.decode import Feed, Scaling, row_number
+from penstock.loader.decode import row_number
+from penstock.loader.feed import Feed
+from penstock.loader.forms import FeatureForm, Scaling
 from penstock.training import Columns, default_label
 
 MOST_BLOCKS, MOST_ROWS, MOST_BYTES = 256, 64, 96_000_000
@@ -62,7 +64,7 @@ class Sample:
         Scores a row has under that model.
     """
 
-    feed: Feed
+    feed: Feed[Batch]
     blocks: Int64s
     timed: Int64s
     parts: tuple[Batch, ...]
@@ -75,6 +77,13 @@ class Sample:
     outputs: int
 
     @property
+    def encoder(self) -> Encoder:
+        """What makes features of the columns."""
+        form = self.feed.form
+        assert isinstance(form, FeatureForm)
+        return form.encoder
+
+    @property
     def rows(self) -> int:
         """Rows kept."""
         return sum(len(p) for p in self.parts)
@@ -82,7 +91,7 @@ class Sample:
     @property
     def width(self) -> int:
         """Features; where sparse data do not say, the highest seen."""
-        return self.feed.encoder.width or max((p.width for p in self.parts), default=0)
+        return self.encoder.width or max((p.width for p in self.parts), default=0)
 
 
 def usable_columns(source: BlockSource, columns: Columns, warnings: list[str]) -> Columns:

@@ -28,7 +28,9 @@ from penstock.blocks.memory import to_arrow
 from penstock.blocks.open import open as open_source
 from penstock.config import LOSSES
 from penstock.explain.sample import Sample
-from penstock.loader.decode import Feed, ResidentDecoder, Scaling, divided
+from penstock.loader.decode import ResidentDecoder, divided
+from penstock.loader.feed import Feed
+from penstock.loader.forms import Scaling
 from penstock.loader.loader import Loader
 from penstock.loader.mixing import Mixing
 from penstock.loader.plan import default_threads
@@ -134,7 +136,7 @@ def measure_speeds(sample: Sample, *, seed: int = 0) -> Speeds:
         stored, batch = _divided_layout(feed, decode / rows), Batch.concat(parts)
     else:
         stored, batch = _layout(feed, blocks, seed)
-    memory = replace(feed, decoder=ResidentDecoder(parts, Scaling.none()), block_rows=counts, exact=True, units=None)
+    memory = replace(feed, decoder=ResidentDecoder(parts, feed.form), block_rows=counts, exact=True, units=None)
     resident = _fill(memory, np.arange(len(parts)), seed, shuffled=True)[0]
     batch = _teachable(batch, sample)
     del parts, memory
@@ -156,7 +158,7 @@ def measure_speeds(sample: Sample, *, seed: int = 0) -> Speeds:
     )
 
 
-def _layout(feed: Feed, blocks: Int64s, seed: int) -> tuple[Layout, Batch]:
+def _layout(feed: Feed[Batch], blocks: Int64s, seed: int) -> tuple[Layout, Batch]:
     plain, touch, _ = _fill(feed, blocks, seed, shuffled=False)
     shuffled, _, batch = _fill(feed, blocks, seed, shuffled=True)
     source = feed.source
@@ -173,7 +175,7 @@ def _layout(feed: Feed, blocks: Int64s, seed: int) -> tuple[Layout, Batch]:
     return layout, batch
 
 
-def _divided_layout(feed: Feed, decode: float) -> Layout:
+def _divided_layout(feed: Feed[Batch], decode: float) -> Layout:
     """Judge by decoding alone where blocks are parts of row groups: each thread goes through one from its start."""
     source, rows = feed.source, max(1, int(feed.block_rows.sum()))
     threads = default_threads(decoding=True)
@@ -182,7 +184,7 @@ def _divided_layout(feed: Feed, decode: float) -> Layout:
     return Layout(work, work, 0.0, stored / rows, float(source.block_bytes.mean()), threads, waits=False)
 
 
-def _fill(feed: Feed, blocks: Int64s, seed: int, *, shuffled: bool) -> tuple[Work, float, Batch]:
+def _fill(feed: Feed[Batch], blocks: Int64s, seed: int, *, shuffled: bool) -> tuple[Work, float, Batch]:
     """Time the making of a window, and how much longer it takes in fresh memory; return its rows as a copy."""
     rows = int(feed.block_rows[blocks].sum())
     key = seeds.key(seed, "explain", "window") if shuffled else None
@@ -235,11 +237,11 @@ def _mixing(batch: Batch, seed: int) -> tuple[float, float]:
     held = max(1, len(batch) // 2)
     carried = batch.slice(0, held // 2)
 
-    def run(kind: str, windows: Sequence[LoadedWindow]) -> float:
+    def run(kind: str, windows: Sequence[LoadedWindow[Batch]]) -> float:
         mixer = SlidingBuffer(held, seed) if kind == "slide" else Reservoir(held // 2, len(carried), seed)
         before = None if kind == "slide" else carried.take(np.arange(len(carried)))
         began = time.perf_counter()
-        for _ in Mixing(mixer, before).run(iter(windows), len(windows)):
+        for _ in Mixing(mixer, before, Batch.concat).run(iter(windows), len(windows)):
             pass
         return (time.perf_counter() - began) / max(1, sum(len(w.batch) for w in windows))
 

@@ -16,22 +16,20 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count as numbers
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 import pyarrow as pa
 
 from penstock import seeds
-from penstock.batch import Batch
 from penstock.blocks.base import BlockSource
-from penstock.blocks.features import Encoder, choose
-from penstock.blocks.memory import to_arrow
 from penstock.blocks.open import open as open_source
 from penstock.blocks.write import BlockWriter
 from penstock.errors import DataError, PenstockError, WriteError
+from penstock.loader.forms import Form, R
 
 _PREFIX = ".penstock-copy-"
 _BLOCK_SIZE = 256 * 1024
@@ -40,25 +38,27 @@ _BUCKETS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(Generic[R]):
     """A shuffled copy on disk, removed when closed."""
 
     source: BlockSource
-    encoder: Encoder
+    form: Form[R]
     folder: Path
     seconds: float
     disk_bytes: int
     """The most that lay on disk at once: a bucket is removed before its rows are written to the copy."""
+    process: int = field(default_factory=os.getpid)
 
     def close(self) -> None:
-        """Remove the copy."""
+        """Remove the copy; a forked process leaves it to the one that wrote it."""
         self.source.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.process == os.getpid():
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def shuffled_copy(
-    stored: Callable[[], AbstractContextManager[Iterable[Batch]]],
-    encoder: Encoder,
+    stored: Callable[[], AbstractContextManager[Iterable[R]]],
+    form: Form[R],
     *,
     row_bytes: float,
     data_bytes: int,
@@ -66,7 +66,7 @@ def shuffled_copy(
     seed: int,
     epoch: int,
     folder: str | os.PathLike[str] | None,
-) -> Copy:
+) -> Copy[R]:
     """Write a shuffled copy of all the rows.
 
     Parameters
@@ -74,8 +74,8 @@ def shuffled_copy(
     stored : callable
         Opens the rows in stored order, targets already in place of labels; closed after the first pass, so that
         what reading holds is given back before the second.
-    encoder : Encoder
-        Of the source that is copied.
+    form : Form
+        Of the rows that are copied.
     row_bytes, data_bytes, memory : int
         Decoded size of a row and of them all, and what may be held at a time.
     seed, epoch : int
@@ -86,15 +86,14 @@ def shuffled_copy(
     began = time.perf_counter()
     place = _scratch(folder)
     try:
-        buckets = _Buckets(place, memory, encoder, seeds.generator(seed, "copy", epoch), row_bytes)
+        buckets = _Buckets(place, memory, form, seeds.generator(seed, "copy", epoch), row_bytes)
         with stored() as batches:
             dealt = buckets.deal(batches, data_bytes)
         _give_back()
         disk = sum(p.stat().st_size for p in dealt)
         if not dealt:
             raise DataError("there are no rows to shuffle a copy of")
-        # Blocks no larger than a small part of the memory, or of the data, however small those are.
-        size = max(1, int(min(_BLOCK_SIZE, memory / 16, data_bytes / 64) / max(row_bytes, 1)))
+        size = rows_per_block(row_bytes=row_bytes, data_bytes=data_bytes, memory=memory)
         path = place / "copy.arrow"
         with BlockWriter(path, buckets.schema, rows_per_block=size) as writer:
             for bucket in dealt:
@@ -112,24 +111,29 @@ def shuffled_copy(
             ) from error
         raise
     disk = max(disk, path.stat().st_size)
-    return Copy(source, copy_encoder(source.schema, encoder), place, time.perf_counter() - began, disk)
+    return Copy(source, form.of_copy(source.schema), place, time.perf_counter() - began, disk)
 
 
-class _Buckets:
+def rows_per_block(*, row_bytes: float, data_bytes: int, memory: int) -> int:
+    """Return the rows of a copy's blocks: no more than a small part of the memory, or of the data, however small."""
+    return max(1, int(min(_BLOCK_SIZE, memory / 16, data_bytes / 64) / max(row_bytes, 1)))
+
+
+class _Buckets(Generic[R]):
     """Rows dealt to files at random."""
 
-    def __init__(self, place: Path, memory: int, encoder: Encoder, rng: np.random.Generator, row_bytes: float) -> None:
+    def __init__(self, place: Path, memory: int, form: Form[R], rng: np.random.Generator, row_bytes: float) -> None:
         self.schema: pa.Schema = pa.schema([])
         self._place = place
         # A third of the memory for the bucket as it lies on disk, its rows, and their shuffled copy.
         self._most = max(memory // 3, 1)
-        self._encoder = encoder
+        self._form = form
         self._rng = rng
         self._names = numbers()
         self._row_bytes = row_bytes
         self._rows: dict[Path, int] = {}
 
-    def deal(self, batches: Iterable[Batch], nbytes: int) -> list[Path]:
+    def deal(self, batches: Iterable[R], nbytes: int) -> list[Path]:
         """Write each row to a bucket chosen at random; return the buckets, or none where there are no rows."""
         count = max(1, min(_BUCKETS, -(-nbytes // self._most)))
         paths = [self._place / f"bucket-{next(self._names)}.arrows" for _ in range(count)]
@@ -137,14 +141,14 @@ class _Buckets:
             writers: list[Any] = []
             for batch in batches:
                 if not writers:
-                    plain = to_arrow(batch.slice(0, 0)).schema
+                    plain = self._form.to_arrow(batch.slice(0, 0)).schema
                     self.schema = pa.schema([field.with_nullable(False) for field in plain])
                     sinks = [stack.enter_context(pa.OSFile(os.fspath(p), "wb")) for p in paths]
                     writers = [stack.enter_context(pa.ipc.new_stream(sink, plain)) for sink in sinks]
                 owner = self._rng.integers(0, count, len(batch), np.uint16)
                 by_owner = np.argsort(owner, kind="stable")
                 ends = np.cumsum(np.bincount(owner, minlength=count)).tolist()
-                sorted_rows = to_arrow(batch.take(by_owner))
+                sorted_rows = self._form.to_arrow(batch.take(by_owner))
                 for path, writer, start, end in zip(paths, writers, [0, *ends], ends):
                     if end > start:
                         writer.write_batch(sorted_rows.slice(start, end - start))
@@ -170,22 +174,15 @@ class _Buckets:
             del parts
             picks = self._rng.permutation(len(whole))
             for start in range(0, len(picks), rows):
-                yield to_arrow(whole.take(picks[start : start + rows]))
+                yield self._form.to_arrow(whole.take(picks[start : start + rows]))
 
     @contextlib.contextmanager
     def _opened(self, bucket: Path) -> Iterator[Any]:
         with pa.OSFile(os.fspath(bucket), "rb") as file, pa.ipc.open_stream(file) as reader:
             yield reader
 
-    def _encode(self, rows: pa.RecordBatch) -> Batch:
-        return copy_encoder(rows.schema, self._encoder).encode(rows)
-
-
-def copy_encoder(schema: pa.Schema, encoder: Encoder) -> Encoder:
-    """Return the encoder that reads a copy: labels in it are targets already."""
-    label, weight = (name if name in schema.names else None for name in ("label", "weight"))
-    chosen = choose(schema, label=label, weight=weight, place="the shuffled copy")
-    return chosen.with_width(encoder.width) if encoder.sparse and encoder.width is not None else chosen
+    def _encode(self, rows: pa.RecordBatch) -> R:
+        return self._form.of_copy(rows.schema).decode(rows)
 
 
 def _give_back() -> None:

@@ -1,68 +1,34 @@
-"""From blocks to rows in slots: three ways, one interface.
+"""From blocks to rows in slots, for linear models: three ways, one interface.
 
-`PackedDecoder` reads fixed-width rows straight from the file, `BlockDecoder` asks the source for Arrow and
-the encoder for rows, `ResidentDecoder` has all rows in memory already. The loader does not know which it has.
+`PackedDecoder` reads fixed-width rows straight from the file, `BlockDecoder` asks the source for Arrow and the
+form for rows, `ResidentDecoder` has all rows in memory already. The loader does not know which it has.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Generic, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.batch import Batch, Csr, Floats
+from penstock.batch import Batch
 from penstock.blocks.base import BlockSource, Int64s, PackedLayout
 from penstock.blocks.features import Encoder
-from penstock.blocks.transpose import scatter_rows, scatter_values
+from penstock.copying import SKIP
 from penstock.errors import CorruptFileError, DataError, LabelError
 from penstock.loader import fill
 from penstock.loader.direct import PAGE, aligned, open_direct, room
-from penstock.parallel import in_order
+from penstock.loader.forms import NOTHING, Form, R, R_co, Scaling, Slots, SlotsOf
 
-NOTHING = np.empty(0, np.float32)
-
-
-@dataclass(frozen=True, slots=True)
-class Scaling:
-    """Feature standardisation, applied to rows on their way into a window."""
-
-    shift: Floats
-    scale: Floats
-
-    @classmethod
-    def none(cls) -> Scaling:
-        """Return the scaling that changes nothing."""
-        return cls(NOTHING, NOTHING)
+# Blocks that are read together when single rows are wanted of them.
+_BLOCKS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Slots:
-    """Arrays that a dense window's rows are put into; those not wanted are empty."""
-
-    x: Floats
-    y: Floats
-    w: Floats
-
-    @classmethod
-    def empty(cls, rows: int, encoder: Encoder) -> Slots:
-        """Allocate room for so many rows."""
-        return cls(
-            np.empty((rows, encoder.width or 0), np.float32),
-            np.empty(rows if encoder.label else 0, np.float32),
-            np.empty(rows if encoder.weight else 0, np.float32),
-        )
-
-    def batch(self, rows: int) -> Batch:
-        """Return the first so many rows as a batch of views."""
-        y = self.y[:rows] if len(self.y) else None
-        return Batch(self.x[:rows], y, self.w[:rows] if len(self.w) else None)
-
-
-class Decoder(Protocol):
+class Decoder(Protocol[R_co]):
     """Turns stored blocks into rows."""
 
     thread_bytes: int
@@ -72,12 +38,23 @@ class Decoder(Protocol):
     cached: bool
     """Whether the page cache may serve the reads."""
 
-    def decode(self, block: int) -> Batch:
+    single: bool
+    """Whether single rows are read by just their bytes, and not with the whole block they lie in."""
+
+    def decode(self, block: int) -> R_co:
         """Return one block's rows in stored order, not scaled."""
         ...
 
-    def fill(self, blocks: Int64s, starts: Int64s, slots: NDArray[np.uint32], into: Slots) -> None:
-        """Put the rows of dense blocks into slots: row ``i`` of block ``k`` goes to ``slots[starts[k] + i]``."""
+    def fill(self, blocks: Int64s, starts: Int64s, slots: NDArray[np.uint32], into: Any) -> None:
+        """Put rows of fixed width into slots: row ``i`` of block ``k`` goes to ``slots[starts[k] + i]``."""
+        ...
+
+    def pick(self, owner: Int64s, local: Int64s) -> R_co:
+        """Return single rows, not scaled; their blocks and places in these come in ascending order."""
+        ...
+
+    def pick_into(self, owner: Int64s, local: Int64s, slots: NDArray[np.uint32], into: Any) -> None:
+        """Put single rows of fixed width into slots."""
         ...
 
     def close(self) -> None:
@@ -90,6 +67,7 @@ class BlockDecoder:
 
     waits = False
     cached = False
+    single = False
 
     def __init__(self, source: BlockSource, encoder: Encoder, scaling: Scaling) -> None:
         self._source = source
@@ -121,6 +99,15 @@ class BlockDecoder:
             if len(self._scaling.scale):
                 fill.standardize_rows(into.x, place, self._scaling.shift, self._scaling.scale)
 
+    def pick(self, owner: Int64s, local: Int64s) -> Batch:
+        return Batch.concat([self.decode(block).take(local[here]) for block, here in runs(owner)])
+
+    def pick_into(self, owner: Int64s, local: Int64s, slots: NDArray[np.uint32], into: Slots) -> None:
+        for block, here in runs(owner):
+            place = np.full(int(self._source.block_rows[block]), SKIP, np.uint32)
+            place[local[here]] = slots[here]
+            self.fill(np.array([block]), np.zeros(1, np.int64), place, into)
+
     def close(self) -> None:
         pass
 
@@ -129,6 +116,7 @@ class PackedDecoder:
     """Reads rows that lie in the file as they are needed in memory."""
 
     waits = True
+    single = False
 
     def __init__(self, source: BlockSource, encoder: Encoder, scaling: Scaling, layout: PackedLayout) -> None:
         self._source = source
@@ -153,6 +141,25 @@ class PackedDecoder:
 
     def fill(self, blocks: Int64s, starts: Int64s, slots: NDArray[np.uint32], into: Slots) -> None:
         self._fill(blocks, starts, slots, into, self._scaling)
+
+    def pick(self, owner: Int64s, local: Int64s) -> Batch:
+        into = Slots.empty(len(owner), self._encoder)
+        self._pick(owner, local, np.arange(len(owner), dtype=np.uint32), into, Scaling.none())
+        return into.batch(len(owner))
+
+    def pick_into(self, owner: Int64s, local: Int64s, slots: NDArray[np.uint32], into: Slots) -> None:
+        self._pick(owner, local, slots, into, self._scaling)
+
+    def _pick(self, owner: Int64s, local: Int64s, to: NDArray[np.uint32], into: Slots, scaling: Scaling) -> None:
+        found = list(runs(owner))
+        for at in range(0, len(found), _BLOCKS):
+            some = found[at : at + _BLOCKS]
+            blocks = np.array([block for block, _ in some], np.int64)
+            starts = np.cumsum(self._layout.rows[blocks]) - self._layout.rows[blocks]
+            slots = np.full(int(self._layout.rows[blocks].sum()), SKIP, np.uint32)
+            for start, (_, here) in zip(starts, some, strict=True):
+                slots[start + local[here]] = to[here]
+            self._fill(blocks, starts, slots, into, scaling)
 
     def _fill(self, blocks: Int64s, starts: Int64s, slots: NDArray[np.uint32], into: Slots, scaling: Scaling) -> None:
         layout = self._layout
@@ -211,91 +218,42 @@ class PackedDecoder:
         return LabelError(f"{where}: label {column!r} is {value}, which cannot be learned from{known}")
 
 
-class ResidentDecoder:
+class ResidentDecoder(Generic[R]):
     """Serves rows that were decoded once and fit in the memory given."""
 
     thread_bytes = 0
     waits = False
     cached = False
+    single = True
 
-    def __init__(self, parts: list[Batch], scaling: Scaling) -> None:
+    def __init__(self, parts: list[R], form: Form[R]) -> None:
         self._parts = parts
-        self._scaling = scaling
+        self._form = form
 
-    def decode(self, block: int) -> Batch:
+    def decode(self, block: int) -> R:
         return self._parts[block]
 
-    def fill(self, blocks: Int64s, starts: Int64s, slots: NDArray[np.uint32], into: Slots) -> None:
+    def fill(self, blocks: Int64s, starts: Int64s, slots: NDArray[np.uint32], into: SlotsOf[R]) -> None:
         for block, start in zip(blocks.tolist(), starts.tolist(), strict=True):
             part = self._parts[block]
-            place = slots[start : start + len(part)]
-            assert not isinstance(part.x, Csr)  # sparse windows are assembled, not filled
-            scatter_rows(part.x, place, into.x)
-            if len(self._scaling.scale):
-                fill.standardize_rows(into.x, place, self._scaling.shift, self._scaling.scale)
-            if part.y is not None:
-                scatter_values(part.y, place, into.y)
-            if part.weight is not None:
-                scatter_values(part.weight, place, into.w)
+            self._form.put(part, slots[start : start + len(part)], into)
+
+    def pick(self, owner: Int64s, local: Int64s) -> R:
+        return self._form.concat([self._parts[block].take(local[here]) for block, here in runs(owner)])
+
+    def pick_into(self, owner: Int64s, local: Int64s, slots: NDArray[np.uint32], into: SlotsOf[R]) -> None:
+        for block, here in runs(owner):
+            self._form.put(self._parts[block].take(local[here]), slots[here], into)
 
     def close(self) -> None:
         self._parts = []
 
 
-@dataclass(frozen=True, slots=True)
-class Feed:
-    """A source with all that is needed to make windows of it."""
-
-    source: BlockSource
-    encoder: Encoder
-    decoder: Decoder
-    scaling: Scaling
-    block_rows: Int64s
-    exact: bool
-    units: Int64s | None
-
-    @classmethod
-    def of(cls, source: BlockSource, encoder: Encoder, scaling: Scaling) -> Feed:
-        """Choose the fastest way of turning this source's blocks into rows."""
-        decoder: Decoder = BlockDecoder(source, encoder, scaling)
-        # The packed loop compares labels as doubles, which tell integers apart up to 2**53.
-        numeric = encoder.labels is None or (
-            encoder.labels.numeric and all(abs(c) <= 2**53 for c in encoder.labels.classes)
-        )
-        # Asked for by name: isinstance of a protocol would touch every property, and hash the data for a fingerprint.
-        packed = getattr(source, "packed", None)
-        if packed is not None and encoder.packed_column and numeric:
-            layout = packed(encoder.packed_column, encoder.label, encoder.weight)
-            if layout is not None:
-                decoder = PackedDecoder(source, encoder, scaling, layout)
-        return cls(source, encoder, decoder, scaling, source.block_rows, source.exact_rows, source.units)
-
-    @property
-    def filled(self) -> bool:
-        """Whether rows can go straight to their slots: dense ones whose number is known beforehand."""
-        return self.exact and not self.encoder.sparse
-
-    def size(self) -> tuple[float, int]:
-        """Return the decoded bytes of a row, its slot included, and how many rows there are.
-
-        Where rows vary or were not counted, a few blocks are decoded to tell.
-        """
-        rows = int(self.block_rows.sum())
-        if self.filled or not rows:
-            return self.encoder.row_bytes + 4.0, rows
-        blocks = np.unique(np.linspace(0, len(self.block_rows) - 1, 3).astype(int))
-        parts = [part for part in (self.decoder.decode(int(b)) for b in blocks) if len(part)]
-        if not parts:
-            return self.encoder.row_bytes + 4.0, rows
-        if not self.exact:
-            rows = int(rows * sum(len(p) for p in parts) / max(1, int(self.block_rows[blocks].sum())))
-        return max(p.nbytes / len(p) for p in parts) + 4, rows
-
-    def resident(self) -> Feed:
-        """Decode every block and serve the rows from memory from now on."""
-        parts = list(in_order(self.decoder.decode, range(len(self.block_rows)), threads=self.source.threads))
-        counts = np.array([len(p) for p in parts], np.int64)
-        return replace(self, decoder=ResidentDecoder(parts, self.scaling), block_rows=counts, exact=True, units=None)
+def runs(owner: Int64s) -> Iterator[tuple[int, slice]]:
+    """Yield each block of ascending ones, and where it stands among them."""
+    edges = np.flatnonzero(np.diff(owner, prepend=-1, append=-1)).tolist()
+    for start, stop in pairwise(edges):
+        yield int(owner[start]), slice(start, stop)
 
 
 def first_row(source: BlockSource, block: int) -> int:

@@ -52,3 +52,32 @@ def aligned(nbytes: int) -> NDArray[np.uint8]:
     raw = np.empty(size + PAGE, np.uint8)
     shift = -raw.ctypes.data % PAGE
     return raw[shift : shift + size]
+
+
+class DirectFiles:
+    """Second descriptors of files, for direct reads, by the first; empty where the page cache can hold the data."""
+
+    def __init__(self, fds: NDArray[np.int64], *, nbytes: int) -> None:
+        self._opened: dict[int, int] = {}
+        for fd in np.unique(fds).tolist():
+            direct = open_direct(fd, nbytes=nbytes)
+            if direct is not None:
+                self._opened[fd] = direct
+
+    def get(self, fd: int) -> int | None:
+        """Return the descriptor for direct reads of a file, if there is one."""
+        return self._opened.get(fd)
+
+    def instead_of(self, fds: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return descriptors with those opened for direct reads in their place."""
+        names, place = np.unique(fds, return_inverse=True)
+        return np.array([self._opened.get(fd, fd) for fd in names.tolist()], np.int64)[place]
+
+    def __len__(self) -> int:
+        return len(self._opened)
+
+    def close(self) -> None:
+        """Close them all."""
+        for fd in self._opened.values():
+            os.close(fd)
+        self._opened.clear()

@@ -211,3 +211,26 @@ def assemble_csr_reference(parts: list[Csr], slots: list[NDArray[np.uint32]]) ->
     place = np.concatenate(slots)
     kept = np.flatnonzero(place != SKIP)
     return Csr.concat(parts).take(kept[np.argsort(place[kept])])
+
+
+@kernel
+def scatter_runs(values: Any, offsets: Any, slots: Any, out_offsets: Any, out: Any) -> None:
+    """Copy the values of ragged row ``i`` to where the row in ``slots[i]`` has room for them."""
+    for i in range(len(slots)):
+        if slots[i] != SKIP:
+            shift = out_offsets[slots[i]] - offsets[i]
+            for j in range(offsets[i], offsets[i + 1]):
+                out[j + shift] = values[j]
+
+
+def scatter_runs_reference(
+    values: NDArray[Any],
+    offsets: NDArray[np.int64],
+    slots: NDArray[np.uint32],
+    out_offsets: NDArray[np.int64],
+    out: NDArray[Any],
+) -> None:
+    """Say what `scatter_runs` does."""
+    for low, high, slot in zip(offsets[:-1], offsets[1:], slots):
+        if slot != SKIP:
+            out[out_offsets[slot] : out_offsets[slot] + high - low] = values[low:high]

@@ -6,12 +6,21 @@ Every loader over the same source with the same seed agrees on which rows are he
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock import seeds
 from penstock.errors import UsageError
+
+
+class Keeps(Protocol):
+    """What says which rows are wanted."""
+
+    def keeps(self, blocks: NDArray[np.int64] | np.int64, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Say which of these rows, named by block (or all of one block) and place in it, are."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

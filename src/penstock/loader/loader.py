@@ -8,32 +8,31 @@ Data that fit in the memory several times over are decoded once and kept.
 from __future__ import annotations
 
 import os
-import weakref
-from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self
 
 import numpy as np
 
-from penstock.batch import Batch, Csr
-from penstock.blocks.base import BlockSource
-from penstock.blocks.features import Encoder
+from penstock.blocks.base import BlockSource, Int64s
 from penstock.budget import Budget
-from penstock.errors import DataChangedError, FeatureError, UsageError
-from penstock.loader.copies import Copy, shuffled_copy
-from penstock.loader.decode import Feed, ResidentDecoder, Scaling, divided, row_number, unit_bytes
-from penstock.loader.holdout import Part
-from penstock.loader.mixing import Mixing
-from penstock.loader.plan import Plan, default_threads, plan_memory
-from penstock.loader.windows import LoadedWindow, WindowReader, ahead
-from penstock.shuffle import Order, RowWindow, Shape, Window
+from penstock.errors import DataChangedError, UsageError
+from penstock.loader.decode import ResidentDecoder
+from penstock.loader.feed import Feed
+from penstock.loader.forms import Decodes, R, Scaling
+from penstock.loader.holdout import Keeps, Part
+from penstock.loader.mixing import Mixing, given_out, handed_on, mixed_shape
+from penstock.loader.plan import default_threads
+from penstock.loader.ready import Ready, divide, open_feed
+from penstock.loader.sweep import Sweep
+from penstock.loader.windows import LoadedWindow, ahead, without_first
+from penstock.shuffle import Order, Shape, Window
 from penstock.shuffle import order as order_named
-
-# Bytes that an order of single rows needs for each: its number, block and place, and room to sort them.
-_NUMBERS = 48
+from penstock.shuffle.remainder import Remainder, Stretch
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +44,15 @@ class Position:
     row: int = 0
 
 
-class Loader:
+class Loader(Generic[R]):
     """Rows of a source in the order asked for, within the memory given.
 
     Parameters
     ----------
     source : BlockSource
         Where the rows are.
-    encoder : Encoder
-        What to make of its columns.
+    encoder : Encoder or Fields
+        What to make of its columns: features and a target, or the columns as they are.
     order : str or Order
         The shuffling strategy.
     memory : str, int or Budget
@@ -75,7 +74,7 @@ class Loader:
     def __init__(
         self,
         source: BlockSource,
-        encoder: Encoder,
+        encoder: Decodes[R],
         order: str | Order = "corgipile",
         *,
         memory: str | int | Budget = "512MB",
@@ -92,30 +91,45 @@ class Loader:
         self.encoder = encoder
         self.order = order_named(order) if isinstance(order, str) else order
         self.seed = seed
-        self.bytes_read = 0
-        self.prepare_seconds = 0.0
-        self.extra_disk_bytes = 0
         self._part = part
-        self._scratch = scratch
         self._place = Position()
-        self._scaling = scaling or Scaling.none()
-        self._feed = Feed.of(source, encoder, self._scaling)
+        scaling = scaling or Scaling.none()
+        feed: Feed[R] = open_feed(source, encoder, scaling)
         try:
-            self.plan = self._divide(Budget.parse(memory), threads=threads, stretch=stretch)
+            threads = threads or default_threads(decoding=not feed.decoder.waits, cached=feed.decoder.cached)
+            total, by_row, mixed = Budget.parse(memory), self.by_row, self.mixed
+            self.plan = divide(feed, total, by_row=by_row, mixed=mixed, threads=threads, stretch=stretch)
+            opened = self.plan.units
+            shape = Shape(source.block_rows, self.plan.held_rows, seed, rank, world, source.units, opened)
         except BaseException:
-            self._feed.decoder.close()
+            feed.decoder.close()
             raise
-        opened = self.plan.units
-        self._shape = Shape(source.block_rows, self.plan.held_rows, seed, rank, world, source.units, opened)
         source.max_open = min(source.max_open, opened)
-        self._stored_shape = self._shape
-        self._closed = False
-        self._reader: WindowReader | None = None
-        self._carried: tuple[int, Batch | None] | None = None
-        self._copy: Copy | None = None
-        self._running: Generator[LoadedWindow, None, None] | None = None
+        if self.plan.resident and self.order.copy == "never" and feed.exact:
+            # As it will be once read: workers count one another's rows before they have read any.
+            shape = replace(shape, units=None, held_rows=max(1, shape.rows))
+        self._ready = Ready(feed, encoder, scaling, plan=self.plan, shape=shape, part=part, scratch=scratch)
+        self._carried: tuple[int, R | None] | None = None
+        self._remainder: tuple[tuple[int, tuple[Stretch, ...]], Remainder] | None = None
+        self._running: Generator[LoadedWindow[R], None, None] | None = None
+        self._process = os.getpid()
 
-    def epoch(self, epoch: int, *, start: int = 0) -> Generator[LoadedWindow, None, None]:
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of the data fetched so far."""
+        return self._ready.bytes_read
+
+    @property
+    def prepare_seconds(self) -> float:
+        """Seconds that writing shuffled copies has taken."""
+        return self._ready.prepare_seconds
+
+    @property
+    def extra_disk_bytes(self) -> int:
+        """Disk space that copies have taken at most."""
+        return self._ready.extra_disk_bytes
+
+    def epoch(self, epoch: int, *, start: int = 0) -> Generator[LoadedWindow[R], None, None]:
         """Yield an epoch's windows, from the one numbered ``start``.
 
         A window's arrays are good until the next is asked for. One epoch runs at a time: asking for another ends
@@ -126,22 +140,103 @@ class Loader:
         self._running = self._run(epoch, start)
         return self._running
 
-    def _run(self, epoch: int, start: int) -> Generator[LoadedWindow, None, None]:
+    @property
+    def mixed(self) -> bool:
+        """Whether the order keeps rows back from window to window."""
+        return self.order.mixer(Shape(np.ones(1, np.int64), 1), 0) is not None
+
+    def rest(
+        self, epoch: int, *, done: Sequence[Stretch] = (), skip: int = 0, rank: int | None = None
+    ) -> Generator[LoadedWindow[R], None, None]:
+        """Yield what is left of an epoch, in windows as `epoch` does.
+
+        Parameters
+        ----------
+        epoch : int
+            Which.
+        done : sequence of Stretch
+            What other sets of workers have given out of it; the rest is dealt out anew.
+        skip : int
+            Rows that this worker has given out since.
+        rank : int, optional
+            The worker whose rows are wanted; this one, if not said.
+        """
+        self._stop()
+        self._running = self._run_rest(epoch, done, skip, self._shape.rank if rank is None else rank)
+        return self._running
+
+    def count(self, epoch: int, *, done: Sequence[Stretch] = (), rank: int | None = None) -> int:
+        """Return how many rows a worker (this one, if not said) gives out in what is left of an epoch."""
+        shape = self._shape if self.order.copy == "never" else self._ready.copied_shape
+        shape = shape if rank is None else replace(shape, rank=rank)
+        if self.by_row:
+            return len(range(_offset(done) + shape.rank, shape.rows, shape.world))
+        if not self.order.exact:
+            return given_out(self.order, shape, epoch, part=self._part, count=self._rows_of)
+        return sum(window.rows for window in self._left(shape, epoch, done)[0])
+
+    def stretch(self, rows: int) -> Stretch:
+        """Return the record of an epoch's part in which each worker gave out so many rows."""
+        return Stretch(self._shape.world, rows, self._shape.held_rows, self._shape.open_units)
+
+    def _run_rest(
+        self, epoch: int, done: Sequence[Stretch], skip: int, rank: int
+    ) -> Generator[LoadedWindow[R], None, None]:
+        with closing(self._left_windows(epoch, done, skip, rank)) as windows:
+            for window in windows:
+                self.source.check()  # what was read straight from an open file may not be what was opened
+                yield window
+
+    def _left_windows(
+        self, epoch: int, done: Sequence[Stretch], skip: int, rank: int
+    ) -> Generator[LoadedWindow[R], None, None]:
         self.source.check()
-        self._prepare(epoch)
+        self._ready.prepare(self.order.copy, epoch, windows=not self.by_row)
+        shape = replace(self._shape, rank=rank)
+        if self.by_row:
+            sweep = self.sweep(epoch, _offset(done), rank=rank)
+            with closing(self._counted(sweep, sweep.edges(skip))) as windows:
+                yield from windows
+        elif self.mixed:
+            with closing(self._run(epoch, 0)) as windows:
+                yield from without_first(windows, skip)
+        else:
+            plan, left = self._left(shape, epoch, done)
+            start = 0
+            while start < len(plan) and skip >= plan[start].rows:
+                skip -= plan[start].rows
+                start += 1
+            with closing(ahead(plan[start:], partial(self._read, part=left))) as windows:
+                yield from without_first(windows, skip)
+
+    def _left(self, shape: Shape, epoch: int, done: Sequence[Stretch]) -> tuple[list[Window], Remainder | None]:
+        """Return a worker's windows of what is left of an epoch, and which rows of their blocks that is."""
+        if not done:
+            plan: Any = list(self.order.windows(shape, epoch))
+            return plan, None
+        key = (epoch, tuple(done))
+        if self._remainder is None or self._remainder[0] != key:
+            self._remainder = (key, Remainder.of(self.order, shape, epoch, done))
+        left = self._remainder[1]
+        plan = self.order.windows(left.shape(shape, len(done)), epoch)
+        return [replace(window, blocks=left.blocks[window.blocks]) for window in plan], left
+
+    def _run(self, epoch: int, start: int) -> Generator[LoadedWindow[R], None, None]:
+        self.source.check()
+        self._ready.prepare(self.order.copy, epoch, windows=not self.by_row)
         mixing = self._mixing(epoch)
         with closing(self._windows(epoch, 0 if mixing else start)) as windows:
             if mixing is None:
                 for window in windows:
                     # The rows of a copy stand elsewhere than in the data that a user knows.
-                    yield window if self._copy is None else replace(window, located=False)
+                    yield window if self._ready.copy is None else replace(window, located=False)
                 return
             for window in mixing.run(windows, self._count(epoch)):
                 if window.index >= start:
                     yield window
         self._carried = (epoch, mixing.kept) if self.order.carries else None
 
-    def batches(self, batch_size: int, *, epochs: int = 1, drop_last: bool = False) -> Iterator[Batch]:
+    def batches(self, batch_size: int, *, epochs: int = 1, drop_last: bool = False) -> Iterator[R]:
         """Yield batches of exactly ``batch_size`` rows (the last of an epoch may be shorter), as copies.
 
         Starts at the loader's place in the stream, which `state_dict` tells and `load_state_dict` sets.
@@ -149,7 +244,7 @@ class Loader:
         if batch_size < 1:
             raise UsageError(f"batch_size={batch_size} is not a number of rows; choose 1 or more")
         while self._place.epoch < epochs:
-            held: list[Batch] = []
+            held: list[R] = []
             count = 0
             first = self._place
             for window in self.epoch(first.epoch, start=first.window):
@@ -162,11 +257,11 @@ class Loader:
                     at = stop
                     if count == batch_size:
                         self._place = Position(first.epoch, window.index, at)
-                        yield Batch.concat(held)
+                        yield self._feed.form.concat(held)
                         held, count = [], 0
             self._place = Position(first.epoch + 1)
             if held and not drop_last:
-                yield Batch.concat(held)
+                yield self._feed.form.concat(held)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place in the stream of `batches` as a small dict."""
@@ -203,22 +298,15 @@ class Loader:
     def close(self) -> None:
         """Stop the threads and remove a shuffled copy."""
         self._stop()
-        self._release()
+        self._ready.release()
 
     def _stop(self) -> None:
-        if self._running is not None:
-            self._running.close()
-            self._running = None
-
-    def _release(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
-        self._feed.decoder.close()
-        self._closed = True
-        if self._copy is not None:
-            self._remove()
-            self._copy = None
+        running, self._running = self._running, None
+        if self._process != os.getpid():  # forked: threads did not follow, and what they held is the parent's
+            self._process = os.getpid()
+            self._ready.abandon()
+        elif running is not None:
+            running.close()
 
     def __enter__(self) -> Self:
         return self
@@ -228,155 +316,97 @@ class Loader:
     ) -> None:
         self.close()
 
-    def _divide(self, memory: Budget, *, threads: int | None, stretch: bool) -> Plan:
-        feed = self._feed
-        row_bytes, rows = feed.size()
-        return plan_memory(
-            feed.source,
-            memory=memory,
-            row_bytes=row_bytes,
-            rows=rows,
-            block_rows=int(feed.block_rows.max(initial=0)),
-            thread_bytes=feed.decoder.thread_bytes,
-            most_threads=threads or default_threads(decoding=not feed.decoder.waits, cached=feed.decoder.cached),
-            layout="filled" if feed.filled else "assembled",
-            mixed=self.order.mixer(Shape(feed.block_rows, 1), 0) is not None,
-            beside=_NUMBERS if self._by_row() else 0,
-            unit_bytes=unit_bytes(feed.source) if divided(feed.source) else 0,
-            stretch=stretch,
-        )
+    @property
+    def _feed(self) -> Feed[R]:
+        return self._ready.feed
 
-    def _by_row(self) -> bool:
+    @property
+    def _shape(self) -> Shape:
+        return self._ready.shape
+
+    @property
+    def by_row(self) -> bool:
         """Whether the order asks for single rows."""
-        return isinstance(next(iter(self.order.windows(Shape(np.ones(1, np.int64), 1), 0)), None), RowWindow)
+        return hasattr(self.order, "permutation")
 
-    def _prepare(self, epoch: int) -> None:
-        """Have the rows where the order wants them: in a shuffled copy, in memory, or where they are."""
-        if self._closed:
-            self._feed, self._shape = Feed.of(self.source, self.encoder, self._scaling), self._stored_shape
-            self._closed = False
-        if self.order.copy == "epoch" or (self.order.copy == "once" and self._copy is None):
-            self._write_copy(epoch if self.order.copy == "epoch" else 0)
-        elif self._reader is None and self.plan.resident:
-            self._feed = self._feed.resident()
-            counts = self._feed.block_rows
-            # All of them fit, also where the plan was made from an estimate of their number.
-            self._shape = replace(self._shape, block_rows=counts, units=None, held_rows=max(1, int(counts.sum())))
-            self.bytes_read += int(self.source.block_bytes.sum())
-        if self._reader is None:
-            self._reader = WindowReader(
-                self._feed,
-                capacity=self._shape.held_rows,
-                threads=self.plan.threads,
-                part=None if self._copy else self._part,  # a copy holds this part's rows only
-            )
-
-    def _write_copy(self, epoch: int) -> None:
-        self._release()
-        self._copy = shuffled_copy(
-            self._stored,
-            self.encoder,
-            row_bytes=self.plan.row_bytes,
-            data_bytes=self.plan.data_bytes,
-            memory=self.plan.memory,
-            seed=self.seed,
-            epoch=epoch,
-            folder=self._scratch,
-        )
-        self._remove = weakref.finalize(self, self._copy.close)  # also where nobody calls close
-        self.prepare_seconds += self._copy.seconds
-        self.extra_disk_bytes = max(self.extra_disk_bytes, self._copy.disk_bytes)
-        self.bytes_read += int(self.source.block_bytes.sum())
-        self._feed, self._closed = Feed.of(self._copy.source, self._copy.encoder, self._scaling), False
-        self._shape = replace(self._shape, block_rows=self._feed.block_rows, units=None)
-
-    @contextmanager
-    def _stored(self) -> Iterator[Iterator[Batch]]:
-        """Give all rows in stored order, unscaled; those that could not be learned from are refused by name."""
-        feed = Feed.of(self.source, self.encoder, Scaling.none())
-        # Dealing a window's rows to buckets takes room for them once more.
-        held = max(int(feed.block_rows.max(initial=1)), 5 * self.plan.held_rows // 8)
-        reader = WindowReader(feed, capacity=held, threads=self.plan.threads, part=self._part)
-        # Every rank writes the whole copy, the same one, and is dealt its part of that.
-        shape = replace(self._stored_shape, held_rows=held, rank=0, world=1)
-        plan = order_named("none").windows(shape, 0)
-
-        def rows(windows: Iterator[LoadedWindow]) -> Iterator[Batch]:
-            for window in windows:
-                bad = self.encoder.nonfinite(window.batch)
-                if bad is not None:
-                    number = row_number(self.source, *window.locate(bad[0]))
-                    raise FeatureError(
-                        f"{self.source.name}: {bad[1]!r} is not a finite number in row {number}; fill or remove such"
-                        " values before training"
-                    )
-                yield window.batch
-
-        with closing(feed.decoder), closing(reader), closing(ahead(plan, reader.read)) as windows:
-            yield rows(windows)
-
-    def _mixing(self, epoch: int) -> Mixing | None:
+    def _mixing(self, epoch: int) -> Mixing[R] | None:
         carried = None
         if self.order.carries and epoch > 0:
             if self._carried is None or self._carried[0] != epoch - 1:
                 self._carried = (epoch - 1, self._replay(epoch - 1))
             # Handed over, not shared: the mixer's buffer takes its place.
             carried, self._carried = self._carried[1], None
-        mixer = self.order.mixer(self._mixed_shape(), epoch, 0 if carried is None else len(carried))
-        return None if mixer is None else Mixing(mixer, carried)
+        shape = mixed_shape(self._shape, self._part)
+        mixer = self.order.mixer(shape, epoch, 0 if carried is None else len(carried))
+        return None if mixer is None else Mixing(mixer, carried, self._feed.form.concat)
 
-    def _replay(self, epoch: int) -> Batch | None:
+    def _replay(self, epoch: int) -> R | None:
         """Read an epoch again for the rows it hands on.
 
         How many rows the epoch before had handed to it matters, since they draw on the same chance; which, does not.
         """
-        count = self._handed_on(epoch - 1) if epoch > 0 else 0
-        mixer = self.order.mixer(self._mixed_shape(), epoch, count)
+        count = 0
+        if epoch > 0:
+            count = handed_on(self.order, self._shape, epoch - 1, part=self._part, count=self._rows_of)
+        mixer = self.order.mixer(mixed_shape(self._shape, self._part), epoch, count)
         if mixer is None:
             return None
-        mixing = Mixing(mixer, self._blank(count))
+        mixing = Mixing(mixer, self._feed.form.blank(count) if count else None, self._feed.form.concat)
         with closing(self._windows(epoch, 0)) as windows:
             for _ in mixing.run(windows, self._count(epoch)):
                 pass
         return mixing.kept
 
-    def _windows(self, epoch: int, start: int) -> Generator[LoadedWindow, None, None]:
-        return ahead(islice(self.order.windows(self._shape, epoch), start, None), self._read)
+    def _windows(self, epoch: int, start: int) -> Generator[LoadedWindow[R], None, None]:
+        if self.by_row:
+            sweep = self.sweep(epoch)
+            return self._counted(sweep, sweep.edges()[start:], start)
+        plan: Any = self.order.windows(self._shape, epoch)
+        return ahead(islice(plan, start, None), self._read)
 
-    def _handed_on(self, epoch: int) -> int:
-        """Return how many rows an epoch hands on to the next, without reading any."""
-        mixer, kept = self.order.mixer(self._mixed_shape(), epoch), 0
-        windows = list(self.order.windows(self._shape, epoch))
-        for window in windows:
-            assert mixer is not None
-            assert isinstance(window, Window)
-            rows = self._reader.count(window) if self._reader else window.rows
-            kept = len(mixer.step(rows, last=window is windows[-1]).keeps)
-        return kept
+    def _counted(self, sweep: Sweep[R], bounds: Int64s, first: int = 0) -> Generator[LoadedWindow[R], None, None]:
+        """Give out the windows of a sweep, and count what it has read for them."""
+        with closing(sweep.windows(bounds, first)) as windows:
+            counted = 0
+            for window in windows:
+                self._ready.bytes_read += sweep.bytes_read - counted
+                counted = sweep.bytes_read
+                yield window
 
-    def _mixed_shape(self) -> Shape:
-        """Return the shape that a mixer sees: no more held than the rows of this part, or none might go out."""
-        if self._part is None:
-            return self._shape
-        share = self._part.share if self._part.held_out else 1 - self._part.share
-        rows = int(self._shape.rows * share / self._shape.world)
-        return replace(self._shape, held_rows=max(1, min(self._shape.held_rows, rows)))
-
-    def _blank(self, count: int) -> Batch | None:
-        if not count:
-            return None
-        encoder, width = self.encoder, self.encoder.width or 0
-        empty = Csr(np.zeros(count + 1, np.uint64), np.empty(0, np.uint32), np.empty(0, np.float32), width)
-        y = np.zeros(count, np.float32) if encoder.label else None
-        weight = np.zeros(count, np.float32) if encoder.weight else None
-        return Batch(empty if encoder.sparse else np.zeros((count, width), np.float32), y, weight)
+    def sweep(self, epoch: int, offset: int = 0, *, rank: int | None = None) -> Sweep[R]:
+        """Return what gives out an epoch's single rows, for orders that ask for these."""
+        if not self._feed.exact:
+            raise UsageError(
+                f"shuffle={self.order.name!r} reads single rows, and those of {self.source.name} are not counted;"
+                " convert it first: penstock convert SRC DST.arrow"
+            )
+        order: Any = self.order
+        shape = self._shape
+        return Sweep(
+            self._feed,
+            order.permutation(shape, epoch),
+            span=shape.held_rows,
+            threads=self.plan.threads,
+            rank=shape.rank if rank is None else rank,
+            world=shape.world,
+            part=self._part,
+            offset=offset,
+        )
 
     def _count(self, epoch: int) -> int:
         return sum(1 for _ in self.order.windows(self._shape, epoch))
 
-    def _read(self, window: Window | RowWindow) -> LoadedWindow:
-        assert self._reader is not None  # _prepare made it
-        loaded = self._reader.read(window)
+    def _rows_of(self, window: Window) -> int:
+        return self._ready.reader.count(window) if self._ready.reader else window.rows
+
+    def _read(self, window: Window, part: Keeps | None = None) -> LoadedWindow[R]:
+        assert self._ready.reader is not None  # made beforehand
+        loaded = self._ready.reader.read(window, part)
         if not isinstance(self._feed.decoder, ResidentDecoder):
-            self.bytes_read += int(self._feed.source.block_bytes[np.unique(loaded.blocks)].sum())
+            self._ready.bytes_read += int(self._feed.source.block_bytes[np.unique(loaded.blocks)].sum())
         return loaded
+
+
+def _offset(done: Sequence[Stretch]) -> int:
+    """Return how many positions of an order of single rows were given out, over all workers."""
+    return sum(stretch.world * stretch.rows for stretch in done)

@@ -12,7 +12,10 @@ from contextlib import closing
 import numpy as np
 
 from penstock.batch import Batch, Csr
-from penstock.loader.decode import Feed, Scaling, row_number
+from penstock.blocks.features import Encoder
+from penstock.loader.decode import row_number
+from penstock.loader.feed import Feed
+from penstock.loader.forms import Scaling
 from penstock.loader.loader import Loader
 from penstock.loader.windows import LoadedWindow
 
@@ -21,10 +24,10 @@ class Current:
     """Remembers which window of which loader is in use, so that an error can name a row of the data."""
 
     def __init__(self) -> None:
-        self._loader: Loader | None = None
-        self._window: LoadedWindow | None = None
+        self._loader: Loader[Batch] | None = None
+        self._window: LoadedWindow[Batch] | None = None
 
-    def follow(self, loader: Loader, epoch: int) -> Iterator[Batch]:
+    def follow(self, loader: Loader[Batch], epoch: int) -> Iterator[Batch]:
         """Yield an epoch's batches, a window each."""
         self._loader = loader
         with closing(loader.epoch(epoch)) as windows:
@@ -44,11 +47,12 @@ class Current:
         return f"row {row_number(loader.source, *place)} of {loader.source.name}"
 
 
-def find_bad(loader: Loader, batch: Batch, position: int) -> tuple[int, int] | None:
+def find_bad(loader: Loader[Batch], batch: Batch, position: int) -> tuple[int, int] | None:
     """Return the block and row of the first row in the data that is not finite in the feature in which this one is."""
     feature, value = _first_bad(batch.slice(position, position + 1))
     if feature < 0:
         return None
+    assert isinstance(loader.encoder, Encoder)
     feed = Feed.of(loader.source, loader.encoder, Scaling.none())
     with closing(feed.decoder):
         for block in range(len(feed.block_rows)):

@@ -16,12 +16,15 @@ from penstock.blocks.base import BlockSource
 from penstock.budget import Budget, show_bytes
 from penstock.errors import BudgetError
 
+HELD = 0.75
+"""Rows of a sweep that are held at the worst moment."""
 # How many times its rows a window occupies at the worst moment, by (how it is filled, whether rows are kept back).
 _SHARE = {
     ("filled", False): 2.0,  # the window in use and the one being filled
     ("assembled", False): 3.0,  # also the decoded blocks that the next window is put together from
     ("filled", True): 2.75,  # the buffer, its successor, and small windows going in and out
     ("assembled", True): 4.0,
+    ("swept", False): HELD,  # a sweep's rows are held for half a sweep, some in flight, some being put together
 }
 # Reads in flight that memory is kept for on any machine: which rows meet in a window must not hang on its cores.
 _READS = 32
@@ -51,7 +54,7 @@ def plan_memory(
     block_rows: int,
     thread_bytes: int,
     most_threads: int,
-    layout: Literal["filled", "assembled"],
+    layout: Literal["filled", "assembled", "swept"],
     mixed: bool,
     beside: int = 0,
     unit_bytes: int = 0,
@@ -74,7 +77,8 @@ def plan_memory(
     most_threads : int
         Reads in flight, memory permitting.
     layout : str
-        Whether rows go straight to their slots, or blocks are decoded first and then assembled.
+        Whether rows go straight to their slots, or blocks are decoded first and then assembled, or single rows are
+        picked up by sweeps.
     mixed : bool
         Whether the order keeps rows back between windows.
     beside : int

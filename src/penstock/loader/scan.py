@@ -21,7 +21,8 @@ from penstock.blocks.features import Encoder
 from penstock.blocks.labels import LabelMap
 from penstock.errors import DataError, FeatureError
 from penstock.events import Advanced, Finished, Started, Stream
-from penstock.loader.decode import NOTHING, BlockDecoder, Scaling
+from penstock.loader.decode import BlockDecoder
+from penstock.loader.forms import NOTHING, Scaling
 from penstock.parallel import in_order
 
 _STEP = 64

@@ -15,11 +15,12 @@ from penstock import seeds
 from penstock.shuffle.base import Int64s, Shape
 
 
-def group(blocks: Int64s, rows: Int64s, limit: int) -> Iterator[Int64s]:
+def group(blocks: Int64s, rows: Int64s, limit: int, *, multiple: int = 1) -> Iterator[Int64s]:
     """Cut a list of blocks into consecutive groups of at most ``limit`` rows, at least one block each.
 
-    Groups are about equal: a last one of few blocks would be hardly shuffled, and be learned from last. Blocks
-    without rows join whichever group they stand next to, so no group is empty unless all are.
+    Groups are about equal: a last one of few blocks would be hardly shuffled, and be learned from last. There are a
+    ``multiple`` of so many, where blocks are small enough. Blocks without rows join whichever group they stand next
+    to, so no group is empty unless all are.
 
     Examples
     --------
@@ -30,13 +31,13 @@ def group(blocks: Int64s, rows: Int64s, limit: int) -> Iterator[Int64s]:
     """
     ends = np.cumsum(rows[blocks])
     total = int(ends[-1]) if len(ends) else 0
-    fewest = max(1, -(-total // limit))
-    for count in range(fewest, min(fewest + 3, len(blocks) + 1)):
+    fewest = -(-max(1, -(-total // limit)) // multiple) * multiple
+    for count in range(fewest, min(fewest + 3 * multiple, len(blocks) + 1), multiple):
         cuts = np.unique(np.searchsorted(ends, np.arange(1, count + 1) * total // count, side="right"))
         sizes = np.diff(np.concatenate([[0], ends[cuts[cuts > 0] - 1]]))
         if len(sizes) == count and sizes.min() > 0 and sizes.max() <= limit:
             return iter(np.split(blocks, cuts[:-1]))
-    return _greedy(blocks, np.concatenate([[0], ends]), limit)
+    return _greedy(blocks, np.concatenate([[0], ends]), min(limit, max(1, -(-total // multiple))))
 
 
 def _greedy(blocks: Int64s, ends: Int64s, limit: int) -> Iterator[Int64s]:
@@ -62,8 +63,10 @@ def runs(shape: Shape, limit: int) -> Iterator[Int64s]:
     >>> [r.tolist() for r in runs(Shape(np.array([5, 5, 5, 5]), held_rows=10, rank=1, world=2), 10)]
     [[2, 3]]
     """
-    limit = max(1, min(limit, -(-shape.rows // shape.world)))
-    return islice(group(np.arange(len(shape.block_rows)), shape.block_rows, limit), shape.rank, None, shape.world)
+    blocks = np.arange(len(shape.block_rows))
+    # As many runs for each rank, or some would have half as much again as others where runs are few.
+    dealt = group(blocks, shape.block_rows, max(1, limit), multiple=shape.world)
+    return islice(dealt, shape.rank, None, shape.world)
 
 
 def unit_blocks(shape: Shape, epoch: int) -> list[list[int]]:

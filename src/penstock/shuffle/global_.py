@@ -7,12 +7,15 @@ is a random read for each row; the loader joins and sorts those of a window.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from penstock import seeds
 from penstock.shuffle.base import Mixer, RowWindow, Shape
+
+if TYPE_CHECKING:
+    from penstock.shuffle.permute import KeyedPermutation
 
 
 class Global:
@@ -34,17 +37,21 @@ class Global:
 
     def windows(self, shape: Shape, epoch: int) -> Iterator[RowWindow]:
         """Plan one epoch."""
-        # Imported here because Numba takes its time, which naming the orders should not.
-        from penstock.shuffle.permute import KeyedPermutation
-
         if shape.rows == 0:
             return
-        permutation = KeyedPermutation(shape.rows, seeds.key(shape.seed, "global", epoch))
+        permutation = self.permutation(shape, epoch)
         mine = range(shape.rank, shape.rows, shape.world)
         for index, start in enumerate(range(0, len(mine), shape.held_rows)):
             taken = mine[start : start + shape.held_rows]
             positions = np.arange(taken.start, taken.stop, taken.step, dtype=np.int64)
             yield RowWindow(index, permutation.apply(positions))
+
+    def permutation(self, shape: Shape, epoch: int) -> KeyedPermutation:
+        """Return the order of all rows, over all ranks."""
+        # Imported here because Numba takes its time, which naming the orders should not.
+        from penstock.shuffle.permute import KeyedPermutation
+
+        return KeyedPermutation(shape.rows, seeds.key(shape.seed, "global", epoch))
 
     def mixer(self, shape: Shape, epoch: int, carried: int = 0) -> Mixer | None:
         """Return None: a window is already in its final order."""

@@ -1,0 +1,115 @@
+"""The last step of a batch: the form that was asked for, and what a user's function makes of it, in threads.
+
+Several batches are transformed at a time and given out in their order. A failure is raised where its batch was due.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import UsageError
+from penstock.records import Column, Ragged, Records
+
+ROW_NUMBERS = "row_number"
+Transform = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """What becomes of a batch's rows.
+
+    Parameters
+    ----------
+    as_tuple : bool
+        Whether batches are tuples of columns rather than dicts.
+    transform : callable, optional
+        What makes something else of each batch, or with ``per_sample`` of each row.
+    per_sample : bool
+        Whether ``transform`` takes one row.
+    workers : int
+        Threads that transform.
+    each_thread : callable, optional
+        Called once in each of them, before anything else.
+    """
+
+    as_tuple: bool
+    transform: Transform | None
+    per_sample: bool
+    workers: int
+    each_thread: Callable[[], None] | None = None
+
+    def run(self, batches: Iterable[Records]) -> Generator[Any, None, None]:
+        """Give batches their form, several being transformed at a time."""
+        if self.transform is None:
+            for each in batches:
+                yield self.shape(each)
+            return
+        waiting: deque[Future[Any]] = deque()
+        begun = False
+        pool_of = ThreadPoolExecutor(self.workers, "penstock-transform", initializer=self.each_thread)
+        with pool_of as pool:
+            try:
+                for each in batches:
+                    waiting.append(pool.submit(self._apply, each, self.transform))
+                    # The first is given out as soon as it is done, and does not wait for the others to be begun.
+                    if len(waiting) > 2 * self.workers or (
+                        not begun and len(waiting) > self.workers and waiting[0].done()
+                    ):
+                        begun = True
+                        yield waiting.popleft().result()
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+    def shape(self, records: Records) -> Any:
+        """Return rows as a dict or a tuple of columns, that of their numbers last."""
+        columns: dict[str, Column] = dict(records.columns)
+        if records.rows is not None:
+            columns[ROW_NUMBERS] = records.rows
+        return tuple(columns.values()) if self.as_tuple else columns
+
+    def _apply(self, records: Records, transform: Transform) -> Any:
+        batch = self.shape(records)
+        if not self.per_sample:
+            return transform(batch)
+        values: Any = batch if self.as_tuple else list(batch.values())
+        names = None if self.as_tuple else list(batch)
+        made = []
+        for row in range(len(records)):
+            entries = [column[row] for column in values]
+            made.append(transform(tuple(entries) if names is None else dict(zip(names, entries, strict=True))))
+        return stack(made)
+
+
+def stack(rows: list[Any]) -> Any:
+    """Put transformed rows together: arrays and numbers along a new first axis, text and bytes as ragged columns.
+
+    Examples
+    --------
+    >>> stack([{"x": np.zeros(2), "n": 1}, {"x": np.ones(2), "n": 2}])["x"].shape
+    (2, 2)
+    """
+    first = rows[0]
+    if isinstance(first, dict):
+        return {name: stack([row[name] for row in rows]) for name in first}
+    if isinstance(first, (tuple, list)):
+        return tuple(stack([row[i] for row in rows]) for i in range(len(first)))
+    if isinstance(first, (str, bytes)):
+        return Ragged.of(rows)
+    arrays = [np.asarray(row) for row in rows]
+    if len({array.shape for array in arrays}) > 1:
+        if all(array.ndim == 1 for array in arrays):
+            return Ragged.of(arrays)
+        raise UsageError(
+            f"transform returned rows of shapes {sorted({a.shape for a in arrays})[:4]}; return rows of one shape, or"
+            " transform whole batches"
+        )
+    return np.stack(arrays)
