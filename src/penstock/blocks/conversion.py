@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -32,8 +32,12 @@ from penstock.events import Advanced, Finished, Listener, Started, Stream
 # With many reads in flight, blocks of 256 KB in random order come at the speed of sequential reads; a window of many
 # small blocks is shuffled better than one of few large, so small data are cut finer.
 BLOCK_SIZE = 256 * 1024
+# Of rows this large few fit in a block, and what reading costs is theirs more than the block's.
+WIDE_ROW, WIDE_BLOCK = 1024, 64 * 1024
 LEAST_BLOCK = 4 * 1024
 BLOCKS_WANTED = 4096
+LARGEST_BLOCK = 4 << 20
+"""A block ends early where rows far larger than the others would make it larger than this, or twice its size."""
 SAMPLE = 8 << 20
 """Bytes in the fast layout from which the size of all the data is judged."""
 
@@ -47,6 +51,8 @@ class Converted:
     blocks: int
     bytes: int
     seconds: float
+    skipped: int = 0
+    """Files passed over because they hold no rows, such as a text beside images."""
 
 
 def convert(
@@ -61,6 +67,7 @@ def convert(
     keep: Sequence[str] = (),
     block_size: int | str = "auto",
     format: str | None = None,
+    split: str | None = None,
     listen: Listener | None = None,
     **options: Any,
 ) -> Converted:
@@ -69,7 +76,8 @@ def convert(
     Parameters
     ----------
     data : path, source, table or RecordBatchReader
-        Whatever `open` takes, and also compressed text, Arrow streams and one-shot readers.
+        Whatever `open` takes, and also compressed text, Arrow streams and one-shot readers; and data sets of samples:
+        a Hugging Face folder, a folder of images, WebDataset tars, a folder of MDS shards.
     dst : path
         The Arrow file to make; it appears when it is complete.
     label, weight : str, optional
@@ -79,10 +87,14 @@ def convert(
     keep : list of str
         Further columns to keep as they are.
     block_size : int or str
-        Bytes of a record batch. ``"auto"`` takes 256 KiB, and less, down to 4 KiB, where the data would make under
-        4096 blocks.
-    format, **options
-        As in `open`.
+        Bytes of a record batch. ``"auto"`` takes 256 KiB (64 KiB where rows have 1 KiB and more), and less, down to
+        4 KiB, where the data would make under 4096 blocks.
+    format : str, optional
+        As in `open`, or ``hf``, ``images``, ``webdataset``, ``mds``; told from the data if not given.
+    split : str, optional
+        Which part, where the data come in several: ``"train"``.
+    **options
+        As in `open`. For WebDataset: ``extensions``, the columns wanted, where the first samples do not tell.
     listen : callable, optional
         Is told of the progress.
 
@@ -100,7 +112,7 @@ def convert(
     if is_remote(path):
         raise UsageError(f"{path}: files are written on this machine only; give a local path")
     size = None if block_size == "auto" else parse_size(block_size, option="block_size")
-    rows = rows_of(data, format=format, **options)
+    rows = rows_of(data, format=format, split=split, **options)
     try:
         _refuse_own_input(path, rows)
         pair = next((p for p in PAIRS if all(name in rows.schema.names for name in p)), None)
@@ -127,17 +139,23 @@ def convert(
         stream = Stream([listen] if listen else [])
         task = f"convert {rows.name}"
         stream.emit(Started(task, rows.nbytes, "bytes"))
-        shaped = _shape(rows, form, stream, task)
-        first = list(_until(shaped, SAMPLE))
-        per_block = _rows_per_block(first, size, rows.nbytes)
-        with BlockWriter(path, form.schema, rows_per_block=per_block, metadata=form.metadata) as writer:
-            for batch, _ in chain(first, shaped):
-                writer.write(batch)
-            writer.width = form.width
+        with closing(_shape(rows, form, stream, task)) as shaped:
+            first = list(_until(shaped, SAMPLE))
+            block_bytes, per_block = _block_shape(first, size, rows)
+            most = max(2 * block_bytes, LARGEST_BLOCK)
+            with BlockWriter(
+                path, form.schema, rows_per_block=per_block, most_bytes=most, metadata=form.metadata
+            ) as writer:
+                while first:
+                    writer.write(first.pop(0)[0])
+                for batch, _ in shaped:
+                    writer.write(batch)
+                writer.width = form.width
         stream.emit(Finished(task))
     finally:
         rows.close()
-    return Converted(path, writer.rows, writer.blocks, writer.nbytes, time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    return Converted(path, writer.rows, writer.blocks, writer.nbytes, seconds, rows.skipped)
 
 
 class _Packed:
@@ -229,14 +247,17 @@ class _AsIs:
         return batch
 
 
-def _shape(rows: Rows, form: _Packed | _AsIs, stream: Stream, task: str) -> Iterator[tuple[pa.RecordBatch, int]]:
+def _shape(
+    rows: Rows, form: _Packed | _AsIs, stream: Stream, task: str
+) -> Generator[tuple[pa.RecordBatch, int], None, None]:
     """Yield batches in the layout to be written, each with the stored bytes it came from."""
     done = told = 0
-    for batch, nbytes in rows.batches(form.asked):
-        yield form.shape(batch, done), nbytes
-        done += batch.num_rows
-        told += nbytes
-        stream.emit(Advanced(task, nbytes))
+    with closing(rows.batches(form.asked)) as batches:
+        for batch, nbytes in batches:
+            yield form.shape(batch, done), nbytes
+            done += batch.num_rows
+            told += nbytes
+            stream.emit(Advanced(task, nbytes))
     if rows.nbytes is not None and told < rows.nbytes:  # what compression puts after the last row
         stream.emit(Advanced(task, rows.nbytes - told))
 
@@ -250,19 +271,21 @@ def _until(shaped: Iterator[tuple[pa.RecordBatch, int]], nbytes: int) -> Iterato
             return
 
 
-def _rows_per_block(first: list[tuple[pa.RecordBatch, int]], size: int | None, stored: int | None) -> int:
-    """Return the rows of a block of the size wanted, or of one that makes enough blocks of all the data."""
-    rows = sum(batch.num_rows for batch, _ in first)
+def _block_shape(first: list[tuple[pa.RecordBatch, int]], size: int | None, rows: Rows) -> tuple[int, int]:
+    """Return a block's bytes, those wanted or few enough to make many blocks of all the data, and its rows."""
+    count = sum(batch.num_rows for batch, _ in first)
     nbytes = sum(batch.nbytes for batch, _ in first)
-    if not rows:
-        return 1
+    if not count:
+        return size or LEAST_BLOCK, 1
+    read = sum(part for _, part in first)
+    whole = nbytes * rows.nbytes // read if rows.nbytes and read else None
     if size is None:
-        read = sum(part for _, part in first)
-        whole = (
-            nbytes * stored // read if stored and read else nbytes if nbytes < SAMPLE else BLOCK_SIZE * BLOCKS_WANTED
-        )
-        size = max(min(BLOCK_SIZE, whole // BLOCKS_WANTED), LEAST_BLOCK)
-    return max(int(size * rows / max(nbytes, 1)), 1)
+        guess = whole or (nbytes if nbytes < SAMPLE else BLOCK_SIZE * BLOCKS_WANTED)
+        most = BLOCK_SIZE if nbytes < WIDE_ROW * count else WIDE_BLOCK
+        size = max(min(most, guess // BLOCKS_WANTED), LEAST_BLOCK)
+    if whole and rows.count:  # the first rows need not be like the rest
+        count, nbytes = rows.count, whole
+    return size, max(int(size * count / max(nbytes, 1)), 1)
 
 
 def _column_names(sparse: bool) -> list[str]:

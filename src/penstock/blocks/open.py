@@ -1,7 +1,8 @@
 """`open`: a source for whatever a user names: a file, folder, glob or list, an address, a table, a source.
 
 The format is told by the name's suffix, and by the first bytes where the name says nothing. What cannot be
-read in blocks (compressed text, Arrow streams, one-shot readers) is refused with the line that converts it.
+read in blocks (compressed text, Arrow streams, one-shot readers, data sets of samples) is refused with the line that
+converts it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.blocks.base import BlockSource
+from penstock.blocks.ipc import STREAM_MARK
+from penstock.blocks.samples import IMAGES, SAMPLES, TARS, marked_format
 from penstock.blocks.storage import expand, is_remote, open_file
 from penstock.budget import parse_size
 from penstock.errors import CorruptFileError, SourceError, UnknownOptionError, UsageError
@@ -64,11 +67,23 @@ def open(data: Any, *, block_size: int | str | None = None, format: str | None =
     size = None if block_size is None else parse_size(block_size, option="block_size")
     if not isinstance(data, (str, os.PathLike, list, tuple)):
         return _open_object(data, size)
+    if format in SAMPLES:
+        raise _not_in_blocks(data, format)
     if format is not None and format not in SUFFIXES:
         raise UnknownOptionError.of("format", format, SUFFIXES)
     suffixes = SUFFIXES[format] if format else [s for group in SUFFIXES.values() for s in group]
+    if format is None:
+        _refuse_marked(data)
     files = _files_of(data, suffixes, any_name=format is not None)
-    source: BlockSource = _source_class(format or _common_format(files))(files, size, options)
+    if format is None and files[0].lower().endswith(IMAGES + TARS):
+        raise _not_in_blocks(data, "images" if files[0].lower().endswith(IMAGES) else "webdataset")
+    found = format or _common_format(files)
+    if found == "arrow" and len(files) > 1 and is_stream(files[0]):
+        raise SourceError(
+            f"{_shown(data)} holds Arrow streams ({os.path.basename(files[0])}), which have no index of their blocks; turn"
+            f" them into an Arrow file first: penstock convert {_shown(data)} DST.arrow"
+        )
+    source: BlockSource = _source_class(found)(files, size, options)
     return source
 
 
@@ -105,6 +120,34 @@ def detect_bytes(head: bytes, *, name: str) -> str:
         if any(mark in lines[0] for mark in (b",", b"\t", b";", b"|")):
             return "csv"
     raise UsageError(f"the format of {name} is not known; name it with format=, one of: {', '.join(sorted(SUFFIXES))}")
+
+
+def is_stream(path: str) -> bool:
+    """Whether a file is in the Arrow stream format."""
+    file = open_file(path)
+    try:
+        return file.size >= 4 and file.read_at(0, 4) == STREAM_MARK
+    finally:
+        file.close()
+
+
+def _refuse_marked(data: Any) -> None:
+    """Refuse folders that say of themselves that they are data sets of samples."""
+    for path in map(os.fspath, data if isinstance(data, (list, tuple)) else [data]):
+        kind = marked_format(path) if not is_remote(path) and os.path.isdir(path) else None
+        if kind is not None:
+            raise _not_in_blocks(path, kind)
+
+
+def _not_in_blocks(data: Any, kind: str) -> SourceError:
+    return SourceError(
+        f"{_shown(data)} is read as {SAMPLES[kind]}, which cannot be done in blocks; convert it first:"
+        f" penstock convert {_shown(data)} DST.arrow"
+    )
+
+
+def _shown(data: Any) -> str:
+    return os.fspath(data) if isinstance(data, (str, os.PathLike)) else " ".join(map(os.fspath, data[:1])) + " …"
 
 
 def _open_object(data: Any, size: int | None) -> BlockSource:

@@ -1,7 +1,8 @@
 """Rows that come one batch after another: what `convert` reads from.
 
 Any source read ahead in order; text under gzip, zstd, bz2 or xz, decompressed as it is
-read and cut at line ends; Arrow streams; any `RecordBatchReader`. Never more than a few blocks are held.
+read and cut at line ends; Arrow streams; any `RecordBatchReader`; and data sets of samples, each kind in a file of its
+own. Never more than a few blocks are held.
 """
 
 from __future__ import annotations
@@ -12,23 +13,25 @@ import io
 import lzma
 import os
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.blocks.base import BlockSource
-from penstock.blocks.open import COMPRESSED, SUFFIXES, detect, detect_bytes
+from penstock.blocks.open import COMPRESSED, SUFFIXES, detect, detect_bytes, is_stream
 from penstock.blocks.open import open as open_source
+from penstock.blocks.samples import SAMPLES, samples_format, samples_reader
 from penstock.blocks.storage import ReadAt, SeekableView, expand, open_file, require_equal, show_names
-from penstock.errors import CorruptFileError, ParseError, PenstockError, UsageError
+from penstock.errors import CorruptFileError, ParseError, PenstockError, UnknownOptionError, UsageError
 from penstock.parallel import in_order
 
 CHUNK = 4 << 20
 SAMPLE = 1 << 20
 AHEAD = 4
-_Batches = Iterator[tuple[pa.RecordBatch, int]]
+_Batches = Generator[tuple[pa.RecordBatch, int], None, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +47,23 @@ class Rows:
     files: tuple[str, ...]
     batches: Callable[[Sequence[str] | None], _Batches]
     close: Callable[[], None]
+    count: int | None = None
+    """How many rows there are, if that is known beforehand."""
+    skipped: int = 0
+    """Files passed over because they hold no rows."""
 
 
-def rows_of(data: Any, *, format: str | None = None, **options: Any) -> Rows:
+def rows_of(data: Any, *, format: str | None = None, split: str | None = None, **options: Any) -> Rows:
     """Return the rows of whatever a user names."""
+    if format is not None and format not in (*SUFFIXES, *SAMPLES):
+        raise UnknownOptionError.of("format", format, [*SUFFIXES, *SAMPLES])
+    if isinstance(data, (str, os.PathLike, list, tuple)):
+        samples = samples_format(data) if format is None else format
+        if samples in SAMPLES:
+            rows: Rows = samples_reader(samples)(data, split=split, **options)
+            return rows
+    if split is not None:
+        raise UsageError(f"split={split!r} is for data that come in splits: {', '.join(sorted(SAMPLES))}")
     if isinstance(data, pa.RecordBatchReader):
         return Rows("the reader", data.schema, None, (), lambda columns: _from_reader(data, columns), lambda: None)
     if not isinstance(data, (str, os.PathLike, list, tuple)):
@@ -55,8 +71,10 @@ def rows_of(data: Any, *, format: str | None = None, **options: Any) -> Rows:
         return _from_source(source, (), close=source is not data)
     files = expand(data)
     first = detect(files[0]) if format is None else format
-    if first == "arrow" and len(files) == 1 and _is_stream(files[0]):
-        return _from_stream(files[0])
+    if first == "arrow" and (streams := _streams_among(files)):
+        from penstock.blocks.arrow_streams import stream_rows
+
+        return stream_rows(streams)
     if first in COMPRESSED.values() or any(f.endswith(tuple(COMPRESSED)) for f in files):
         return _from_text(files, format, options)
     return _from_source(open_source(data, format=format, **options), tuple(files), close=True)
@@ -65,11 +83,8 @@ def rows_of(data: Any, *, format: str | None = None, **options: Any) -> Rows:
 def read_ahead(source: BlockSource, columns: Sequence[str] | None) -> _Batches:
     """Read all blocks in order, a few ahead of the one being used."""
     blocks = range(len(source.block_rows))
-    return zip(
-        in_order(lambda block: source.read(block, columns), blocks, threads=source.threads or 2),
-        source.block_bytes.tolist(),
-        strict=True,
-    )
+    with closing(in_order(lambda block: source.read(block, columns), blocks, threads=source.threads or 2)) as read:
+        yield from zip(read, source.block_bytes.tolist(), strict=True)
 
 
 def _from_source(source: BlockSource, files: tuple[str, ...], *, close: bool) -> Rows:
@@ -83,37 +98,19 @@ def _from_reader(reader: Any, columns: Sequence[str] | None) -> _Batches:
         yield (batch if columns is None else batch.select(list(columns))), batch.nbytes
 
 
-def _is_stream(path: str) -> bool:
-    file = open_file(path)
-    try:
-        return file.size >= 4 and file.read_at(0, 4) == b"\xff\xff\xff\xff"
-    finally:
-        file.close()
-
-
-def _from_stream(path: str) -> Rows:
-    file = open_file(path)
-    try:
-        reader = pa.ipc.open_stream(pa.PythonFile(SeekableView(file), mode="r"))
-    except pa.ArrowException as error:
-        file.close()
-        raise CorruptFileError(f"{path} is a damaged Arrow stream ({error})") from error
-
-    def batches(columns: Sequence[str] | None) -> _Batches:
-        try:
-            yield from _from_reader(reader, columns)
-        except PenstockError:
-            raise
-        except (pa.ArrowException, OSError, EOFError) as error:
-            raise CorruptFileError(f"{path} is a truncated or damaged Arrow stream ({error})") from error
-
-    return Rows(path, reader.schema, file.size, (path,), batches, file.close)
+def _streams_among(files: list[str]) -> list[str]:
+    known = [name for name in files if name.lower().endswith(SUFFIXES["arrow"])] or files
+    streams = [name for name in known if is_stream(name)]
+    if streams and len(streams) < len(known):
+        other = next(name for name in known if name not in streams)
+        raise UsageError(f"{streams[0]} is an Arrow stream and {other} an Arrow file; convert each by itself")
+    return streams
 
 
 def _from_text(files: list[str], format: str | None, options: dict[str, Any]) -> Rows:
     """Take compressed or remote text: the first chunk tells the format, then all is parsed as it comes."""
     opened = [open_file(name) for name in files]
-    streams = [_decompress(file) for file in opened]
+    streams = [decompressed(file) for file in opened]
     heads = [_read(streams[0], opened[0].name)]
     found = format or _inner_format(files[0], heads[0])
     text = _text_format(found, heads[0], files[0], options)
@@ -127,9 +124,9 @@ def _from_text(files: list[str], format: str | None, options: dict[str, Any]) ->
             line = 1 + head[: own.skip].count(b"\n")
             before = 0
             for chunk in _whole_lines(head[own.skip :], stream, file.name):
-                yield text.parse(chunk, columns, name=file.name, first_line=line), _position(stream) - before
+                yield text.parse(chunk, columns, name=file.name, first_line=line), position(stream) - before
                 line += chunk.count(b"\n")
-                before = _position(stream)
+                before = position(stream)
 
     def close() -> None:
         for stream, file in zip(streams, opened):
@@ -139,7 +136,8 @@ def _from_text(files: list[str], format: str | None, options: dict[str, Any]) ->
     return Rows(show_names(files), text.schema, sum(f.size for f in opened), tuple(files), batches, close)
 
 
-def _decompress(file: ReadAt) -> Any:
+def decompressed(file: ReadAt) -> Any:
+    """Return a file to be read from its start to its end, decompressed if its first bytes say so."""
     raw = io.BufferedReader(SeekableView(file), 1 << 20)
     head = file.read_at(0, min(file.size, 6))
     try:
@@ -173,13 +171,14 @@ class _Counted:
         self._stream.close()
 
 
-def _position(stream: Any) -> int:
+def position(stream: Any) -> int:
+    """Return how many stored bytes have been read of a stream that may be compressed."""
     raw = getattr(stream, "raw_stream", stream)
     return int(raw.tell())
 
 
 def _read(stream: Any, name: str) -> bytes:
-    try:
+    with read_errors(name):
         pieces = []
         have = 0
         while have < CHUNK:
@@ -189,6 +188,13 @@ def _read(stream: Any, name: str) -> bytes:
             pieces.append(piece)
             have += len(piece)
         return b"".join(pieces)
+
+
+@contextmanager
+def read_errors(name: str) -> Iterator[None]:
+    """Tell what goes wrong in decompressing a file as an error of ours."""
+    try:
+        yield
     except PenstockError:
         raise
     except (EOFError, OSError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
