@@ -3,6 +3,7 @@
 #   make demo      the main job in a minute (installs the core only)
 #   make test      lint, types, import rules, tests; what CI runs
 #   make install   .venv with every extra, for work on all of Penstock
+#   make peers     .venv-peers with the loaders that benchmarks compare with (2 GB)
 #   make lint | bench | docs | clean
 
 PYTHON ?= python3
@@ -10,9 +11,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-# Only what the tests touch: the torch, ray, sql, postgres and hf rooms are not there yet, and installing their
-# extras would cost more time than all the tests. Add an extra here with the first test that needs it.
-TEST_EXTRAS := dev,remote
+# Only what the tests touch: installing all extras would cost more time than all the tests. Add an extra here with the
+# first test that needs it.
+TEST_EXTRAS := dev,remote,torch
 
 # A stamp for each set of packages; each set contains the one above it. They age with pyproject.toml.
 CORE := $(VENV)/.installed-core
@@ -20,7 +21,7 @@ TEST := $(VENV)/.installed-test
 ALL  := $(VENV)/.installed-all
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint fix bench docs clean
+.PHONY: help install demo test lint fix bench peers docs clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -35,12 +36,13 @@ $(CORE): pyproject.toml | $(BIN)/python
 	@$(PIP) install -e .
 	@touch $(CORE)
 
+# torch first, by itself: the version we test with, its CPU build where the index offers one.
 $(TEST): pyproject.toml | $(BIN)/python
-	@echo "installing penstock[$(TEST_EXTRAS)] into $(VENV) ..."
+	@echo "installing penstock[$(TEST_EXTRAS)] into $(VENV); torch is large ..."
+	@$(PIP) install torch==2.13.0
 	@$(PIP) install -e '.[$(TEST_EXTRAS)]'
 	@touch $(CORE) $(TEST)
 
-# torch first, by itself: the version we test with, its CPU build where the index offers one.
 $(ALL): pyproject.toml | $(BIN)/python
 	@echo "installing penstock[all,dev] into $(VENV); torch and ray are large ..."
 	@$(PIP) install torch==2.13.0
@@ -71,6 +73,22 @@ test: lint
 bench: $(TEST)
 	@$(PIP) install -e '.[bench]'
 	$(BIN)/python -m benchmarks
+
+# The loaders we are measured against pin what they like, so they have an environment of their own, and ours runs in
+# theirs: one interpreter for all. torch goes in first, and peers.txt pins it too, so that no peer can replace its build.
+PEERS     := .venv-peers
+PEERS_PIP := $(PEERS)/bin/python -m pip --quiet --disable-pip-version-check
+
+peers: $(PEERS)/.installed
+
+$(PEERS)/.installed: benchmarks/peers.txt pyproject.toml
+	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	@echo "installing the peers into $(PEERS); they are large ..."
+	@$(PEERS_PIP) install torch==2.13.0
+	@$(PEERS_PIP) install -e . -r benchmarks/peers.txt
+	@sed -n 's/^# no-deps: //p' benchmarks/peers.txt | xargs $(PEERS_PIP) install --no-deps
+	@$(PEERS)/bin/python -c 'import torch; print("torch", torch.__version__); assert torch.__version__.split("+")[0] == "2.13.0"'
+	@touch $@
 
 docs: $(TEST)
 	$(BIN)/mkdocs build --strict --quiet

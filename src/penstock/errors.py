@@ -4,7 +4,8 @@
     ├── UsageError (ValueError)            an argument or option is wrong
     │   ├── UnknownOptionError             a name that is not one of the valid ones
     │   ├── BudgetError                    the memory given cannot do the work
-    │   └── MissingExtraError (ImportError)  an optional dependency is not installed
+    │   ├── MissingExtraError (ImportError)  an optional dependency is not installed
+    │   └── NoLengthError (TypeError)      how much there will be cannot be said beforehand
     ├── DataError (ValueError)             what stands in the data cannot be used
     │   ├── ColumnError                    a column is missing or of the wrong kind
     │   ├── LabelError                     a label is missing, not finite, or of one class only
@@ -17,6 +18,8 @@
     │   └── DataChangedError               not the file it was when the work began
     ├── WriteError (OSError)               an output cannot be written; nothing half written is left
     ├── ModelFileError (ValueError)        not a Penstock model, or a damaged one
+    ├── BatchTimeoutError (TimeoutError)   a batch took longer than the time allowed for it
+    ├── WorkerDiedError (RuntimeError)     a worker process ended without being asked to
     └── DivergedError (ArithmeticError)    training left the finite numbers
 
 Each also inherits the built-in that a Python user would catch. A message says what happened, with the
@@ -58,6 +61,10 @@ class MissingExtraError(UsageError, ImportError):
     def of(cls, package: str, extra: str, purpose: str) -> MissingExtraError:
         """Build the error from the package missing, the extra that brings it, and what it is for."""
         return cls(f"{purpose} needs {package}, which is not installed; run: pip install 'penstock[{extra}]'")
+
+
+class NoLengthError(UsageError, TypeError):
+    """How much there will be cannot be said beforehand."""
 
 
 class DataError(PenstockError, ValueError):
@@ -112,6 +119,14 @@ class WriteError(PenstockError, OSError):
 
 class ModelFileError(PenstockError, ValueError):
     """A file is not a Penstock model, or a damaged one."""
+
+
+class BatchTimeoutError(PenstockError, TimeoutError, RuntimeError):
+    """A batch took longer than the time allowed for it."""
+
+
+class WorkerDiedError(PenstockError, RuntimeError):
+    """A worker process ended without being asked to."""
 
 
 class DivergedError(PenstockError, ArithmeticError):

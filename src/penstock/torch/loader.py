@@ -1,0 +1,214 @@
+"""`DataLoader`: batches of tensors straight from storage, shuffled, in the memory given.
+
+Made by threads of this process: no worker processes, no pickling, one buffer. In a job of several processes it finds
+its own part, and every process gets the same number of batches.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+import torch.distributed
+from torch.utils.data import default_collate
+
+from penstock.budget import Budget
+from penstock.errors import UsageError
+from penstock.loader.batches import Batches, Uneven
+from penstock.shuffle import Order
+from penstock.torch.tensors import pinned, tensors
+
+
+class DataLoader:
+    """Batches of tensors from any source; one pass over it is one epoch.
+
+    Parameters
+    ----------
+    data : path, source or table
+        Whatever `penstock.open` takes: Parquet, Arrow, ``.npy``, CSV, LibSVM files, tables, arrays.
+    batch_size : int
+        Rows of a batch (of each process).
+    shuffle : str, bool or Order
+        ``corgipile`` (two-level shuffle at sequential speed; also ``True``), ``global`` (an exact shuffle of all rows),
+        ``none`` (also ``False``), or any other order.
+    memory : str or int
+        What reading ahead and shuffling may hold in this process.
+    columns : tuple or list of str, optional
+        Which columns: a tuple gives batches as tuples in this order, a list or None (all columns) as dicts.
+    transform : callable, optional
+        Applied to each batch of tensors (or each row, with ``per_sample``) in threads beside reading. It must not
+        change what it shares with other threads.
+    per_sample : bool
+        Whether ``transform`` takes one row; what it returns is put together by ``collate_fn``.
+    collate_fn : callable, optional
+        How rows become a batch after a ``per_sample`` transform; torch's own ``default_collate``, if not given.
+    workers : int, optional
+        Threads that transform.
+    seed : int
+        Chance. The same seed gives the same batches, whatever the number of threads.
+    pin_memory : bool
+        Put batches into page-locked memory, from which copies to a GPU run beside other work.
+    rank, world : int, optional
+        This process's place among all; from ``torch.distributed`` where that is initialised, else the only one.
+    uneven : str
+        ``pad``: processes with fewer rows repeat some of their own at the end of an epoch, so that every row comes
+        at least once; ``drop``: the last rows of those that have more are left out, so that none comes twice.
+    drop_last : bool
+        Leave out the last batch of an epoch where it is smaller than the others.
+    row_numbers : bool
+        Add a column ``row_number``: where each row stands in the data.
+    scratch : path, optional
+        Where orders that write a shuffled copy (``once``, ``epoch``) may do so.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> table = pa.table({"x": pa.array([[0, 1], [2, 3]], pa.list_(pa.float32(), 2)), "y": [0, 1]})
+    >>> with DataLoader(table, 2, shuffle="none", columns=("x", "y")) as loader:
+    ...     for x, y in loader:
+    ...         print(x.shape, x.dtype, y.tolist())
+    torch.Size([2, 2]) torch.float32 [0, 1]
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        batch_size: int = 1,
+        *,
+        shuffle: str | bool | Order = "corgipile",
+        memory: str | int | Budget = "512MB",
+        columns: Sequence[str] | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        per_sample: bool = False,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        workers: int | None = None,
+        seed: int = 0,
+        pin_memory: bool = False,
+        rank: int | None = None,
+        world: int | None = None,
+        uneven: Uneven = "pad",
+        drop_last: bool = False,
+        row_numbers: bool = False,
+        scratch: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if (rank is None) != (world is None):
+            raise UsageError(f"rank={rank} and world={world}: give both, or none to have torch.distributed say")
+        if collate_fn is not None and not per_sample:
+            raise UsageError(
+                "collate_fn= puts single rows together, and here rows come in batches; give transform= for whole batches,"
+                " or a transform= for single rows with per_sample=True"
+            )
+        if per_sample and transform is None:
+            raise UsageError("per_sample=True says how transform= is called, and there is none; give one")
+        if rank is None or world is None:
+            rank, world = placed()
+        self._transform, self._per_sample = transform, per_sample
+        self._collate = collate_fn or default_collate
+        self._pin = pin_memory and _can_pin()
+        self.dataset = data
+        self._batches = Batches(
+            data,
+            batch_size,
+            shuffle={True: "corgipile", False: "none"}[shuffle] if isinstance(shuffle, bool) else shuffle,
+            memory=memory,
+            columns=columns,
+            # In threads only where there is work for them: handing a batch over costs more than making tensors of it.
+            transform=self._make if transform is not None or self._pin else None,
+            workers=workers,
+            seed=seed,
+            rank=rank,
+            world=world,
+            uneven=uneven,
+            drop_last=drop_last,
+            row_numbers=row_numbers,
+            scratch=scratch,
+            each_thread=_alone,
+        )
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of a batch."""
+        return self._batches.batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether a smaller last batch is left out."""
+        return self._batches.drop_last
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next pass gives out, or that a pass under way does."""
+        return self._batches.epoch
+
+    def __len__(self) -> int:
+        """Return the batches of an epoch, the same for every process."""
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        stream = iter(self._batches)
+        return map(tensors, stream) if self._batches.plain else stream
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next pass; without this, each pass is the epoch after the last."""
+        self._batches.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place in the stream, a small dict of plain values; any process's does for all."""
+        return self._batches.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a state was saved, with the same or another number of processes."""
+        self._batches.load_state_dict(state)
+
+    def close(self) -> None:
+        """Stop the threads and close the files."""
+        self._batches.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _make(self, batch: Any) -> Any:
+        made = tensors(batch)
+        if self._transform is not None:
+            made = (
+                self._collate([self._transform(row) for row in _rows(made)])
+                if self._per_sample
+                else self._transform(made)
+            )
+        return pinned(made) if self._pin else made
+
+
+def placed() -> tuple[int, int]:
+    """Return this process's rank and how many there are, by ``torch.distributed`` where it is initialised."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1
+
+
+def _rows(batch: Any) -> Iterator[Any]:
+    """Yield the rows of a batch of tensors: dicts of a dict, tuples of a tuple."""
+    if isinstance(batch, dict):
+        names = list(batch)
+        return (dict(zip(names, row, strict=True)) for row in zip(*batch.values(), strict=True))
+    return zip(*batch, strict=True)
+
+
+def _alone() -> None:
+    """Have torch compute in this thread alone: as many pools of threads as there are transforming threads crawl."""
+    torch.set_num_threads(1)
+
+
+def _can_pin() -> bool:
+    if getattr(torch, "accelerator", torch.cuda).is_available():
+        return True
+    warnings.warn("pin_memory=True has no effect: there is no accelerator on this machine", stacklevel=3)
+    return False
