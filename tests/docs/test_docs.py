@@ -117,10 +117,30 @@ def test_document_runs(document: Path, desk: Path) -> None:
             run_shell(block, desk, str(document))
 
 
-@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+# What an example must have shown; those that are not here check themselves.
+SAYS = {
+    "torch_images.py": r"none +test accuracy 0\.[0-4].*\n.*corgipile +test accuracy (0\.9|1\.0)",
+    "torch_tokens.py": r"epoch 0: .* loss [5-6]\..*\n(.*\n)*epoch 3: .* to 0\.[0-3]",
+    "torch_ddp.py": r"pad: 2 processes, .* 5,003 different of 5,003.*\n.*drop: 2 processes, .* batches each",
+    "torch_resume.py": r"killed by signal 9; .*\nresumed: 10,006 rows .*\n.* 3 workers: .* none seen before",
+    "jax_batches.py": r"jax is not installed|none +test accuracy 0\.5.*\n.*corgipile +test accuracy (0\.9|1\.0)",
+    "keras_torch.py": r"keras is not installed|test accuracy (0\.9|1\.0)",
+}
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_example_runs(example: Path, desk: Path) -> None:
     done = subprocess.run([sys.executable, str(example)], cwd=desk, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert re.search(SAYS.get(example.name, ""), done.stdout), done.stdout
+
+
+def test_every_example_is_listed_and_short() -> None:
+    listed = (ROOT / "examples" / "README.md").read_text()
+    assert not [path.name for path in EXAMPLES if f"({path.name})" not in listed]
+    assert not set(SAYS) - {path.name for path in EXAMPLES}
+    assert not [path.name for path in EXAMPLES if len(path.read_text().splitlines()) > 120]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
