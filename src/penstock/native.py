@@ -55,6 +55,14 @@ def kernel(function: _Function | None = None, *, fast: bool = True, inline: bool
     return compile_ if function is None else compile_(function)
 
 
+def load_compiler() -> None:
+    """Import now what Numba would import when a kernel is first called, so that the first rows do not wait for it."""
+    from numba.core.registry import cpu_target
+
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
+
+
 @intrinsic
 def prefetch_line(typing_context: Any, array: Any, index: Any) -> Any:
     """Ask for the cache line of one element, to be written soon; goes on without waiting for it."""

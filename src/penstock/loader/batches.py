@@ -24,11 +24,15 @@ from penstock.loader.loader import Loader
 from penstock.loader.passes import Pass, Running, end_left
 from penstock.loader.plan import default_threads
 from penstock.loader.transforms import ROW_NUMBERS, Finish, Transform
+from penstock.native import load_compiler
 from penstock.records import Records
 from penstock.shuffle import Order
 from penstock.shuffle.remainder import Stretch
 
 Uneven = Literal["pad", "drop"]
+
+# Here and not with the first batch, which someone waits for.
+load_compiler()
 
 
 def batches(data: Any, batch_size: int = 32, **options: Any) -> Batches:
