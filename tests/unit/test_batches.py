@@ -308,3 +308,12 @@ def test_data_without_rows_or_with_a_column_called_row_number():
         Batches(clash, row_numbers=True)
     with Batches(clash, 10, shuffle="none", row_numbers=True, columns=["number"]) as stream:
         assert next(iter(stream))["row_number"].tolist() == list(range(10))
+
+
+@pytest.mark.parametrize("change", [{"batches": -3}, {"batches": "x"}, {"batches": 9999}, {"epoch": -1}])
+def test_a_damaged_state_is_refused(change):
+    with Batches(TABLE, 10) as stream:
+        with pytest.raises(UsageError, match="damaged"):
+            stream.load_state_dict({**stream.state_dict(), **change})
+        with pytest.raises(UsageError, match="not a state"):
+            stream.load_state_dict(None)

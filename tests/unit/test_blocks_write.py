@@ -332,3 +332,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=env)
     assert int(ran.stdout) < 300_000, f"{ran.stdout} kB"
+
+
+@pytest.mark.parametrize("name", ["out.parquet", "out.csv", "out.NPY"])
+def test_an_arrow_file_is_not_written_under_another_formats_name(tmp_path, name):
+    with pytest.raises(UsageError, match=r"ends in \.arrow"):
+        convert(pa.table({"x": [1]}), tmp_path / name)

@@ -245,3 +245,26 @@ def test_a_state_of_other_data_is_refused():
         state = loader.state_dict()
     with DataLoader(TABLE.slice(1), 8) as loader, pytest.raises(DataChangedError):
         loader.load_state_dict(state)
+
+
+def test_a_transform_that_fails_says_at_which_row():
+    def refuse(row):
+        if row["number"] == 7:
+            raise OSError("cannot identify image")
+        return row["number"]
+
+    table = pa.table({"number": list(range(20))})
+    with (
+        DataLoader(
+            table, 5, shuffle="none", columns=["number"], transform=refuse, per_sample=True, row_numbers=True
+        ) as loader,
+        pytest.raises(OSError, match="cannot identify image") as caught,
+    ):
+        list(loader)
+    assert "while transforming row 7" in caught.value.__notes__[0]
+
+
+def test_tensors_are_data_too():
+    with DataLoader({"x": torch.arange(6).reshape(3, 2)}, 3, shuffle="none", columns=("x",)) as loader:
+        ((x,),) = list(loader)
+    assert x.tolist() == [[0, 1], [2, 3], [4, 5]]

@@ -21,6 +21,7 @@ from penstock.blocks.arrow import layout_of
 from penstock.blocks.features import Encoder, choose
 from penstock.blocks.hashing import Hashed
 from penstock.blocks.labels import numeric, refuse_missing
+from penstock.blocks.open import SUFFIXES
 from penstock.blocks.parts import PAIRS
 from penstock.blocks.storage import PathLike, is_remote
 from penstock.blocks.streams import Rows, rows_of
@@ -111,6 +112,9 @@ def convert(
     path = os.fspath(dst)
     if is_remote(path):
         raise UsageError(f"{path}: files are written on this machine only; give a local path")
+    suffix = os.path.splitext(path)[1].lower()
+    if any(suffix in suffixes for name, suffixes in SUFFIXES.items() if name != "arrow"):
+        raise UsageError(f"{path}: what is written is an Arrow file; give it a name that ends in .arrow")
     size = None if block_size == "auto" else parse_size(block_size, option="block_size")
     rows = rows_of(data, format=format, split=split, **options)
     try:

@@ -14,6 +14,7 @@ from contextlib import closing
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from penstock.blocks.arrays import table_of
 from penstock.blocks.base import BlockSource
 from penstock.blocks.counted import counted
 from penstock.blocks.fields import Fields
@@ -69,8 +70,9 @@ class Batches:
 
     Parameters
     ----------
-    data : path, source or table
-        Whatever `penstock.open` takes. A source given stays open when the stream is closed.
+    data : path, source, table or arrays
+        Whatever `penstock.open` takes; an array or a dict of arrays, which keep their types. A source given stays open
+        when the stream is closed.
     batch_size : int
         Rows of a batch.
     shuffle : str or Order
@@ -144,7 +146,7 @@ class Batches:
         self.uneven, self.drop_last = uneven, drop_last
         threads = workers or default_threads(decoding=True)
         self._finish = Finish(isinstance(columns, tuple), transform, per_sample, threads, each_thread)
-        self._source: BlockSource = open_source(data)
+        self._source: BlockSource = open_source(table_of(data))
         self._owned = self._source is not data
         try:
             self._source = counted(self._source)
@@ -246,10 +248,17 @@ class Batches:
         With another number of workers, or another batch size, the rows that none has given out yet are dealt out anew.
         """
         mine = self.state_dict()
-        missing = [name for name in mine if name not in state]
+        missing = [name for name in mine if not isinstance(state, dict) or name not in state]
         if missing or state["version"] != 1:
             raise UsageError(
                 f"this is not a state of a stream of batches: it lacks {', '.join(missing) or 'version 1'}"
+            )
+        for name in ("epoch", "batches"):
+            if not isinstance(state[name], int) or state[name] < 0:
+                raise UsageError(f"this state is damaged: {name}={state[name]!r} is not a number from 0 on")
+        if state["batches"] > state["epoch_batches"]:
+            raise UsageError(
+                f"this state is damaged: {state['batches']} batches of {state['epoch_batches']} were given out"
             )
         # Single rows are dealt out by their numbers alone; which rows meet in a window of blocks hangs on its size.
         names = ("order", "seed") if self._loader.by_row else ("order", "seed", "memory")

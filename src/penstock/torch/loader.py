@@ -19,6 +19,7 @@ from torch.utils.data import default_collate
 from penstock.budget import Budget
 from penstock.errors import UsageError
 from penstock.loader.batches import Batches, Uneven
+from penstock.loader.transforms import ROW_NUMBERS
 from penstock.shuffle import Order
 from penstock.torch.tensors import pinned, tensors
 
@@ -28,8 +29,9 @@ class DataLoader:
 
     Parameters
     ----------
-    data : path, source or table
-        Whatever `penstock.open` takes: Parquet, Arrow, ``.npy``, CSV, LibSVM files, tables, arrays.
+    data : path, source, table or arrays
+        Whatever `penstock.open` takes: Parquet, Arrow, ``.npy``, CSV, LibSVM files, tables; an array, or a dict of arrays
+        or tensors, which keep their types.
     batch_size : int
         Rows of a batch (of each process).
     shuffle : str, bool or Order
@@ -179,12 +181,21 @@ class DataLoader:
     def _make(self, batch: Any) -> Any:
         made = tensors(batch)
         if self._transform is not None:
-            made = (
-                self._collate([self._transform(row) for row in _rows(made)])
-                if self._per_sample
-                else self._transform(made)
-            )
+            made = self._collate(list(self._each(made))) if self._per_sample else self._transform(made)
         return pinned(made) if self._pin else made
+
+    def _each(self, batch: Any) -> Iterator[Any]:
+        assert self._transform is not None
+        for place, row in enumerate(_rows(batch)):
+            try:
+                yield self._transform(row)
+            except Exception as error:
+                number = row.get(ROW_NUMBERS) if isinstance(row, dict) else None
+                which = f"row {place} of a batch; with row_numbers=True (and columns as a list) it would say which of the data"
+                error.add_note(
+                    f"while transforming {which if number is None else f'row {int(number)}'} of {self.dataset}"
+                )
+                raise
 
 
 def placed() -> tuple[int, int]:
