@@ -52,6 +52,16 @@ def evict(path: str | os.PathLike[str]) -> bool:
     return True
 
 
+def read_through(folder: Path) -> None:
+    """Read every file of a folder once, so that the page cache has what it can hold of them."""
+    buffer = bytearray(1 << 20)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with open(path, "rb", buffering=0) as file:
+                while file.readinto(buffer):
+                    pass
+
+
 def read_ahead_settings() -> dict[str, int]:
     """Return the read-ahead in kB of each real disk."""
     found = {}

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import harness
-from benchmarks.conditions import ROOT, read_ahead, read_ahead_settings
+from benchmarks.conditions import ROOT, read_ahead, read_ahead_settings, read_through
 from benchmarks.harness import Claim
 from benchmarks.loaders.turns import USUAL, attempt
 
@@ -174,7 +174,7 @@ def _turn(terms: Terms, name: str, outcome: Outcome) -> float:
     if outcome.failure:
         return math.nan
     if terms.condition == "warm":
-        _read_through(terms.folder)
+        read_through(terms.folder)
         cold = False
     else:
         cold = harness.drop_caches()
@@ -199,15 +199,6 @@ def _turn(terms: Terms, name: str, outcome: Outcome) -> float:
     outcome.runs.append({**found, "cold": cold, "limited": found["child"]["limited"]})
     _say(f"  {name}: {found['rate']:,.0f} samples/s, first batch after {found['first']:.2f} s")
     return float(found["rate"])
-
-
-def _read_through(folder: Path) -> None:
-    buffer = bytearray(1 << 20)
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with open(path, "rb", buffering=0) as file:
-                while file.readinto(buffer):
-                    pass
 
 
 def _say(text: str) -> None:

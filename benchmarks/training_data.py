@@ -269,7 +269,7 @@ def contestants(task: str, *, words: int, workers: tuple[int, ...]) -> dict[str,
         Contestant(f"stock, {over}, {n} workers", partial(stock, workers=n, **drop_in), needs, False, mapped, distant)
         for n in workers
     ]
-    found.append(Contestant(f"unordered, {over}", partial(unordered, **drop_in), needs, True, False, distant))
+    found.append(Contestant(f"unordered, {over}", partial(unordered, **drop_in), needs, True, mapped, distant))
     for shuffle, share in SHARES.items():
         found.append(
             Contestant(

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
-from benchmarks.conditions import read_ahead, read_ahead_settings
+from benchmarks.conditions import read_ahead, read_ahead_settings, read_through
 from benchmarks.loaders import measure, ours
 from benchmarks.loaders.contest import Contestant
 from benchmarks.loaders.samples import Data
@@ -155,7 +155,7 @@ def _turn(terms: Terms, outcome: Outcome) -> Callable[[], object]:
             cold = harness.drop_caches()
         else:
             cold = False
-            _read_through(folder)
+            read_through(folder)
         with _ahead(outcome.entry.read_ahead) as ready:
             if not ready:
                 outcome.failure = "the disk's read-ahead cannot be set here"
@@ -248,15 +248,6 @@ def _ahead(kb: int | None) -> Iterator[bool]:
     else:
         with read_ahead(kb) as done:
             yield done
-
-
-def _read_through(folder: Path) -> None:
-    buffer = bytearray(1 << 20)
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with open(path, "rb", buffering=0) as file:
-                while file.readinto(buffer):
-                    pass
 
 
 def _say(text: str) -> None:

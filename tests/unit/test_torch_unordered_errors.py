@@ -503,3 +503,8 @@ def test_an_interpreter_ends_with_a_loop_half_way():
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "4\n", "")
+
+
+def test_a_path_is_not_taken_for_a_dataset_of_letters():
+    with pytest.raises(UsageError, match="is a path, not a dataset"):
+        UnorderedDataLoader("data.arrow", 16)

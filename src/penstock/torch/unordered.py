@@ -8,6 +8,7 @@ sampler's order. Data that can only be iterated are refused.
 from __future__ import annotations
 
 import itertools
+import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
@@ -350,6 +351,8 @@ class UnorderedDataLoader:
 
 def _check_dataset(dataset: object) -> None:
     name = type(dataset).__name__
+    if isinstance(dataset, (str, bytes, os.PathLike)):
+        raise UsageError(f"{dataset!r} is a path, not a dataset; penstock.torch.DataLoader reads files")
     if isinstance(dataset, IterableDataset):
         raise UsageError(
             f"{name} is an IterableDataset, whose samples cannot be fetched by index; use torch.utils.data.DataLoader,"
