@@ -20,8 +20,8 @@ def table_of(data: Any) -> Any:
 
     Examples
     --------
-    >>> table_of({"tokens": np.zeros((4, 8), np.uint16), "label": np.arange(4)}).schema.field("tokens").type
-    FixedSizeListType(fixed_size_list<element: uint16>[8])
+    >>> table_of({"tokens": np.zeros((4, 8), np.uint16), "label": np.arange(4)}).schema.field("tokens").type.list_size
+    8
     >>> table_of("data.arrow")
     'data.arrow'
     """
