@@ -1,7 +1,8 @@
 """Rows as arrays: what a decoded block, a window and a batch all are.
 
 ``x`` is either C-contiguous float32 rows or a `Csr`; ``y``, ``weight`` and ``rows`` (global row numbers)
-are there when asked for. CSR arrays are unsigned: Numba's loops over them run twice as fast.
+are there when asked for. CSR arrays are unsigned: Numba's loops over them run twice as fast. Indices have 32 bits,
+or 64 where rows were encoded as wide ones: features of a model that does not fit in memory.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
+Indices = NDArray[np.uint32] | NDArray[np.uint64]
 _T = TypeVar("_T", bound=np.generic)
+
+
+def indices_of(count: int, *, wide: bool) -> Indices:
+    """Make room for so many indices, of 64 bits where they are wide."""
+    return np.empty(count, np.uint64) if wide else np.empty(count, np.uint32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +29,7 @@ class Csr:
     """Sparse rows: row ``i`` holds ``indices[indptr[i]:indptr[i+1]]`` and the values beside them."""
 
     indptr: NDArray[np.uint64]
-    indices: NDArray[np.uint32]
+    indices: Indices
     values: Floats
     width: int
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.batch import Batch, Csr, Floats
+from penstock.batch import Batch, Csr, Floats, indices_of
 from penstock.blocks.arrow import layout_of
 from penstock.blocks.hashing import Hashed
 from penstock.blocks.labels import LabelMap, numeric
@@ -93,9 +93,14 @@ class Encoder:
         """The one fixed-size float32 list that holds all features, if it is so."""
         return self.parts[0].columns[0] if len(self.parts) == 1 and self.parts[0].kind == "vector" else None
 
-    def encode(self, batch: pa.RecordBatch, *, first_row: int = 0) -> Batch:
-        """Return a batch's rows; ``first_row`` is what its first row is called in messages."""
-        x: Floats | Csr = self._sparse(batch, first_row) if self.sparse else self._dense(batch, self.parts, first_row)
+    def encode(self, batch: pa.RecordBatch, *, first_row: int = 0, wide: bool = False) -> Batch:
+        """Return a batch's rows; ``first_row`` is what its first row is called in messages.
+
+        Rows asked for as ``wide`` are sparse whatever the columns, with indices of 64 bits, and an index beyond the
+        known width is refused rather than left out.
+        """
+        sparse = self.sparse or wide
+        x: Floats | Csr = self._sparse(batch, first_row, wide) if sparse else self._dense(batch, self.parts, first_row)
         return Batch(x, self._target(batch, first_row), self._weights(batch, first_row))
 
     def decode(self, batch: pa.RecordBatch, *, first_row: int = 0) -> Batch:
@@ -206,17 +211,19 @@ class Encoder:
     def _dense(self, batch: pa.RecordBatch, parts: Sequence[Part], first_row: int) -> Floats:
         return dense_rows(batch, parts, place=self.place, first_row=first_row)
 
-    def _sparse(self, batch: pa.RecordBatch, first_row: int) -> Csr:
+    def _sparse(self, batch: pa.RecordBatch, first_row: int, wide: bool) -> Csr:
         dense = [part for part in self.parts if not part.sparse]
         found = []
         if dense:
             x = self._dense(batch, dense, first_row)
             rows, width = x.shape
             indptr = np.arange(rows + 1, dtype=np.uint64) * np.uint64(width)
-            found.append(Csr(indptr, np.tile(np.arange(width, dtype=np.uint32), rows), x.ravel(), width))
+            numbers = indices_of(rows * width, wide=wide)
+            numbers.reshape(rows, width)[:] = np.arange(width)
+            found.append(Csr(indptr, numbers, x.ravel(), width))
         sparse = [part for part in self.parts if part.sparse]
-        found += [sparse_rows(batch, part, place=self.place, first_row=first_row) for part in sparse]
-        return found[0] if len(found) == 1 else join_parts(found)
+        found += [sparse_rows(batch, part, place=self.place, first_row=first_row, wide=wide) for part in sparse]
+        return found[0] if len(found) == 1 else join_parts(found, wide=wide)
 
     def _target(self, batch: pa.RecordBatch, first_row: int) -> Floats | None:
         if self.label is None:
@@ -253,6 +260,7 @@ def choose(
     exclude: Iterable[str] = (),
     hash: Sequence[str | Hashed] = (),
     place: str = "the data",
+    wide: bool = False,
 ) -> Encoder:
     """Settle which columns are features and how they are encoded.
 
@@ -270,8 +278,13 @@ def choose(
         Columns to hash: ``"city"``, ``"city:2^18"`` or, word by word, ``"comment:2^18:words"``.
     place : str
         What messages call the data.
+    wide : bool
+        Let columns be hashed into more features than a model in memory can have, for `Encoder.encode` with ``wide``.
     """
     hashed = {spec.column: spec for spec in map(Hashed.parse, hash)}
+    for spec in hashed.values():
+        if not wide:
+            spec.require_narrow()
     excluded = list(exclude)
     roles = [(label, "label column"), (weight, "weight column"), *((h, "column to hash") for h in hashed)]
     roles += [(name, "column to exclude") for name in excluded]

@@ -2,7 +2,9 @@
 
 A value's hash is MurmurHash3 (32 bits, x86) of its UTF-8 bytes, seeded with the same hash (seed 0) of its
 column's name. The low ``bits`` bits are the index within the column's range, and the top bit is the sign:
-0 gives +1, 1 gives -1. A model stays valid as long as this rule does; it is never changed.
+0 gives +1, 1 gives -1. For more than 31 bits, which only wide rows have, the value's hash has 64 bits: the low half
+is the hash above, the high half the same hash of the same bytes seeded with the low half; again the low ``bits`` bits
+are the index and the top bit is the sign. A model stays valid as long as these rules do; they are never changed.
 """
 
 from __future__ import annotations
@@ -15,11 +17,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.batch import Csr
+from penstock.batch import Csr, indices_of
 from penstock.errors import ColumnError, UsageError
 from penstock.native import kernel
 
 DEFAULT_BITS = 20
+NARROW_BITS, MOST_BITS = 31, 62
 _SPEC = re.compile(r"(?P<column>.+?)(?::(?:2\^)(?P<bits>\d+))?(?P<words>:words)?")
 
 
@@ -38,8 +41,11 @@ class Hashed:
     words: bool = False
 
     def __post_init__(self) -> None:
-        if not 1 <= self.bits <= 31:
-            raise UsageError(f"hash={self.column!r}:2^{self.bits}: the power must be from 2^1 to 2^31")
+        if not 1 <= self.bits <= MOST_BITS:
+            raise UsageError(
+                f"hash={self.column!r}:2^{self.bits}: the power must be from 2^1 to 2^{NARROW_BITS}, or to 2^{MOST_BITS}"
+                " for a model with a model_dir (penstock.bigmodel)"
+            )
 
     @classmethod
     def parse(cls, text: str | Hashed) -> Hashed:
@@ -56,8 +62,18 @@ class Hashed:
         """How many features the column becomes."""
         return 1 << self.bits
 
-    def encode(self, array: pa.Array) -> Csr:
+    def require_narrow(self) -> None:
+        """Raise where there are more buckets than a model in memory can have."""
+        if self.bits > NARROW_BITS:
+            raise UsageError(
+                f"hash={self.column!r}:2^{self.bits} makes more features than a model in memory can have; train with"
+                f" penstock.bigmodel (model_dir=, --model-dir), or hash to 2^{NARROW_BITS} or fewer"
+            )
+
+    def encode(self, array: pa.Array, *, wide: bool = False) -> Csr:
         """Hash an array: one entry per value (or word); a null has none, since a missing category is no category."""
+        if not wide:
+            self.require_narrow()
         offsets, data = _as_text(array, self.column)
         seed = np.uint32(murmur3_reference(self.column.encode(), 0))
         missing = (
@@ -73,9 +89,12 @@ class Hashed:
             counts = (~missing).astype(np.uint64)
         indptr = np.zeros(len(array) + 1, np.uint64)
         np.cumsum(counts, out=indptr[1:])
-        indices = np.empty(int(indptr[-1]), np.uint32)
+        indices = indices_of(int(indptr[-1]), wide=wide)
         values = np.empty(int(indptr[-1]), np.float32)
-        hash_rows(offsets, data, indptr, seed, np.uint32(self.width - 1), self.words, indices, values)
+        if self.bits > NARROW_BITS:
+            hash_rows_wide(offsets, data, indptr, seed, np.uint64(self.width - 1), self.words, indices, values)
+        else:
+            hash_rows(offsets, data, indptr, seed, np.uint32(self.width - 1), self.words, indices, values)
         return Csr(indptr, indices, values, self.width)
 
 
@@ -192,6 +211,32 @@ def hash_rows(
             at = last
 
 
+@kernel
+def hash_rows_wide(
+    offsets: Any, data: Any, indptr: Any, seed: Any, mask: Any, words: Any, indices: Any, values: Any
+) -> None:
+    """Do the same with hashes of 64 bits."""
+    for row in range(len(indptr) - 1):
+        entry = indptr[row]
+        end = indptr[row + 1]
+        at = offsets[row]
+        stop = offsets[row + 1]
+        while entry < end:
+            last = stop
+            if words:
+                while at < stop and _blank(data[at]):
+                    at += 1
+                last = at
+                while last < stop and not _blank(data[last]):
+                    last += 1
+            low = murmur3(data, at, last, seed)
+            high = murmur3(data, at, last, low)
+            indices[entry] = ((np.uint64(high) << np.uint64(32)) | np.uint64(low)) & mask
+            values[entry] = np.float32(-1.0) if high >> np.uint32(31) else np.float32(1.0)
+            entry += np.uint64(1)
+            at = last
+
+
 def hash_rows_reference(texts: list[str | None], spec: Hashed) -> list[list[tuple[int, float]]]:
     """Return each row's (index, sign) pairs, in plain Python."""
     seed = murmur3_reference(spec.column.encode(), 0)
@@ -200,5 +245,9 @@ def hash_rows_reference(texts: list[str | None], spec: Hashed) -> list[list[tupl
         data = [] if text is None else [text.encode()]
         pieces = [w for t in data for w in t.split()] if spec.words else data
         codes = [murmur3_reference(piece, seed) for piece in pieces]
-        rows.append([(code & (spec.width - 1), -1.0 if code >> 31 else 1.0) for code in codes])
+        top = NARROW_BITS
+        if spec.bits > NARROW_BITS:
+            codes = [murmur3_reference(piece, code) << 32 | code for piece, code in zip(pieces, codes, strict=True)]
+            top = 63
+        rows.append([(code & (spec.width - 1), -1.0 if code >> top else 1.0) for code in codes])
     return rows

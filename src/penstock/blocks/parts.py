@@ -127,10 +127,13 @@ def dense_rows(batch: pa.RecordBatch, parts: Sequence[Part], *, place: str, firs
     return out
 
 
-def sparse_rows(batch: pa.RecordBatch, part: Part, *, place: str, first_row: int) -> Csr:
-    """Return a hashed column, or a pair of list columns, as CSR rows."""
+def sparse_rows(batch: pa.RecordBatch, part: Part, *, place: str, first_row: int, wide: bool = False) -> Csr:
+    """Return a hashed column, or a pair of list columns, as CSR rows.
+
+    Indices have 32 bits, and those beyond a known width are left out; ``wide`` ones have 64, and are refused there.
+    """
     if part.hashed is not None:
-        return part.hashed.encode(batch.column(part.columns[0]))
+        return part.hashed.encode(batch.column(part.columns[0]), wide=wide)
     indices, values = (batch.column(name) for name in part.columns)
     for array, name in zip((indices, values), part.columns):
         _refuse_nulls(array, name, place=place, first_row=first_row)
@@ -151,15 +154,38 @@ def sparse_rows(batch: pa.RecordBatch, part: Part, *, place: str, first_row: int
     where = inner[0].to_numpy(zero_copy_only=False)
     indptr = (starts - starts[0]).astype(np.uint64)
     most = int(where.max()) if len(where) else -1
+    if wide:
+        return _wide(part, indptr, where, to_numbers(inner[1]), place=place, first_row=first_row)
     if len(where) and (int(where.min()) < 0 or most > 0xFFFFFFFF):
         row = int(np.searchsorted(indptr, np.uint64(np.argmax((where < 0) | (where > 0xFFFFFFFF))), side="right")) - 1
         raise FeatureError(
             f"{place}: row {first_row + row} has the index {most if most > 0xFFFFFFFF else int(where.min())} in"
             f" {part.columns[0]!r}; indices are from 0 to 2^32 - 1"
+            + (" in a model in memory: train larger ones with a model_dir (penstock.bigmodel)" if most > 0 else "")
         )
     places = where.view(np.uint32) if where.dtype == np.int32 else where.astype(np.uint32, copy=False)
     rows = Csr(indptr, places, to_numbers(inner[1]), most + 1 if part.width is None else part.width)
     return rows if most < rows.width else _drop_beyond(rows)
+
+
+def _wide(
+    part: Part, indptr: NDArray[np.uint64], where: NDArray[Any], values: Floats, *, place: str, first_row: int
+) -> Csr:
+    """Return rows whose indices have 64 bits; one that is negative or beyond the width is refused, not left out."""
+    least, most = (int(where.min()), int(where.max())) if len(where) else (0, -1)
+    width = most + 1 if part.width is None else part.width
+    if least < 0 or most >= width:
+        entry = int(np.argmax(where < 0)) if least < 0 else int(np.argmax(where >= width))
+        row = first_row + int(np.searchsorted(indptr, np.uint64(entry), side="right")) - 1
+        told = f"{place}: row {row} has the index {int(where[entry])} in {part.columns[0]!r}"
+        if least < 0:
+            raise FeatureError(f"{told}; indices are 0 or more: remove the entry or mend the index")
+        raise FeatureError(
+            f"{told}, but the data are declared to have {width} features (0 to {width - 1}); remove the entry, or declare"
+            " a larger width"
+        )
+    places = where.view(np.uint64) if where.dtype == np.int64 else where.astype(np.uint64, copy=False)
+    return Csr(indptr, places, values, width)
 
 
 def _drop_beyond(rows: Csr) -> Csr:

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.batch import Csr, Floats
+from penstock.batch import Csr, Floats, Indices, indices_of
 from penstock.copying import SKIP as SKIP
+from penstock.errors import UsageError
 from penstock.native import kernel
 
 _TILE = 32
@@ -80,11 +81,11 @@ def copy_part(indptr: Any, indices: Any, values: Any, base: Any, ends: Any, out_
 
 def copy_part_reference(
     indptr: NDArray[np.uint64],
-    indices: NDArray[np.uint32],
+    indices: Indices,
     values: Floats,
-    base: np.uint32,
+    base: np.uint32 | np.uint64,
     ends: NDArray[np.uint64],
-    out_indices: NDArray[np.uint32],
+    out_indices: Indices,
     out_values: Floats,
 ) -> None:
     """Do the same in NumPy."""
@@ -95,16 +96,21 @@ def copy_part_reference(
     ends += lengths
 
 
-def join_parts(parts: Sequence[Csr]) -> Csr:
+def join_parts(parts: Sequence[Csr], *, wide: bool = False) -> Csr:
     """Set sparse parts of the same rows side by side, each in its own range of indices."""
+    if wide and sum(part.width for part in parts) > 1 << 64:
+        raise UsageError(
+            f"the columns make {sum(part.width for part in parts)} features together, more than the 2^64 that indices"
+            " can tell apart; hash to fewer bits"
+        )
     indptr = np.zeros_like(parts[0].indptr)
     for part in parts:
         indptr += part.indptr
     ends = indptr[:-1].copy()
-    indices = np.empty(int(indptr[-1]), np.uint32)
+    indices = indices_of(int(indptr[-1]), wide=wide)
     values = np.empty(int(indptr[-1]), np.float32)
     base = 0
     for part in parts:
-        copy_part(part.indptr, part.indices, part.values, np.uint32(base), ends, indices, values)
+        copy_part(part.indptr, part.indices, part.values, indices.dtype.type(base), ends, indices, values)
         base += part.width
     return Csr(indptr, indices, values, base)
