@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats
 from penstock.errors import FeatureError, LabelError, UsageError
-from penstock.sgd import dense, softmax, sparse
+from penstock.sgd import adagrad, dense, softmax, sparse
 from penstock.sgd.losses import Loss
 from penstock.sgd.scalar import GROWN, HITS, LOSS, PIVOT, SHIFTED, SHIFTED2, TOTALS, WEIGHT
 
@@ -65,6 +65,19 @@ class Totals:
         self.sums = np.zeros(TOTALS)
         self.sums[GROWN] = 1.0
         self.rows = 0
+
+    def share(self) -> Totals:
+        """Return empty totals for some of the rows to come, for `add` to take in; call `start` first."""
+        part = Totals()
+        part.sums[PIVOT] = self.sums[PIVOT]
+        part.rows = 1  # its pivot is settled
+        return part
+
+    def add(self, part: Totals) -> None:
+        """Take in the sums of some rows, counted by `share`."""
+        for place in (LOSS, WEIGHT, HITS, SHIFTED, SHIFTED2):
+            self.sums[place] += part.sums[place]
+        self.sums[LOSS] += np.log(part.sums[GROWN])
 
     @property
     def weight(self) -> float:
@@ -137,6 +150,26 @@ def train(batch: Batch, weights: Weights, *, step: Step, totals: Totals) -> int:
     return int(dense.dense_rows(*rows, step.loss.code, *rate, *penalties, free))
 
 
+def train_adagrad(
+    batch: Batch, cells: Floats, intercept: Floats, clock: NDArray[np.float64], *, step: Step, totals: Totals
+) -> int:
+    """Update weights by sparse rows, in their order, each step shortened by what the weight has been through.
+
+    ``cells`` is (features, 2): a weight and its accumulator side by side; so is ``intercept``, (2,).
+
+    Returns
+    -------
+    int
+        -1, or the position of the row that could not be used.
+    """
+    if not isinstance(batch.x, Csr) or batch.y is None or step.batch_size != 1:
+        raise UsageError("AdaGrad learns from sparse rows with labels, one row to an update; use batch_size=1")
+    totals.start(batch)
+    rows = (*_csr(batch.x), _still(batch.y), _NONE if batch.weight is None else _still(batch.weight))
+    rate, l2, free = (float(step.base), float(step.power)), float(step.l2), np.float32(step.intercept)
+    return int(adagrad.adagrad_rows(*rows, cells, intercept, clock, totals.sums, step.loss.code, *rate, l2, free))
+
+
 def scores(batch: Batch, weights: Weights) -> Floats:
     """Return the scores of a batch's rows, (rows, outputs) float32; the weights must owe nothing."""
     _match(batch, weights)
@@ -163,26 +196,39 @@ def measure(batch: Batch, weights: Weights, *, loss: Loss, totals: Totals) -> in
     for start in range(0, len(batch), _SCORED):
         stop = min(start + _SCORED, len(batch))
         out, stopped = _scores(batch.slice(start, stop), weights)
+        if stopped < 0:
+            stopped = add_scores(out, y[start:stop], weight[start:stop], loss=loss, totals=totals)
         if stopped >= 0:
             return start + stopped
-        found: NDArray[Any] = out.astype(np.float64)
-        labels = y[start:stop].astype(np.float64)
-        share = weight[start:stop].astype(np.float64) if len(weight) else np.ones(stop - start)
-        if not loss.many:
-            found = found[:, 0]
-        usable = np.isfinite(found.reshape(len(labels), -1).sum(axis=1) + labels + share) & (share >= 0)
-        if loss.many:
-            usable &= (labels >= 0) & (labels < weights.outputs)
-        if not (usable | (share == 0)).all():
-            return start + int(np.flatnonzero(~usable & (share != 0))[0])
-        found, labels, share = found[share != 0], labels[share != 0], share[share != 0]
-        sums = totals.sums
-        shifted = labels - sums[PIVOT]
-        sums[LOSS] += share @ loss.value(found, labels)
-        sums[WEIGHT] += share.sum()
-        sums[HITS] += share @ loss.hits(found, labels)
-        sums[SHIFTED] += share @ shifted
-        sums[SHIFTED2] += share @ shifted**2
+    return -1
+
+
+def add_scores(scores: Floats, y: Floats, weight: Floats, *, loss: Loss, totals: Totals) -> int:
+    """Add rows with their scores, (rows, outputs), to the totals; no weights count as ones.
+
+    Returns
+    -------
+    int
+        -1, or the position of the first row that could not be used.
+    """
+    found: NDArray[Any] = scores.astype(np.float64)
+    labels = y.astype(np.float64)
+    share = weight.astype(np.float64) if len(weight) else np.ones(len(y))
+    usable = np.isfinite(found.sum(axis=1) + labels + share) & (share >= 0)
+    if loss.many:
+        usable &= (labels >= 0) & (labels < found.shape[1])
+    else:
+        found = found[:, 0]
+    if not (usable | (share == 0)).all():
+        return int(np.flatnonzero(~usable & (share != 0))[0])
+    found, labels, share = found[share != 0], labels[share != 0], share[share != 0]
+    sums = totals.sums
+    shifted = labels - sums[PIVOT]
+    sums[LOSS] += share @ loss.value(found, labels)
+    sums[WEIGHT] += share.sum()
+    sums[HITS] += share @ loss.hits(found, labels)
+    sums[SHIFTED] += share @ shifted
+    sums[SHIFTED2] += share @ shifted**2
     return -1
 
 

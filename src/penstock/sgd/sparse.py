@@ -74,6 +74,7 @@ def sparse_rows(
                 clock[SCALE], clock[OWED] = scale, owed
                 settle(turned, clock, seen)
                 scale, owed = clock[SCALE], clock[OWED]
+        if scale != 1.0:
             push = push / np.float32(scale)
         if push != ZERO:
             for e in range(indptr[i], indptr[i + 1]):
