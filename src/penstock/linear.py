@@ -7,9 +7,10 @@ file. Scoring streams: predictions of a path of any size are written as they are
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -72,20 +73,11 @@ class LinearModel:
 
     def decide(self, scores: Floats) -> NDArray[Any]:
         """Turn scores into classes, or into numbers for a regression."""
-        if self.encoder.labels is None:
-            return scores
-        return self.encoder.labels.decode(scores.argmax(axis=1) if self.kind == "softmax" else scores)
+        return decide(self.kind, self.encoder, scores)
 
     def probabilities(self, scores: Floats) -> Floats | None:
         """Turn scores into a probability for each class; None for models that have none."""
-        if self.kind == "softmax":
-            raised = np.exp(scores - scores.max(axis=1, keepdims=True))
-            share: Floats = raised / raised.sum(axis=1, keepdims=True)
-            return share
-        if self.kind == "logistic":
-            positive = 1 / (1 + np.exp(-np.clip(scores.astype(np.float64), -500, 500)))
-            return np.column_stack([1 - positive, positive]).astype(np.float32)
-        return None
+        return probabilities(self.kind, scores)
 
     def block_scores(self, source: BlockSource) -> Iterator[Floats]:
         """Yield, block by block in stored order, the scores of each row."""
@@ -96,7 +88,7 @@ class LinearModel:
 
         return in_order(score, range(len(source.block_rows)), threads=source.threads)
 
-    def predictions(self, source: BlockSource, *, keep: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
+    def predictions(self, source: BlockSource, *, keep: Sequence[str] = ()) -> Generator[pa.RecordBatch, None, None]:
         """Yield, block by block in stored order, the prediction of each row (and columns to keep beside it)."""
         require_columns(source.schema, keep, place=source.name)
         encoder = self.encoder.for_schema(source.schema, place=source.name)
@@ -105,13 +97,7 @@ class LinearModel:
         def score(block: int) -> pa.RecordBatch:
             rows = source.read(block, columns)
             scores = self.scores(encoded(encoder, source, block, rows))
-            out = {name: rows.column(name) for name in keep}
-            out["prediction"] = pa.array(self.decide(scores))
-            chances = self.probabilities(scores)
-            if chances is not None and self.encoder.labels is not None:
-                names = [f"probability_{c}" for c in self.encoder.labels.classes]
-                out |= {name: pa.array(np.ascontiguousarray(chances[:, k])) for k, name in enumerate(names)}
-            return pa.record_batch(out)
+            return predicted(self.kind, self.encoder, scores, rows, keep)
 
         return in_order(score, range(len(source.block_rows)), threads=source.threads)
 
@@ -124,21 +110,8 @@ class LinearModel:
         stream: Stream | None = None,
     ) -> int:
         """Write the predictions of a source to a Parquet file, and return how many there are."""
-        stream = stream or Stream()
-        stream.emit(Started("predict", int(source.block_rows.sum()), "rows"))
-        count = 0
-        with atomic_path(path) as temporary:
-            with ExitStack() as stack:
-                writer: pq.ParquetWriter | None = None
-                for batch in self.predictions(source, keep=keep):
-                    writer = writer or stack.enter_context(pq.ParquetWriter(temporary, batch.schema))
-                    writer.write_batch(batch)
-                    count += len(batch)
-                    stream.emit(Advanced("predict", len(batch)))
-            if writer is None:
-                pq.write_table(pa.table({"prediction": pa.array([], pa.float32())}), temporary)
-        stream.emit(Finished("predict"))
-        return count
+        made = partial(self.predictions, source, keep=keep)
+        return write_predictions(made, source, path, stream=stream or Stream())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model as one safetensors file with a JSON header."""
@@ -180,12 +153,68 @@ class LinearModel:
             ) from error
 
 
-def encoded(encoder: Encoder, source: BlockSource, block: int, rows: pa.RecordBatch) -> Batch:
+def decide(kind: str, encoder: Encoder, scores: Floats) -> NDArray[Any]:
+    """Turn the scores of a kind of model into classes, or into numbers for a regression."""
+    if encoder.labels is None:
+        return scores
+    return encoder.labels.decode(scores.argmax(axis=1) if kind == "softmax" else scores)
+
+
+def probabilities(kind: str, scores: Floats) -> Floats | None:
+    """Turn the scores of a kind of model into a probability for each class; None where it has none."""
+    if kind == "softmax":
+        raised = np.exp(scores - scores.max(axis=1, keepdims=True))
+        share: Floats = raised / raised.sum(axis=1, keepdims=True)
+        return share
+    if kind == "logistic":
+        positive = 1 / (1 + np.exp(-np.clip(scores.astype(np.float64), -500, 500)))
+        return np.column_stack([1 - positive, positive]).astype(np.float32)
+    return None
+
+
+def predicted(kind: str, encoder: Encoder, scores: Floats, rows: pa.RecordBatch, keep: Sequence[str]) -> pa.RecordBatch:
+    """Return rows' predictions, with probabilities where there are any, and the columns to keep beside them."""
+    out = {name: rows.column(name) for name in keep}
+    out["prediction"] = pa.array(decide(kind, encoder, scores))
+    chances = probabilities(kind, scores)
+    if chances is not None and encoder.labels is not None:
+        names = [f"probability_{c}" for c in encoder.labels.classes]
+        out |= {name: pa.array(np.ascontiguousarray(chances[:, k])) for k, name in enumerate(names)}
+    return pa.record_batch(out)
+
+
+def write_predictions(
+    make: Callable[[], Generator[pa.RecordBatch, None, None]],
+    source: BlockSource,
+    path: str | os.PathLike[str],
+    *,
+    stream: Stream,
+) -> int:
+    """Write the predictions of a source to a Parquet file as they are made, and return how many there are."""
+    stream.emit(Started("predict", int(source.block_rows.sum()), "rows"))
+    count = 0
+    with atomic_path(path) as temporary:
+        with ExitStack() as stack:
+            writer: pq.ParquetWriter | None = None
+            for batch in stack.enter_context(closing(make())):
+                writer = writer or stack.enter_context(pq.ParquetWriter(temporary, batch.schema))
+                writer.write_batch(batch)
+                count += len(batch)
+                stream.emit(Advanced("predict", len(batch)))
+        if writer is None:
+            pq.write_table(pa.table({"prediction": pa.array([], pa.float32())}), temporary)
+    stream.emit(Finished("predict"))
+    return count
+
+
+def encoded(
+    encoder: Encoder, source: BlockSource, block: int, rows: pa.RecordBatch, *, wide: bool = False
+) -> Batch:
     """Return a block's rows for scoring; what cannot be scored is refused by its row in the data."""
     try:
-        batch = encoder.encode(rows)
+        batch = encoder.encode(rows, wide=wide)
         encoder.require_finite(batch)
     except DataError:
-        batch = encoder.encode(rows, first_row=row_number(source, block, 0))
+        batch = encoder.encode(rows, first_row=row_number(source, block, 0), wide=wide)
         encoder.require_finite(batch, first_row=row_number(source, block, 0))
     return batch

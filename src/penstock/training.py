@@ -52,8 +52,8 @@ class Columns:
     exclude: Sequence[str] = ()
     hash: Sequence[str] = ()
 
-    def encoder(self, source: BlockSource) -> Encoder:
-        """Settle them for a source."""
+    def encoder(self, source: BlockSource, *, wide: bool = False) -> Encoder:
+        """Settle them for a source; ``wide`` for a model on disk, which may have any number of features."""
         label = self.label if self.label is not None else default_label(source)
         return choose(
             source.schema,
@@ -63,6 +63,7 @@ class Columns:
             exclude=self.exclude,
             hash=self.hash,
             place=source.name,
+            wide=wide,
         )
 
 
@@ -203,13 +204,8 @@ class Training:
         )
         progress.record(event, trainer)
         self.stream.emit(event)
-        if number == 0 and _worse_than_guessing(event, trainer):
-            self.stream.emit(
-                Warned(
-                    f"after the first epoch the loss is {event.loss:.3g}, worse than a guess: the steps are too large for these"
-                    " features; use a smaller learning rate, or standardize the features"
-                )
-            )
+        if number == 0:
+            warn_of_large_steps(event, trainer.spec.loss, trainer.weights.outputs, self.stream)
 
     def _model(self, weights: Weights, found: _Found, progress: _Progress) -> LinearModel:
         raw = weights.settled().copy()
@@ -264,21 +260,8 @@ class Training:
                 " or start anew without --resume"
             )
         self.config.require_same(header["config"])
-        self._require_same_columns(Encoder.from_dict(header["encoder"]))
+        require_same_columns(self.encoder or self.columns.encoder(self.source), Encoder.from_dict(header["encoder"]))
         return tensors, header
-
-    def _require_same_columns(self, saved: Encoder) -> None:
-        asked = self.encoder or self.columns.encoder(self.source)
-        for name, mine, other in (
-            ("label", asked.label, saved.label),
-            ("weight", asked.weight, saved.weight),
-            ("features", [(p.columns, p.hashed) for p in asked.parts], [(p.columns, p.hashed) for p in saved.parts]),
-        ):
-            if mine != other:
-                told = f"another choice of {name}" if name == "features" else f"{name}={other!r}, this run has {mine!r}"
-                raise UsageError(
-                    f"the checkpoint was made with {told}; resume with the same columns, or start anew without --resume"
-                )
 
     def _scratch(self) -> str | os.PathLike[str] | None:
         if self.scratch is not None:
@@ -352,12 +335,30 @@ def _held_out_loss(row: dict[str, Any]) -> float:
     return float(row["loss"] if row.get("test_loss") is None else row["test_loss"])
 
 
-def _worse_than_guessing(event: Epoch, trainer: Trainer) -> bool:
-    """Whether a model of zero weights, or for a regression the mean, would have done better."""
-    if event.metric == "r2":
-        return event.score < 0
-    guess = {"logistic": math.log(2), "hinge": 1.0}.get(trainer.spec.loss, math.log(trainer.weights.outputs))
-    return event.loss > guess
+def require_same_columns(asked: Encoder, saved: Encoder) -> None:
+    """Raise unless the columns asked for are those of a checkpoint."""
+    for name, mine, other in (
+        ("label", asked.label, saved.label),
+        ("weight", asked.weight, saved.weight),
+        ("features", [(p.columns, p.hashed) for p in asked.parts], [(p.columns, p.hashed) for p in saved.parts]),
+    ):
+        if mine != other:
+            told = f"another choice of {name}" if name == "features" else f"{name}={other!r}, this run has {mine!r}"
+            raise UsageError(
+                f"the checkpoint was made with {told}; resume with the same columns, or start anew without --resume"
+            )
+
+
+def warn_of_large_steps(event: Epoch, loss: str, outputs: int, stream: Stream) -> None:
+    """Warn where a model of zero weights, or for a regression the mean, would have done better than the first epoch."""
+    guess = {"logistic": math.log(2), "hinge": 1.0}.get(loss, math.log(outputs))
+    if event.score < 0 if event.metric == "r2" else event.loss > guess:
+        stream.emit(
+            Warned(
+                f"after the first epoch the loss is {event.loss:.3g}, worse than a guess: the steps are too large for these"
+                " features; use a smaller learning rate, or standardize the features"
+            )
+        )
 
 
 def default_label(source: BlockSource) -> str | None:

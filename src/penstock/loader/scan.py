@@ -44,6 +44,7 @@ def scan(
     *,
     classes: bool,
     standardize: bool = False,
+    width: bool = True,
     stream: Stream | None = None,
 ) -> Scan:
     """Complete an encoder from the data.
@@ -58,11 +59,13 @@ def scan(
         Whether the label is a class, to be mapped to targets, rather than a number.
     standardize : bool
         Whether to learn each feature's mean and spread.
+    width : bool
+        Whether to find the number of features where the file does not say.
     stream : Stream
         Hears how far the pass is.
     """
     collects = classes and encoder.labels is None
-    whole = standardize or encoder.width is None
+    whole = standardize or (width and encoder.width is None)
     if not len(source.block_rows) or not int(source.block_rows.sum()):
         raise DataError(f"{source.name} has no rows; there is nothing to train on")
     if not collects and not whole:
@@ -99,7 +102,7 @@ def scan(
             for _ in found:
                 pass
     stream.emit(Finished("scan"))
-    if encoder.width is None:
+    if width and encoder.width is None:
         encoder = encoder.with_width(moments.width)
     rows = moments.rows if whole else int(source.block_rows.sum())
     return Scan(encoder, rows, moments.scaling(encoder) if standardize else Scaling.none())
