@@ -1,0 +1,25 @@
+"""Models that do not fit in memory: their weights live in pages on disk, and a pool holds the pages in use.
+
+What makes it fast is where each weight lies: features that occur often, or together, lie together, and rare ones lie by
+the rows that they occur in. `penstock.bigmodel.prepare` works that out, `penstock.bigmodel.training` learns.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.bigmodel.estimators import LinearRegression, LinearSVM, LogisticRegression
+    from penstock.bigmodel.factor import MatrixFactorization
+
+__all__ = ["LinearRegression", "LinearSVM", "LogisticRegression", "MatrixFactorization"]
+
+_ROOMS = {"MatrixFactorization": "penstock.bigmodel.factor"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_ROOMS.get(name, "penstock.bigmodel.estimators")), name)

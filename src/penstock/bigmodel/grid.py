@@ -1,0 +1,229 @@
+"""Where users and items lie in the pages of a factorisation, and in which order ratings visit them.
+
+A record is a user's or an item's factors, its bias and padding; users fill the first pages, items the rest. Pages are
+cut into user parts and item parts, and a bucket is the ratings of one user part with one item part. Buckets are chosen
+so that the pages of one fit in the pool while the next is read. An epoch visits them in a random order in which
+neighbours share a part; going to and fro would read as much, and parts, being by frequency, would not be mixed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.bigmodel.store import Int64s
+from penstock.budget import show_bytes
+from penstock.errors import BudgetError, UsageError
+from penstock.sgd.factor import ABSENT
+
+PAGE_BYTES = 65_536
+_SECTOR = 1024
+"""Numbers in 4,096 bytes: a page is a whole number of these."""
+_MOST_RECORDS = 4096
+_BUCKET = 4
+"""What a bucket costs beside its pages, counted in pages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The places of users and items.
+
+    Examples
+    --------
+    >>> layout = Layout.of(rank=100, users=1000, items=50)
+    >>> layout.width, layout.page_records, layout.user_pages, layout.pages, layout.first_item
+    (104, 128, 8, 9, 1024)
+    """
+
+    rank: int
+    users: int
+    items: int
+    width: int
+    page_records: int
+
+    @classmethod
+    def of(cls, rank: int, *, users: int, items: int, page_bytes: int = PAGE_BYTES) -> Layout:
+        """Choose the records of a page: as many as fit in ``page_bytes``, but not so few that a fifth is padding."""
+        choices = [1 << power for power in range(_MOST_RECORDS.bit_length())]
+        choices = [n for n in choices if 4 * _width(rank, n) <= 5 * _width(rank, _MOST_RECORDS)]
+        records = max((n for n in choices if 4 * n * _width(rank, n) <= page_bytes), default=choices[0])
+        layout = cls(rank, users, items, _width(rank, records), records)
+        if layout.pages * records >= int(ABSENT):
+            raise UsageError(
+                f"{users} users and {items} items are more than the {int(ABSENT) - 1} that a model can hold"
+            )
+        return layout
+
+    @property
+    def shift(self) -> int:
+        """The power of two of the records in a page."""
+        return self.page_records.bit_length() - 1
+
+    @property
+    def page_floats(self) -> int:
+        """Numbers in a page."""
+        return self.page_records * self.width
+
+    @property
+    def user_pages(self) -> int:
+        """Pages of users, which come first."""
+        return -(-self.users // self.page_records)
+
+    @property
+    def item_pages(self) -> int:
+        """Pages of items."""
+        return -(-self.items // self.page_records)
+
+    @property
+    def pages(self) -> int:
+        """All pages."""
+        return self.user_pages + self.item_pages
+
+    @property
+    def first_item(self) -> int:
+        """The record of the first item."""
+        return self.user_pages * self.page_records
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole model."""
+        return self.pages * self.page_floats * 4
+
+    def to_dict(self) -> dict[str, int]:
+        """Return plain JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """User parts by item parts, in pages.
+
+    Parameters
+    ----------
+    layout : Layout
+        Where the records lie.
+    user_part, item_part : int
+        Pages in a part; the last part may have fewer.
+    by_items : bool
+        Whether an item part stays while the user parts pass, rather than the other way round.
+
+    Examples
+    --------
+    >>> layout = Layout.of(rank=1000, users=6000, items=4000)
+    >>> grid = Grid.plan(layout, frames=layout.pages // 4)
+    >>> grid.user_parts, grid.item_parts, round(grid.page_reads() / layout.pages, 1)
+    (25, 2, 1.6)
+    >>> Grid.plan(layout, frames=layout.pages).buckets
+    1
+    """
+
+    layout: Layout
+    user_part: int
+    item_part: int
+    by_items: bool = False
+
+    @classmethod
+    def plan(cls, layout: Layout, *, frames: int) -> Grid:
+        """Choose the grid that reads the fewest pages an epoch with so many frames.
+
+        A bucket's parts and the moving part of the next bucket must fit together. When the part that stays is exchanged
+        at last, the next one is waited for: room for two of them would make parts smaller and epochs read more.
+        """
+        users, items = layout.user_pages, layout.item_pages
+        if layout.pages <= frames:
+            return cls(layout, users, items)
+        best: tuple[float, Grid] | None = None
+        for by_items in (False, True):
+            outer, inner = (items, users) if by_items else (users, items)
+            moving = np.arange(1, inner + 1)  # the size of an inner part
+            more = moving < inner
+            staying = np.where(more, frames - 2 * moving, (frames - moving) // 2)
+            staying = np.where(outer + moving * (1 + more) <= frames, outer, np.minimum(staying, outer))
+            possible = staying >= 1
+            if not possible.any():
+                continue
+            staying, moving = staying[possible], moving[possible]
+            costs = _reads(outer, inner, staying, moving) + _BUCKET * _parts(outer, staying) * _parts(inner, moving)
+            at = int(np.argmin(costs))
+            sizes = int(staying[at]), int(moving[at])
+            grid = cls(layout, *(sizes[::-1] if by_items else sizes), by_items)
+            if best is None or costs[at] < best[0]:
+                best = float(costs[at]), grid
+        if best is None:
+            page = layout.page_floats * 4
+            raise BudgetError(
+                f"{frames} pages of {show_bytes(page)} fit in the memory given, where a user's, an item's and the one"
+                f" that is needed next must; give at least {show_bytes(4 * page)} in all, or choose a lower rank"
+            )
+        return best[1]
+
+    @property
+    def user_parts(self) -> int:
+        """How many parts the users have."""
+        return -(-self.layout.user_pages // self.user_part)
+
+    @property
+    def item_parts(self) -> int:
+        """How many parts the items have."""
+        return -(-self.layout.item_pages // self.item_part)
+
+    @property
+    def buckets(self) -> int:
+        """How many buckets there are."""
+        return self.user_parts * self.item_parts
+
+    def page_reads(self) -> float:
+        """Return about how many pages an epoch reads, if it begins with none."""
+        users, items = self.layout.user_pages, self.layout.item_pages
+        if self.by_items:
+            return float(_reads(items, users, self.item_part, self.user_part))
+        return float(_reads(users, items, self.user_part, self.item_part))
+
+    def bucket_of(self, users: NDArray[np.uint32], items: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """Return the bucket of each pair of records; one that is absent counts as of the first part."""
+        shift, first = np.uint32(self.layout.shift), np.uint32(self.layout.user_pages)
+        mine = np.where(users == ABSENT, 0, (users >> shift) // np.uint32(self.user_part))
+        other = np.where(items == ABSENT, 0, ((items >> shift) - first) // np.uint32(self.item_part))
+        return (mine * np.uint32(self.item_parts) + other).astype(np.uint32)
+
+    def order(self, chance: np.random.Generator | None) -> Int64s:
+        """Return the buckets in the order in which an epoch visits them; for None, the same to and fro every time.
+
+        All parts come in random order, but those that pass begin with the one that was there last.
+        """
+        outer, inner = self.user_parts, self.item_parts
+        if self.by_items:
+            outer, inner = inner, outer
+        rows, across = np.arange(outer), np.arange(inner)
+        if chance is not None:
+            rows, across = chance.permutation(outer), chance.permutation(inner)
+        path = []
+        for row in rows:
+            path.append(across * self.item_parts + row if self.by_items else row * self.item_parts + across)
+            across = across[::-1]
+            if chance is not None:
+                across = np.concatenate([across[:1], chance.permutation(across[1:])])
+        return np.concatenate(path).astype(np.int64)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        return {"user_part": self.user_part, "item_part": self.item_part, "by_items": self.by_items}
+
+
+def _width(rank: int, records: int) -> int:
+    """Return the numbers in a record for so many records to fill a page: the factors and the bias, rounded up."""
+    step = max(4, _SECTOR // records)
+    return -(-(rank + 1) // step) * step
+
+
+def _parts(pages: Any, size: Any) -> Any:
+    return -(-pages // size)
+
+
+def _reads(outer: Any, inner: Any, staying: Any, moving: Any) -> Any:
+    """Return the pages read in an epoch: outer ones once, inner ones with every outer part but for a shared one."""
+    rows, across = _parts(outer, staying), _parts(inner, moving)
+    return outer + inner * (1 + (rows - 1) * (across - 1) / across)

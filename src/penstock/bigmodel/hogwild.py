@@ -1,0 +1,291 @@
+"""Learning from chunks on one thread, or on several that share the pool without locks (Hogwild).
+
+The kernels are those for models in memory, run on the pool's buffer: on one thread the result is theirs to the last bit.
+On several, a chunk's rows are dealt out in small runs; each run starts from the newest intercept and weights, whoever
+changed them last, so the result depends on timing and differs a little from run to run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.batch import Batch, Csr, Floats
+from penstock.bigmodel.chunks import Chunk
+from penstock.bigmodel.passes import ABSENT, gather, ranges, spread, spread_adagrad
+from penstock.bigmodel.pool import Pool
+from penstock.errors import UsageError
+from penstock.sgd import adagrad, kernels, losses
+from penstock.sgd.faults import diverged
+from penstock.sgd.loop import EpochStats, Spec
+from penstock.sgd.model import Weights
+from penstock.sgd.scalar import CLOCK, SCALE, STEP, rate_at
+
+OPTIMIZERS = {"sgd": 1, "adagrad": 2}
+"""The optimisers by name, and the float32 cells that a weight takes with its state."""
+
+_FADED = 1e-3
+"""The common factor of all weights below which it is multiplied into them."""
+_RUN = 64
+"""The fewest rows that are worth handing to a thread."""
+
+
+class Learner:
+    """Learns a linear model whose weights are in a pool.
+
+    Parameters
+    ----------
+    spec : Spec
+        What is to be learnt and how.
+    pool : Pool
+        Where the pages of the weights are brought.
+    optimizer : str
+        ``"sgd"`` or ``"adagrad"``.
+    threads : int
+        Threads that learn at the same time.
+    """
+
+    def __init__(self, spec: Spec, pool: Pool, *, shift: int, optimizer: str = "sgd", threads: int = 1) -> None:
+        self.spec = spec
+        self.pool = pool
+        self.optimizer = optimizer
+        self.intercept = np.zeros(OPTIMIZERS[optimizer], np.float32)
+        self.clock = np.zeros(CLOCK)
+        self.clock[SCALE] = 1.0
+        self.shift = np.uint32(shift)
+        self._loss = losses.named(spec.loss)
+        self._threads = threads
+        self._workers = ThreadPoolExecutor(threads, thread_name_prefix="penstock-learn") if threads > 1 else None
+        self._lock = Lock()
+
+    @property
+    def cells(self) -> Floats:
+        """The pool as records: a weight, and what its optimiser keeps beside it."""
+        return self.pool.buffer.reshape(-1, OPTIMIZERS[self.optimizer])
+
+    @property
+    def most_rows(self) -> int | None:
+        """The most rows in a chunk if the common factor of L2 is not to run out of digits within it."""
+        if self.spec.l2 == 0 or self.optimizer == "adagrad":
+            return None
+        fall = self.spec.rate.at(0, 0) * self.spec.l2
+        if fall >= 0.5:
+            raise UsageError(
+                f"l2={self.spec.l2} times the learning rate is {fall:.3g}; it must be below 0.5: lower one"
+            )
+        return max(1, int(4 / -math.log1p(-fall))) * self.spec.batch_size
+
+    def epoch(self, chunks: Iterable[Chunk], epoch: int, *, on_chunk: Any = None) -> EpochStats:
+        """Learn from the chunks in their order; the epoch's number sets the learning rate."""
+        base, power = self.spec.rate.native(epoch)
+        step = kernels.Step(
+            self._loss, base, power, self.spec.batch_size, self.spec.l1, self.spec.l2, self.spec.intercept
+        )
+        totals = kernels.Totals()
+        for chunk in chunks:
+            totals.start(chunk.batch)
+            if chunk.alone:
+                good = self._in_passes(chunk.batch, step, totals)
+            elif self._workers is None or len(chunk.batch) < 2 * _RUN:
+                good = self._run(chunk.batch, step, totals)
+            else:
+                good = self._together(chunk.batch, step, totals)
+            if not (good and np.isfinite(self.intercept).all()):
+                rate = self.spec.rate.at(epoch, self.updates)
+                raise diverged("the score of a row is not finite, though its data are", epoch=epoch, learning_rate=rate)
+            if on_chunk is not None:
+                on_chunk(chunk.batch, self.stats(totals))
+        return self.stats(totals)
+
+    def measure(self, chunks: Iterable[Chunk]) -> EpochStats:
+        """Measure the model on chunks without learning from them."""
+        totals = kernels.Totals()
+        for chunk in chunks:
+            totals.start(chunk.batch)
+            self._count(self.dots(chunk), chunk.batch, totals)
+        return self.stats(totals)
+
+    def dots(self, chunk: Chunk) -> Floats:
+        """Return the dot product of each of a chunk's rows, before the common factor and the intercept."""
+        x = chunk.batch.x
+        assert isinstance(x, Csr)
+        dots = np.zeros(len(x), np.float32)
+        if chunk.alone:
+            self._gather(x, dots)
+        else:
+            still = np.arange(len(self.pool.buffer), dtype=np.int32)  # slots name their frame already
+            gather(x.indptr, x.indices, x.values, self.shift, 0, len(still), still, self.cells, dots)
+        return dots
+
+    def scores(self, dots: Floats) -> Floats:
+        """Return the scores that dot products come to."""
+        scores: Floats = self.intercept[0] + self.factor * dots
+        return scores
+
+    @property
+    def factor(self) -> np.float32:
+        """The common factor of all weights, by which L2 shrinks them."""
+        return np.float32(self.clock[SCALE])
+
+    @property
+    def updates(self) -> int:
+        """How many updates were made since training began."""
+        return int(self.clock[STEP])
+
+    @property
+    def faded(self) -> bool:
+        """Whether the common factor should be multiplied into all weights, by `settle`."""
+        return bool(self.clock[SCALE] < _FADED)
+
+    def settle(self) -> None:
+        """Multiply the common factor into the weights of all pages, and begin it anew."""
+        pool, factor = self.pool, self.factor
+        for pages in ranges(np.arange(pool.store.pages), len(pool.buffer)):
+            pool.acquire(pages)
+            pool.buffer[pool.frame_of[pages]] *= factor
+            pool.release(pages)
+        self.clock[SCALE] = 1.0
+
+    def stats(self, totals: kernels.Totals) -> EpochStats:
+        """Return what the totals come to."""
+        return EpochStats(
+            totals.loss(), self._loss.metric, totals.score(self._loss), totals.rows, totals.weight, self.updates
+        )
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return what training depends on beside the pages."""
+        return {"intercept": self.intercept.copy(), "clock": self.clock.copy()}
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+        """Go on from a state."""
+        self.intercept[:] = state["intercept"]
+        self.clock[:] = state["clock"]
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._workers is not None:
+            self._workers.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, batch: Batch, step: kernels.Step, totals: kernels.Totals) -> bool:
+        return self._learn(batch, step, totals, self.intercept, self.clock) < 0
+
+    def _learn(
+        self, batch: Batch, step: kernels.Step, totals: kernels.Totals, intercept: Floats, clock: NDArray[np.float64]
+    ) -> int:
+        part = totals.share()
+        if self.optimizer == "adagrad":
+            stopped = kernels.train_adagrad(batch, self.cells, intercept, clock, step=step, totals=part)
+        else:
+            weights = Weights(self.pool.buffer.reshape(1, -1), intercept, clock)
+            stopped = kernels.train(batch, weights, step=step, totals=part)
+        totals.add(part)
+        return stopped
+
+    def _together(self, batch: Batch, step: kernels.Step, totals: kernels.Totals) -> bool:
+        """Deal a chunk's rows out to the threads in runs."""
+        assert self._workers is not None
+        # One factor for all while they work; it falls when they have met.
+        plain = kernels.Step(step.loss, step.base, step.power, step.batch_size, step.l1, 0.0, step.intercept)
+        if self.optimizer == "adagrad":
+            plain = step
+        size = max(_RUN, -(-len(batch) // (4 * self._threads)))
+        size = -(-size // step.batch_size) * step.batch_size
+        before = self.updates
+
+        def work(start: int) -> int:
+            with self._lock:
+                intercept, clock = self.intercept.copy(), self.clock.copy()
+            mine, first = totals.share(), (intercept.copy(), clock[STEP])
+            stopped = self._learn(batch.slice(start, min(len(batch), start + size)), plain, mine, intercept, clock)
+            with self._lock:
+                self.intercept += intercept - first[0]
+                self.clock[STEP] += clock[STEP] - first[1]
+                totals.add(mine)
+            return stopped
+
+        stopped = list(self._workers.map(work, range(0, len(batch), size)))
+        if step.l2 and self.optimizer == "sgd":
+            rate = self.spec.rate.at(0, before) if step.power else step.base
+            self.clock[SCALE] *= max(1.0 - rate * step.l2, 0.0) ** (self.updates - before)
+        return max(stopped) < 0
+
+    def _gather(self, x: Csr, dots: Floats) -> list[NDArray[np.int64]]:
+        """Add up dot products over ranges of pages, each brought in turn, and return the ranges."""
+        pool = self.pool
+        runs = ranges(pages_of(x, int(self.shift)), len(pool.buffer))
+        for pages in runs:
+            pool.acquire(pages)
+            where = (self.shift, pages[0], pages[-1] + 1, pool.frame_of)
+            gather(x.indptr, x.indices, x.values, *where, self.cells, dots)
+            pool.release(pages, dirty=False)
+        return runs
+
+    def _count(self, dots: Floats, batch: Batch, totals: kernels.Totals) -> bool:
+        """Add rows to the totals; return whether their scores are finite."""
+        assert batch.y is not None
+        weight = np.zeros(0, np.float32) if batch.weight is None else batch.weight
+        found = self.scores(dots)[:, None]
+        return kernels.add_scores(found, batch.y, weight, loss=self._loss, totals=totals) < 0
+
+    def _in_passes(self, batch: Batch, step: kernels.Step, totals: kernels.Totals) -> bool:
+        """Make one update by rows whose pages do not fit in the pool together."""
+        x, pool = batch.x, self.pool
+        assert isinstance(x, Csr)
+        dots = np.zeros(len(x), np.float32)
+        runs = self._gather(x, dots)
+        if not self._count(dots, batch, totals):
+            return False
+        slopes, rate = _update_of(batch, dots, self.intercept, self.clock, step=step)
+        for pages in runs:
+            pool.acquire(pages)
+            where = (self.shift, pages[0], pages[-1] + 1, pool.frame_of, self.cells)
+            if self.optimizer == "adagrad":
+                spread_adagrad(x.indptr, x.indices, x.values, *where, slopes, np.float32(rate), np.float32(step.l2))
+            else:
+                spread(x.indptr, x.indices, x.values, *where, slopes)
+            pool.release(pages)
+        return True
+
+
+def _update_of(
+    batch: Batch, dots: Floats, intercept: Floats, clock: NDArray[np.float64], *, step: kernels.Step
+) -> tuple[Floats, float]:
+    """Return each row's part in one update by all of them, and its learning rate; take the intercept's own step.
+
+    What `penstock.sgd.sparse.sparse_batches` does between its two loops over entries.
+    """
+    assert batch.y is not None
+    slopes = step.loss.slope(intercept[0] + np.float32(clock[SCALE]) * dots, batch.y).astype(np.float32)
+    if batch.weight is not None:
+        slopes *= batch.weight
+    taken = max(1, len(batch) if batch.weight is None else int(np.count_nonzero(batch.weight)))
+    rate = float(rate_at(step.base, step.power, clock[STEP]))
+    clock[STEP] += 1
+    total = slopes.sum()
+    if len(intercept) == 2:  # AdaGrad
+        intercept[1] += total * total
+        intercept[0] -= step.intercept * rate * total / (np.sqrt(intercept[1]) + adagrad.SMALLEST)
+        return slopes, rate
+    intercept[0] -= step.intercept * np.float32(rate / taken) * total
+    clock[SCALE] *= max(1.0 - rate * step.l2, 0.0)
+    return slopes * np.float32(rate / taken / clock[SCALE]), rate
+
+
+def pages_of(x: Csr, shift: int) -> NDArray[np.int64]:
+    """Return the distinct pages of rows' positions, ascending; absent features have none."""
+    return np.unique(x.indices[x.indices != ABSENT] >> np.uint32(shift)).astype(np.int64)

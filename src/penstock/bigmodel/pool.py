@@ -1,0 +1,150 @@
+"""The pages in use: frames in memory, and which page each holds.
+
+A page that is acquired is pinned until it is released; what must go to make room for others is chosen by a clock that
+spares pages met often, so that pages met once pass through without driving the hot ones out. Used by one thread.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.batch import Floats
+from penstock.bigmodel.pages import note_checksums, victims
+from penstock.bigmodel.store import Int64s, PageStore
+from penstock.budget import show_bytes
+from penstock.errors import BudgetError
+from penstock.loader.direct import aligned
+
+_HOTTEST = 7
+"""How often a page met time and again is passed by before it may go."""
+
+
+class Pool:
+    """Frames for the pages in use.
+
+    Parameters
+    ----------
+    store : PageStore
+        Where pages come from and go back to.
+    memory : int
+        Bytes that the frames may take.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, PageStore(folder, pages=100, page_floats=1024) as store:
+    ...     pool = Pool(store, memory=10 * 4096)
+    ...     pool.acquire(np.array([3, 70]))
+    ...     pool.buffer[pool.frame_of[70], 5] = 1.5
+    ...     pool.release(np.array([3, 70]))
+    ...     (len(pool.buffer), pool.hits, pool.misses)
+    (10, 0, 2)
+    """
+
+    def __init__(self, store: PageStore, *, memory: int) -> None:
+        self.store = store
+        frames = min(store.pages, memory // store.page_bytes)
+        if frames < 1:
+            raise BudgetError(
+                f"{show_bytes(memory)} cannot hold one page of {show_bytes(store.page_bytes)}; give more memory to the model"
+            )
+        self.whole = frames >= store.pages
+        self.hits = self.misses = 0
+        self.buffer: Floats = aligned(frames * store.page_bytes)[: frames * store.page_bytes].view(np.float32)
+        self.buffer = self.buffer.reshape(frames, store.page_floats)
+        self.frame_of = np.full(store.pages, -1, np.int32)
+        self._page_in = np.full(frames, -1, np.int64)
+        self._pins = np.zeros(frames, np.int32)
+        self._dirty = np.zeros(frames, np.bool_)
+        self._heat = np.zeros(frames, np.uint8)
+        self._hand = 0
+        if self.whole:
+            self.frame_of[:] = np.arange(frames)
+            self._page_in[:] = np.arange(frames)
+            store.read(self._page_in, self._page_in, self.buffer)
+            self._sums = self._checksums()
+
+    @property
+    def room(self) -> int:
+        """Frames that are not pinned."""
+        return int(np.count_nonzero(self._pins == 0))
+
+    @property
+    def pinned(self) -> bool:
+        """Whether any page is in use."""
+        return bool((self._pins > 0).any())
+
+    def fits(self, pages: Int64s) -> bool:
+        """Return whether distinct pages can be acquired beside those in use."""
+        frames = self.frame_of[pages]
+        found = frames[frames >= 0]
+        return len(pages) - len(found) <= self.room - int(np.count_nonzero(self._pins[found] == 0))
+
+    def acquire(self, pages: Int64s) -> None:
+        """Pin distinct pages, after reading those that are not here.
+
+        Raises
+        ------
+        BudgetError
+            There are more than the frames that are not pinned; none is then acquired.
+        """
+        if not self.fits(pages):
+            raise BudgetError(
+                f"{len(pages)} pages of {show_bytes(self.store.page_bytes)} are wanted at once where {self.room} of the"
+                f" pool's {len(self._pins)} frames are free; give more memory to the model"
+            )
+        frames = self.frame_of[pages]
+        here = frames >= 0
+        found, wanted = frames[here], pages[~here]
+        self._pins[found] += 1
+        self._heat[found] = np.minimum(self._heat[found] + 1, _HOTTEST)
+        self.hits += len(found)
+        if len(wanted):
+            self._bring(wanted)
+
+    def _bring(self, pages: Int64s) -> None:
+        frames = np.empty(len(pages), np.int64)
+        self._hand = int(victims(len(pages), self._page_in, self._pins, self._heat, self._hand, frames))
+        leaving = frames[self._dirty[frames]]
+        try:
+            if len(leaving):
+                self.store.write(self._page_in[leaving], leaving, self.buffer)
+                self._dirty[leaving] = False
+            left = self._page_in[frames]
+            self.frame_of[left[left >= 0]] = -1
+            self._page_in[frames] = -1
+            # Read in the pages' order into the frames' order: neighbours on disk are then neighbours here.
+            pages, frames = np.sort(pages), np.sort(frames)
+            self.store.read(pages, frames, self.buffer)
+        except BaseException:
+            self._pins[frames] = 0
+            raise
+        self.frame_of[pages] = frames
+        self._page_in[frames] = pages
+        self._heat[frames] = 0
+        self._pins[frames] = 1
+        self.misses += len(pages)
+
+    def release(self, pages: Int64s, *, dirty: bool = True) -> None:
+        """Unpin pages, which were changed unless said otherwise."""
+        frames = self.frame_of[pages]
+        self._pins[frames] -= 1
+        if dirty:
+            self._dirty[frames] = True
+
+    def flush(self) -> None:
+        """Write all changed pages; they stay."""
+        if self.whole:  # nobody says which were changed, since nothing had to be acquired
+            sums = self._checksums()
+            self._dirty |= sums != self._sums
+            self._sums = sums
+        frames = np.flatnonzero(self._dirty)
+        if len(frames):
+            self.store.write(self._page_in[frames], frames, self.buffer)
+            self._dirty[frames] = False
+
+    def _checksums(self) -> NDArray[np.uint64]:
+        sums = np.empty(len(self._page_in), np.uint64)
+        note_checksums(self.buffer.view(np.uint64), self._page_in, sums)
+        return sums

@@ -1,0 +1,177 @@
+"""The offline stage: partition the hot features, give every feature its position, and write the rows by positions.
+
+What was prepared for the same data, columns and memory is used again. A note of it, `layout.json`, is written last: where
+it is missing, the directory is prepared anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Generator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from math import isqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock import seeds
+from penstock.batch import Batch
+from penstock.bigmodel.costs import measure_cost
+from penstock.bigmodel.index_map import NAME as MAP
+from penstock.bigmodel.partition import Partitions, partition, sample_of
+from penstock.bigmodel.rewrite import ROWS, Layout, rewrite
+from penstock.bigmodel.storage import Storage
+from penstock.blocks.base import BlockSource
+from penstock.blocks.features import Encoder
+from penstock.events import Stream
+from penstock.linear import encoded
+from penstock.modelfile import atomic_path
+from penstock.parallel import in_order
+
+NOTE = "layout.json"
+SAMPLE_SHARE, SAMPLE_LEAST = 0.01, 100_000
+"""The part of the rows whose features are looked at together, and how many at least where there are as many."""
+LEAST_MEMORY = 16_000_000
+"""What preparing takes however little it is given."""
+_SAMPLED_BYTES, _LEAST_ENTRIES = 64, 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a model's directory was prepared with."""
+
+    encoder: Encoder
+    layout: Layout
+    partitions: Mapping[str, Any] = field(default_factory=dict)
+
+
+def prepare(
+    source: BlockSource,
+    encoder: Encoder,
+    folder: str | os.PathLike[str],
+    *,
+    storage: Storage,
+    memory: int,
+    seed: int = 0,
+    stream: Stream | None = None,
+) -> Prepared:
+    """Make a directory ready for training, or find that it is.
+
+    Parameters
+    ----------
+    source, encoder : BlockSource, Encoder
+        The data, and what to make of its columns; labels complete.
+    folder : path
+        The model's directory.
+    storage : Storage
+        How the model will lie on disk.
+    memory : int
+        Bytes for rows, beside those for the model.
+    seed : int
+        Of the sample.
+    """
+    place = Path(folder)
+    wanted = {
+        "fingerprint": source.fingerprint,
+        "encoder": encoder.to_dict(),
+        "storage": {name: value for name, value in storage.to_dict().items() if name != "threads"},
+        "seed": seed,
+    }
+    found = _noted(place, wanted)
+    if found is not None:
+        return Prepared(encoder, *found)
+    (place / NOTE).unlink(missing_ok=True)
+    told: dict[str, Any] = {}
+    room = max(memory + storage.least_memory, LEAST_MEMORY)
+
+    def order(features: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        # Half of the memory for a table of keep by keep counts, half for the sample, as drawn and as kept.
+        keep = min(storage.keep, len(features), isqrt(room // 8))
+        if keep < 2:
+            return np.arange(len(features))
+        most = room // _SAMPLED_BYTES
+        parts = _partitions(source, encoder, features[:keep], counts[:keep], folder=place, seed=seed, entries=most)
+        told.update(_told(parts))
+        return _by_partition(parts, features)
+
+    layout = rewrite(
+        source,
+        encoder,
+        place,
+        memory=room,
+        hot=storage.hot,
+        seed=seed,
+        order_hot=order,
+        stream=stream,
+    )
+    with atomic_path(place / NOTE) as temporary:
+        temporary.write_text(json.dumps({**wanted, "layout": layout.to_dict(), "partitions": told}))
+    return Prepared(encoder, layout, told)
+
+
+def _noted(place: Path, wanted: dict[str, Any]) -> tuple[Layout, dict[str, Any]] | None:
+    """Return what the directory was prepared with, if that is what is wanted."""
+    try:
+        noted = json.loads((place / NOTE).read_text())
+        same = all(noted[name] == json.loads(json.dumps(value)) for name, value in wanted.items())
+        if same and (place / ROWS).is_file() and (place / MAP).is_file():
+            return Layout.from_dict(noted["layout"]), noted["partitions"]
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # not prepared, or half so, or by another version: it is done anew
+    return None
+
+
+def _partitions(
+    source: BlockSource,
+    encoder: Encoder,
+    features: NDArray[np.uint64],
+    counts: NDArray[np.int64],
+    *,
+    folder: Path,
+    seed: int,
+    entries: int,
+) -> Partitions:
+    """Partition features by what they occur with in a sample of the rows."""
+    with closing(_some_rows(source, encoder, seed)) as batches:
+        sample = sample_of(batches, share=1.0, least=0, seed=seed, most_entries=max(entries, _LEAST_ENTRIES))
+    return partition(sample, keep=len(features), cost=measure_cost(folder), counts=(features, counts))
+
+
+def _some_rows(source: BlockSource, encoder: Encoder, seed: int) -> Generator[Batch, None, None]:
+    """Yield rows of blocks drawn at random, together as many as the sample should have."""
+    rows = source.block_rows
+    wanted = max(SAMPLE_LEAST, int(SAMPLE_SHARE * int(rows.sum())))
+    drawn = seeds.generator(seed, "partition", "blocks").permutation(len(rows))
+    drawn = np.sort(drawn[: int(np.searchsorted(np.cumsum(rows[drawn]), wanted)) + 1])
+
+    def read(block: int) -> Batch:
+        return encoded(encoder, source, block, source.read(block, encoder.columns), wide=True)
+
+    with closing(in_order(read, drawn.tolist(), threads=source.threads)) as batches:
+        yield from batches
+
+
+def _by_partition(parts: Partitions, features: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return the places of features in the order of their partitions, those in none after them as they come."""
+    by_feature = np.argsort(features)
+    first = by_feature[np.searchsorted(features, parts.features, sorter=by_feature)]
+    left = np.ones(len(features), np.bool_)
+    left[first] = False
+    return np.concatenate([first, np.flatnonzero(left)])
+
+
+def _told(parts: Partitions) -> dict[str, Any]:
+    return {
+        "features": len(parts.features),
+        "partitions": len(parts),
+        "largest": int(np.diff(parts.offsets).max(initial=0)),
+        "sample_rows": parts.sample_rows,
+        "requests_before": parts.requests_before,
+        "requests_after": parts.requests_after,
+        "seconds": parts.seconds,
+        "report": parts.report(),
+    }

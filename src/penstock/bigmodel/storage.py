@@ -1,0 +1,139 @@
+"""What a model on disk is made of, and what of the memory goes where."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from penstock.bigmodel.chunks import ENTRIES
+from penstock.bigmodel.hogwild import OPTIMIZERS
+from penstock.bigmodel.store import STAGING, THREADS
+from penstock.budget import Budget, parse_size, show_bytes
+from penstock.errors import BudgetError, UnknownOptionError, UsageError
+from penstock.loader.direct import PAGE
+
+# What the tables of a page come to: its side now and at the checkpoint, its checksum, its frame, its stamp.
+_TABLES = 18
+# What chunks and the memory that reads and writes pass through take at most: such a part each of the memory, and no more
+# than is useful.
+_SIXTEENTH = 16
+_LEAST_ENTRIES = 4096
+_LEAST_FRAMES = 16
+_HOT_SHARE = 0.75
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """How a model lies on disk and what it may hold in memory.
+
+    Attributes
+    ----------
+    model_memory : str or int
+        What the model may take: its pool of pages, their tables and chunks; ``"25%"`` is of the model's own size.
+    optimizer : str
+        ``"sgd"``, or ``"adagrad"``, whose accumulator lies beside each weight.
+    threads : int
+        Threads that learn at the same time; with one, the result is the same whenever it is run.
+    keep : int
+        The most frequent features that are partitioned by what they occur with (the paper's K).
+    page_size : str or int
+        Bytes of a page: a power of two, 4 KiB or more.
+
+    Examples
+    --------
+    >>> storage = Storage(optimizer="adagrad")
+    >>> storage.cells, storage.page_records, storage.shift
+    (2, 512, 9)
+    """
+
+    model_memory: str | int = "1GB"
+    optimizer: str = "sgd"
+    threads: int = 1
+    keep: int = 10_000
+    page_size: str | int = PAGE
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in OPTIMIZERS:
+            raise UnknownOptionError.of("optimizer", self.optimizer, OPTIMIZERS)
+        if self.threads < 1:
+            raise UsageError(f"threads={self.threads!r} is not a number of threads; choose 1 or more")
+        if self.keep < 0:
+            raise UsageError(f"keep={self.keep!r} is not a number of features; choose 0 or more")
+        size = parse_size(self.page_size, option="page_size")
+        if size < PAGE or size & (size - 1):
+            raise UsageError(f"page_size={self.page_size!r} is not a power of two of {PAGE} bytes or more")
+        object.__setattr__(self, "page_size", size)
+        Budget.parse(self.model_memory)
+
+    @property
+    def cells(self) -> int:
+        """float32 cells to a feature: its weight, and what the optimiser keeps beside it."""
+        return OPTIMIZERS[self.optimizer]
+
+    @property
+    def page_floats(self) -> int:
+        """float32 cells to a page."""
+        return int(self.page_size) // 4
+
+    @property
+    def page_records(self) -> int:
+        """Features to a page."""
+        return self.page_floats // self.cells
+
+    @property
+    def shift(self) -> int:
+        """The power of two of the features in a page."""
+        return self.page_records.bit_length() - 1
+
+    def pages(self, features: int) -> int:
+        """Return the pages that so many features take."""
+        return max(1, -(-features // self.page_records))
+
+    def model_bytes(self, features: int) -> int:
+        """Return the bytes that so many features take on disk, in pages."""
+        return self.pages(features) * int(self.page_size)
+
+    @property
+    def least_memory(self) -> int:
+        """The memory for the model where its size is not known yet: nothing, for a share of it."""
+        return Budget.parse(self.model_memory).bytes or 0
+
+    def memory(self, features: int) -> int:
+        """Return the memory for a model of so many features."""
+        return Budget.parse(self.model_memory).resolve(self.model_bytes(features))
+
+    def pool_memory(self, features: int) -> int:
+        """Return what is left for the pool beside tables and chunks.
+
+        Raises
+        ------
+        BudgetError
+            It would be too little to work with; the smallest that does is named.
+        """
+        memory = self.memory(features)
+        beside = self.pages(features) * _TABLES + 8 * self.chunk_entries(features) + THREADS * self.staging(features)
+        least = int(self.page_size)
+        if memory - beside < _LEAST_FRAMES * least:
+            raise BudgetError(
+                f"model_memory={show_bytes(memory)} is too little for a model of {features:,} features in pages of"
+                f" {show_bytes(least)}; the smallest that works is about"
+                f" {show_bytes(1.2 * (self.pages(features) * _TABLES + 8 * _LEAST_ENTRIES + (THREADS + _LEAST_FRAMES) * least))}"
+            )
+        return memory - beside
+
+    def chunk_entries(self, features: int) -> int:
+        """Return the entries of a chunk: their slots are held for the one in use and the one in the making."""
+        return min(ENTRIES, max(_LEAST_ENTRIES, self.memory(features) // (_SIXTEENTH * 8)))
+
+    def staging(self, features: int) -> int:
+        """Return the bytes that each thread of the store reads and writes through: whole pages."""
+        page = int(self.page_size)
+        return min(STAGING, max(1, self.memory(features) // (_SIXTEENTH * THREADS * page)) * page)
+
+    def hot(self, features: int) -> int:
+        """Return how many features may be hot: those of the pages that can stay in the pool."""
+        return int(_HOT_SHARE * self.pool_memory(features) / int(self.page_size)) * self.page_records
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        return asdict(self)

@@ -1,0 +1,251 @@
+"""How many features occur and how often, before anything is prepared: counted in a sample, and extrapolated.
+
+Blocks are drawn at random. How the number of different features grows from a quarter of the sample to a half to all of
+it tells what it grows to: a power law whose exponent falls off as it was seen to. Features met often are taken to occur
+as often everywhere; what is left is spread over the rarer ones so that features and entries come out right.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock import seeds
+from penstock.batch import Csr
+from penstock.bigmodel.layout import Layout
+from penstock.blocks.base import BlockSource, Int64s
+from penstock.blocks.features import Encoder
+from penstock.linear import encoded
+from penstock.parallel import in_order
+
+MOST_ENTRIES, MOST_BYTES = 1 << 23, 128_000_000
+"""What a sample has at most: entries, and bytes as they are stored."""
+Class = tuple[float, float]
+"""Features that occur about equally often, and their entries."""
+
+# A feature met so often in the sample is taken to occur in proportion everywhere.
+_OFTEN = 8
+_MAP_BYTES = 12
+_PIECES = 64
+_MEAN = 1.3
+"""The mean count between a power of two and the next, for counts that fall off fast."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What is known of the features of some data.
+
+    Attributes
+    ----------
+    rows, entries, features : int
+        How many rows, features in all of them together, and different features.
+    dimension : int
+        How many features there could be; where the data do not say, up to the largest index seen.
+    classes : tuple of (features, entries)
+        Features that occur about equally often, and their entries; the most frequent first.
+    rows_bytes, map_bytes : int
+        The copy of the rows and the index map on disk.
+    share : float
+        The share of the data that was looked at; with 1, the figures are counts.
+    """
+
+    rows: int
+    entries: int
+    features: int
+    dimension: int
+    classes: tuple[Class, ...]
+    rows_bytes: int
+    map_bytes: int
+    share: float
+
+    @property
+    def exact(self) -> bool:
+        """Whether these are counts rather than estimates."""
+        return self.share >= 1
+
+    @classmethod
+    def of(cls, layout: Layout) -> Counts:
+        """Return the counts that preparing found."""
+        classes = tuple(
+            (float(features), float(entries)) for _, features, entries in reversed(layout.tally) if features
+        )
+        return cls(
+            rows=layout.rows,
+            entries=layout.entries,
+            features=layout.features,
+            dimension=layout.dimension,
+            classes=classes,
+            rows_bytes=layout.rows_bytes,
+            map_bytes=layout.map_bytes,
+            share=1.0,
+        )
+
+
+def survey(source: BlockSource, encoder: Encoder, *, seed: int = 0, most_entries: int = MOST_ENTRIES) -> Counts:
+    """Look at some blocks, and return what is to be expected of all.
+
+    Parameters
+    ----------
+    source, encoder : BlockSource, Encoder
+        The data, and which columns are features.
+    seed : int
+        Draws the blocks.
+    most_entries : int
+        How many to look at.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from penstock.blocks import choose, open
+    >>> source = open(pa.table({"indices": [[3, 5], [5], [5, 9]], "values": [[1.0, 1.0], [1.0], [1.0, 1.0]]}))
+    >>> found = survey(source, choose(source.schema))
+    >>> found.features, found.entries, found.exact, found.classes
+    (3, 5, True, ((1.0, 3.0), (2.0, 2.0)))
+    """
+    encoder = replace(encoder, label=None, weight=None, labels=None)
+    found: list[NDArray[Any]] = []
+    rows = entries = stored = largest = 0
+    sizes = source.block_bytes
+
+    def read(block: int) -> tuple[int, int, NDArray[Any]]:
+        batch = encoded(encoder, source, block, source.read(block, encoder.columns), wide=True)
+        assert isinstance(batch.x, Csr)
+        return block, len(batch), batch.x.indices
+
+    chosen = _draw(source, seeds.generator(seed, "survey"))
+    with closing(in_order(read, chosen, threads=source.threads)) as blocks:
+        for block, length, indices in blocks:
+            found.append(indices)
+            rows, entries, stored = rows + length, entries + len(indices), stored + int(sizes[block])
+            largest = max(largest, int(indices.max(initial=0)))
+            if entries >= most_entries:
+                break
+    share = 1.0 if len(found) == len(sizes) else min(stored / max(1, int(sizes.sum())), 1.0)
+    dimension = encoder.width if encoder.width is not None else largest + 1
+    if share < 1 and source.exact_rows:
+        share = rows / int(source.block_rows.sum())
+    return _counts(
+        np.concatenate([np.zeros(0, np.uint64), *found]),
+        rows,
+        share=share,
+        dimension=dimension,
+        known=encoder.width is not None,
+    )
+
+
+def _draw(source: BlockSource, chance: np.random.Generator) -> list[int]:
+    """Return blocks in an order of chance; of units that are decoded from their start, the first ones of several."""
+    count = len(source.block_rows)
+    most = max(4, int(MOST_BYTES / max(1.0, float(source.block_bytes.mean())))) if count else 0
+    if source.units is None or len(np.unique(source.units)) == count or most >= count:
+        drawn: list[int] = chance.permutation(count)[:most].tolist()
+        return drawn
+    first, lengths = np.unique(source.units, return_index=True, return_counts=True)[1:]
+    picked = chance.permutation(len(first))[: max(2, math.isqrt(most))]
+    depth = max(1, most // len(picked))
+    return [int(b) for u in picked for b in range(first[u], first[u] + min(depth, lengths[u]))]
+
+
+def _counts(indices: NDArray[Any], rows: int, *, share: float, dimension: int, known: bool) -> Counts:
+    entries = len(indices)
+    counts = np.unique(indices, return_counts=True)[1]
+    features: float = len(counts)
+    classes = _octaves(counts)
+    if share < 1 and entries:
+        features, singles = grown(_growth(indices), 1 / share)
+        if known:
+            features = min(features, float(dimension))
+        classes = _spread(counts, share, features=features, singles=singles * features)
+    rows, entries = round(rows / share), round(entries / share)
+    return Counts(
+        rows=rows,
+        entries=entries,
+        features=round(features),
+        dimension=dimension,
+        classes=classes,
+        rows_bytes=8 * entries + 16 * rows,
+        map_bytes=_MAP_BYTES * round(features),
+        share=share,
+    )
+
+
+def _growth(indices: NDArray[Any]) -> tuple[float, float, float]:
+    """Return the different features to be expected in a quarter of the sample, in a half, and those in all of it.
+
+    Neighbouring rows may share features, so what is drawn is pieces of the sample, each as it lies.
+    """
+    pieces = np.array_split(indices, _PIECES)
+    met = np.unique(np.concatenate([np.unique(piece) for piece in pieces]), return_counts=True)[1]
+    features = np.bincount(met, minlength=_PIECES + 1).astype(np.float64)
+    number = np.arange(_PIECES, dtype=np.float64)
+
+    def drawn(count: int) -> float:
+        # The chance that none of the pieces with a feature is drawn, by how many they are.
+        absent = np.cumprod(np.clip((_PIECES - count - number) / (_PIECES - number), 0, None))
+        return float((features[1:] * (1 - absent)).sum())
+
+    return drawn(_PIECES // 4), drawn(_PIECES // 2), float(len(met))
+
+
+def grown(seen: Sequence[float], times: float) -> tuple[float, float]:
+    """Return how many different features there are in so many times the sample, and what share of them occurs once.
+
+    Parameters
+    ----------
+    seen : three numbers
+        Different features in a quarter of the sample, in a half, and in all of it.
+    times : float
+        The data over the sample.
+
+    Examples
+    --------
+    >>> grown((100, 200, 400), 8)
+    (3200.0, 1.0)
+    >>> [round(x, 2) for x in grown((90, 99, 99), 100)]
+    [99.0, 0.0]
+    """
+    quarter, half, whole = (max(1.0, n) for n in seen)
+    # What an exponent lacks of 1: constant for a power law, and doubling with the data where features run out.
+    before, lacks = (max(1e-12, 1 - math.log2(b / a)) for a, b in ((quarter, half), (half, whole)))
+    growth = min(2.0, max(1.0, lacks / before))
+    left, exponent = math.log2(max(1.0, times)), 0.0
+    while left > 0:
+        lacks = min(1.0, lacks * growth)
+        exponent += (1 - lacks) * min(1.0, left)
+        left -= 1
+    return whole * 2.0**exponent, 1 - min(1.0, lacks)
+
+
+def _octaves(counts: Int64s, *, times: float = 1.0) -> tuple[Class, ...]:
+    """Return features and entries by powers of two of the count, the most frequent first."""
+    octave = np.floor(np.log2(counts)).astype(np.int64) if len(counts) else np.zeros(0, np.int64)
+    features, entries = np.bincount(octave), np.bincount(octave, weights=counts)
+    return tuple((float(f), float(e) * times) for f, e in zip(features[::-1], entries[::-1], strict=True) if f)
+
+
+def _spread(counts: Int64s, share: float, *, features: float, singles: float) -> tuple[Class, ...]:
+    """Return the classes of all data: those met often as they were met, the rest as it must be for the sums to be right."""
+    often = counts[counts >= _OFTEN]
+    rare, entries = features - len(often), float(counts.sum() - often.sum()) / share
+    rare = min(max(rare, 1.0), max(entries, 1.0))
+    singles = min(singles, rare)
+    more, left = rare - singles, entries - singles
+    tail = ((singles, singles),) if singles >= 1 else ()
+    if more >= 1:
+        means = _MEAN * 2.0 ** np.arange(1, max(2.0, math.log2(_OFTEN / share)))
+        mean = min(max(left / more, float(means[0])), float(means[-1]))
+        low, high = -8.0, 8.0
+        for _ in range(60):
+            power = (low + high) / 2
+            weights = means**-power
+            low, high = (power, high) if float(weights @ means / weights.sum()) > mean else (low, power)
+        weights = more * weights / weights.sum()
+        middle = tuple((float(f), float(f * m)) for f, m in zip(weights[::-1], means[::-1], strict=True))
+        tail = (*middle, *tail)
+    return (*_octaves(often, times=1 / share), *tail)

@@ -1,0 +1,229 @@
+"""What is told of a model on disk beforehand, against what training then measures."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.bigmodel import survey as surveying
+from penstock.bigmodel.explain import ModelExplanation, explain_model
+from penstock.bigmodel.model import Saved
+from penstock.bigmodel.storage import Storage
+from penstock.bigmodel.survey import Counts, grown, survey
+from penstock.bigmodel.traffic import expect
+from penstock.bigmodel.training import BigTraining
+from penstock.blocks import open as open_source
+from penstock.config import Config
+from penstock.errors import BudgetError, DataError, UnknownOptionError, UsageError
+from penstock.training import Columns
+
+COLUMNS = Columns("clicked")
+ROWS, NNZ = 8_000, 24
+
+
+def sparse(rows: int = ROWS, *, dimension: int, zipf: bool, seed: int = 0) -> pa.Table:
+    """Make rows whose features occur by Zipf's law or all alike, their indices spread over 40 bits."""
+    chance = np.random.default_rng(seed)
+    drawn = dimension ** chance.random((rows, NNZ)) if zipf else dimension * chance.random((rows, NNZ))
+    indices = drawn.astype(np.uint64) * np.uint64(2654435761) % np.uint64(1 << 40)
+    offsets = pa.array(np.arange(0, rows * NNZ + 1, NNZ, dtype=np.int32))
+    lists = [pa.ListArray.from_arrays(offsets, pa.array(each.reshape(-1))) for each in (indices, np.ones((rows, NNZ)))]
+    return pa.table({"indices": lists[0], "values": lists[1], "clicked": (drawn[:, 0] % 2 < 1).astype(np.int8)})
+
+
+def written(table: pa.Table, folder: Path) -> Path:
+    path = folder / "clicks.parquet"
+    pq.write_table(table, path, row_group_size=100)
+    return path
+
+
+DATA = {
+    "zipf": {"dimension": 10**8, "zipf": True},
+    "few": {"dimension": 10**5, "zipf": True},
+    "uniform": {"dimension": 10**9, "zipf": False},
+    "shared": {"dimension": 60_000, "zipf": False},
+}
+
+
+def within(found: float, measured: float, times: float = 2.0) -> bool:
+    return measured / times <= found <= measured * times
+
+
+@pytest.mark.parametrize(
+    ("name", "memory"),
+    [("zipf", "64MB"), ("zipf", "500kB"), ("few", "64MB"), ("uniform", "500kB"), ("shared", "64MB")],
+)
+def test_features_hit_rate_and_bytes_are_foretold_within_a_factor_of_two(
+    name: str, memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = sparse(**DATA[name])  # type: ignore[arg-type]  # both kinds of argument are in there
+    folder = tmp_path / "ctr.model"
+    storage = Storage(model_memory="150kB", optimizer="adagrad" if name == "few" else "sgd")
+    with open_source(written(table, tmp_path)) as source:
+
+        def told() -> ModelExplanation:
+            return explain_model(source, folder, columns=COLUMNS, storage=storage, memory=memory)
+
+        counted = told()
+        with monkeypatch.context() as patch:
+            patch.setattr(surveying, "MOST_BYTES", int(source.block_bytes.sum()) // 8)
+            sampled = told()
+        config = Config(epochs=2, memory=memory, standardize=False)
+        job = BigTraining(source, folder, config, storage, COLUMNS)
+        job.run()
+        prepared = told()
+    saved = Saved.read(folder)
+    features, epoch = saved.layout.features, saved.header["history"][-1]["bytes"]
+    assert job.misses > 0
+    assert counted.counts.exact
+    assert not counted.prepared
+    assert prepared.prepared
+    assert prepared.counts.features == counted.counts.features == features
+    assert not sampled.counts.exact
+    assert sampled.counts.rows == ROWS
+    assert within(sampled.counts.features, features)
+    for found in (counted, sampled, prepared):
+        assert within(found.traffic.hit_rate, job.hits / (job.hits + job.misses))
+        assert within(found.traffic.rows_read + found.traffic.pages_read, epoch)
+        assert within(found.traffic.pages_written, job.page_bytes_written / 2)
+        assert within(found.model_bytes, storage.model_bytes(features))
+        assert within(found.counts.rows_bytes, saved.layout.rows_bytes)
+        assert within(found.counts.map_bytes, saved.layout.map_bytes)
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 1.2 * counted.disk_bytes
+
+
+def test_features_alike_that_rows_share_are_warned_of_and_others_are_not(tmp_path: Path) -> None:
+    said = {}
+    for name, given in DATA.items():
+        with open_source(written(sparse(**given), tmp_path)) as source:  # type: ignore[arg-type]  # as above
+            storage = Storage(model_memory="150kB")
+            said[name] = explain_model(source, tmp_path / "m", columns=COLUMNS, storage=storage).warnings
+    assert [name for name, warnings in said.items() if warnings] == ["shared"]
+    (text,) = said["shared"]
+    assert "no layout will help" in text
+    assert "--model-memory" in text
+    assert "--hash" not in text
+
+
+def test_the_memory_that_is_named_in_the_warning_holds_the_model_and_hashing_to_fewer_is_named(tmp_path: Path) -> None:
+    chance = np.random.default_rng(0)
+    words = [" ".join(map(str, row)) for row in chance.integers(0, 60_000, (ROWS, NNZ))]
+    with open_source(pa.table({"text": words, "clicked": chance.integers(0, 2, ROWS)})) as source:
+        columns = Columns("clicked", hash=["text:2^26:words"])
+
+        def told(memory: str) -> ModelExplanation:
+            return explain_model(source, tmp_path, columns=columns, storage=Storage(model_memory=memory))
+
+        (text,) = told("150kB").warnings
+        assert "--hash COLUMN:2^BITS" in text
+        enough = text.split("--model-memory ")[1].split(" ")[0]
+        found = told(enough)
+    assert found.traffic.whole
+    assert not found.warnings
+    assert found.counts.dimension == 1 << 26
+    assert found.full_bytes == 4 << 26
+
+
+def test_a_model_that_fits_reads_no_pages(tmp_path: Path) -> None:
+    with open_source(sparse(500, dimension=1000, zipf=True)) as source:
+        found = explain_model(source, tmp_path, columns=COLUMNS)
+    assert found.traffic.whole
+    assert found.traffic.hit_rate == 1
+    assert found.traffic.pages_read == 0
+    assert found.traffic.hot == found.counts.features
+    assert found.hot_bytes == found.model_bytes == found.traffic.pages_written
+    assert "hit rate 100%" in str(found)
+
+
+def test_adagrad_takes_twice_the_bytes(tmp_path: Path) -> None:
+    with open_source(sparse(500, dimension=10**6, zipf=True)) as source:
+        sgd, adagrad = (
+            explain_model(source, tmp_path, columns=COLUMNS, storage=Storage(optimizer=name))
+            for name in ("sgd", "adagrad")
+        )
+    assert adagrad.full_bytes == 2 * sgd.full_bytes
+    assert within(adagrad.model_bytes, 2 * sgd.model_bytes, 1.2)
+    assert "AdaGrad" in str(adagrad)
+
+
+def test_a_directory_prepared_for_other_data_or_columns_is_not_believed(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    with open_source(written(sparse(300, dimension=1000, zipf=True), tmp_path)) as source:
+        BigTraining(source, folder, Config(epochs=1, standardize=False), columns=COLUMNS).run()
+        assert explain_model(source, folder, columns=COLUMNS).prepared
+        assert not explain_model(source, folder, columns=Columns()).prepared
+    note = json.loads((folder / "layout.json").read_text())
+    with open_source(written(sparse(400, dimension=1000, zipf=True), tmp_path)) as source:
+        assert not explain_model(source, folder, columns=COLUMNS).prepared
+        note["fingerprint"] = source.fingerprint
+        (folder / "layout.json").write_text(json.dumps(note)[:-20])
+        assert not explain_model(source, folder, columns=COLUMNS).prepared
+
+
+def test_it_is_plain_json_and_writes_nothing(tmp_path: Path) -> None:
+    with open_source(sparse(500, dimension=10**6, zipf=True)) as source:
+        found = explain_model(source, tmp_path / "m", columns=COLUMNS, storage=Storage(model_memory="200kB"))
+    told = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert told["features"] == found.counts.features
+    assert told["exact"] is True
+    assert told["epoch"]["bytes"] == found.epoch_bytes
+    assert told["disk"]["bytes"] == found.disk_bytes
+    assert not (tmp_path / "m").exists()
+
+
+def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
+    with open_source(pa.table({"x": [1.0, 2.0], "y": [0, 1]})) as dense:
+        with pytest.raises(UsageError, match="without --model-dir"):
+            explain_model(dense, tmp_path, columns=Columns("y"))
+        with pytest.raises(UsageError, match="cannot live on disk"):
+            explain_model(dense, tmp_path, columns=Columns("y"), model="softmax")
+        with pytest.raises(UnknownOptionError, match="forest"):
+            explain_model(dense, tmp_path, columns=Columns("y"), model="forest")
+    with open_source(sparse(500, dimension=10**6, zipf=True)) as source, pytest.raises(BudgetError, match="too little"):
+        explain_model(source, tmp_path, columns=COLUMNS, storage=Storage(model_memory="1kB"))
+    empty = {"indices": pa.array([[]], pa.list_(pa.int64())), "values": pa.array([[]], pa.list_(pa.float32()))}
+    with open_source(pa.table(empty)) as source, pytest.raises(DataError, match="no features"):
+        explain_model(source, tmp_path)
+    with open_source(pa.table(empty).slice(0, 0)) as source, pytest.raises(DataError, match="no rows"):
+        explain_model(source, tmp_path)
+
+
+def test_the_survey_counts_what_it_has_seen_whole(tmp_path: Path) -> None:
+    table = sparse(300, dimension=5000, zipf=True)
+    with open_source(table) as source:
+        found = survey(source, COLUMNS.encoder(source))
+    values, counts = np.unique(table["indices"].combine_chunks().flatten().to_numpy(), return_counts=True)
+    assert found.exact
+    assert (found.rows, found.entries, found.features) == (300, 300 * NNZ, len(values))
+    assert found.dimension == int(values.max()) + 1
+    assert sum(features for features, _ in found.classes) == len(values)
+    assert sum(entries for _, entries in found.classes) == counts.sum()
+
+
+@pytest.mark.parametrize("times", [3.0, 30.0, 300.0])
+@pytest.mark.parametrize(("exponent", "dimension"), [(0.0, 10**6), (0.8, 10**8), (1.0, 10**9), (1.2, 10**9)])
+def test_the_number_of_features_is_extrapolated(exponent: float, dimension: int, times: float) -> None:
+    edges = np.unique(np.logspace(0, np.log10(dimension), 3000).astype(np.int64))
+    ranks, many = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
+    chances = ranks**-exponent / (many * ranks**-exponent).sum()
+
+    def different(entries: float) -> float:
+        return float((many * -np.expm1(-entries * chances)).sum())
+
+    found, singles = grown([different(n) for n in (250_000, 500_000, 1e6)], times)
+    assert within(found, different(times * 1e6))
+    assert 0 <= singles <= 1
+
+
+def test_more_memory_never_reads_more() -> None:
+    classes = tuple((float(2**i), 2.0**22 / 8) for i in range(17))
+    counts = Counts(100_000, 17 << 19, 2**17 - 1, 10**9, classes, 8 * (17 << 19), 12 << 17, 1.0)
+    read = [expect(counts, Storage(model_memory=f"{n}kB"), memory=10**7) for n in range(150, 700, 25)]
+    assert all(b.hit_rate >= a.hit_rate - 0.02 for a, b in pairwise(read))
+    assert read[-1].pages_read < read[0].pages_read
