@@ -304,6 +304,14 @@ def test_a_model_is_read_without_its_rows(tmp_path):
         np.testing.assert_array_equal(model.predict_proba(data), before)
 
 
+def test_resuming_without_the_rows_is_refused(tmp_path):
+    data = table()
+    learnt(tmp_path / "m", data).close()
+    (tmp_path / "m" / "rows.arrow").unlink()
+    with pytest.raises(ModelFileError, match=r"rows\.arrow is gone"):
+        LogisticRegression(tmp_path / "m", memory="60MB", epochs=5, learning_rate=0.05).fit(data, y="y", resume=True)
+
+
 def test_weights_are_asked_for_by_index(tmp_path):
     with closing(learnt(tmp_path / "m", table())) as model:
         with pytest.raises(UsageError, match="negative"):

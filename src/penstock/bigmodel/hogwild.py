@@ -1,8 +1,8 @@
 """Learning from chunks on one thread, or on several that share the pool without locks (Hogwild).
 
 The kernels are those for models in memory, run on the pool's buffer: on one thread the result is theirs to the last bit.
-On several, a chunk's rows are dealt out in small runs; each run starts from the newest intercept and weights, whoever
-changed them last, so the result depends on timing and differs a little from run to run.
+On several, each takes a share of a chunk's rows, so that all pages brought for the chunk serve every thread; the result
+depends on timing and differs a little from run to run.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,14 +26,15 @@ from penstock.sgd.faults import diverged
 from penstock.sgd.loop import EpochStats, Spec
 from penstock.sgd.model import Weights
 from penstock.sgd.scalar import CLOCK, SCALE, STEP, rate_at
+from penstock.sgd.shared import RUN
 
 OPTIMIZERS = {"sgd": 1, "adagrad": 2}
 """The optimisers by name, and the float32 cells that a weight takes with its state."""
 
 _FADED = 1e-3
 """The common factor of all weights below which it is multiplied into them."""
-_RUN = 64
-"""The fewest rows that are worth handing to a thread."""
+HOT = 4096
+"""Records that each of several threads learns in a copy of its own; see `penstock.sgd.shared`."""
 
 
 class Learner:
@@ -49,7 +49,7 @@ class Learner:
     optimizer : str
         ``"sgd"`` or ``"adagrad"``.
     threads : int
-        Threads that learn at the same time.
+        Threads that learn at the same time, where every row is an update.
     """
 
     def __init__(self, spec: Spec, pool: Pool, *, shift: int, optimizer: str = "sgd", threads: int = 1) -> None:
@@ -62,8 +62,10 @@ class Learner:
         self.shift = np.uint32(shift)
         self._loss = losses.named(spec.loss)
         self._threads = threads
-        self._workers = ThreadPoolExecutor(threads, thread_name_prefix="penstock-learn") if threads > 1 else None
-        self._lock = Lock()
+        # An update by several rows is made by one thread: its gradient is a sum over them.
+        several = threads > 1 and spec.batch_size == 1
+        self._workers = ThreadPoolExecutor(threads, thread_name_prefix="penstock-learn") if several else None
+        self._hot = pool.fixed << shift
 
     @property
     def cells(self) -> Floats:
@@ -93,7 +95,7 @@ class Learner:
             totals.start(chunk.batch)
             if chunk.alone:
                 good = self._in_passes(chunk.batch, step, totals)
-            elif self._workers is None or len(chunk.batch) < 2 * _RUN:
+            elif self._workers is None or len(chunk.batch) < 2 * RUN:
                 good = self._run(chunk.batch, step, totals)
             else:
                 good = self._together(chunk.batch, step, totals)
@@ -147,7 +149,7 @@ class Learner:
     def settle(self) -> None:
         """Multiply the common factor into the weights of all pages, and begin it anew."""
         pool, factor = self.pool, self.factor
-        for pages in ranges(np.arange(pool.store.pages), len(pool.buffer)):
+        for pages in ranges(np.arange(pool.store.pages), pool.room):
             pool.acquire(pages)
             pool.buffer[pool.frame_of[pages]] *= factor
             pool.release(pages)
@@ -197,37 +199,38 @@ class Learner:
         return stopped
 
     def _together(self, batch: Batch, step: kernels.Step, totals: kernels.Totals) -> bool:
-        """Deal a chunk's rows out to the threads in runs."""
+        """Deal a chunk's rows out to the threads, a share each."""
         assert self._workers is not None
-        # One factor for all while they work; it falls when they have met.
-        plain = kernels.Step(step.loss, step.base, step.power, step.batch_size, step.l1, 0.0, step.intercept)
-        if self.optimizer == "adagrad":
-            plain = step
-        size = max(_RUN, -(-len(batch) // (4 * self._threads)))
-        size = -(-size // step.batch_size) * step.batch_size
-        before = self.updates
+        share = -(-len(batch) // self._threads)
+        before, parts = self.updates, [totals.share() for _ in range(self._threads)]
 
-        def work(start: int) -> int:
-            with self._lock:
-                intercept, clock = self.intercept.copy(), self.clock.copy()
-            mine, first = totals.share(), (intercept.copy(), clock[STEP])
-            stopped = self._learn(batch.slice(start, min(len(batch), start + size)), plain, mine, intercept, clock)
-            with self._lock:
-                self.intercept += intercept - first[0]
-                self.clock[STEP] += clock[STEP] - first[1]
-                totals.add(mine)
-            return stopped
+        def work(thread: int) -> int:
+            first, last = thread * share, min(len(batch), (thread + 1) * share)
+            return kernels.train_shared(
+                batch,
+                self.cells,
+                self.intercept,
+                self.clock,
+                rows=(first, last),
+                step=step,
+                totals=parts[thread],
+                hot=self._hot,
+            )
 
-        stopped = list(self._workers.map(work, range(0, len(batch), size)))
-        if step.l2 and self.optimizer == "sgd":
-            rate = self.spec.rate.at(0, before) if step.power else step.base
-            self.clock[SCALE] *= max(1.0 - rate * step.l2, 0.0) ** (self.updates - before)
+        stopped = list(self._workers.map(work, range(-(-len(batch) // share))))
+        for part in parts:
+            totals.add(part)
+        updates = len(batch) if batch.weight is None else int(np.count_nonzero(batch.weight))
+        self.clock[STEP] += updates
+        if step.l2 and self.optimizer == "sgd":  # one factor for all while they work; it falls when they have met
+            rate = float(rate_at(step.base, step.power, float(before)))
+            self.clock[SCALE] *= max(1.0 - rate * step.l2, 0.0) ** updates
         return max(stopped) < 0
 
     def _gather(self, x: Csr, dots: Floats) -> list[NDArray[np.int64]]:
         """Add up dot products over ranges of pages, each brought in turn, and return the ranges."""
         pool = self.pool
-        runs = ranges(pages_of(x, int(self.shift)), len(pool.buffer))
+        runs = ranges(pages_of(x, int(self.shift)), pool.room)
         for pages in runs:
             pool.acquire(pages)
             where = (self.shift, pages[0], pages[-1] + 1, pool.frame_of)

@@ -29,6 +29,8 @@ class Pool:
         Where pages come from and go back to.
     memory : int
         Bytes that the frames may take.
+    fixed : int
+        The first pages that stay in the first frames, if there is room for as many several times over.
 
     Examples
     --------
@@ -42,7 +44,7 @@ class Pool:
     (10, 0, 2)
     """
 
-    def __init__(self, store: PageStore, *, memory: int) -> None:
+    def __init__(self, store: PageStore, *, memory: int, fixed: int = 0) -> None:
         self.store = store
         frames = min(store.pages, memory // store.page_bytes)
         if frames < 1:
@@ -59,11 +61,14 @@ class Pool:
         self._dirty = np.zeros(frames, np.bool_)
         self._heat = np.zeros(frames, np.uint8)
         self._hand = 0
+        self.fixed = min(fixed, store.pages) if self.whole or frames >= 8 * fixed else 0
         if self.whole:
             self.frame_of[:] = np.arange(frames)
             self._page_in[:] = np.arange(frames)
             store.read(self._page_in, self._page_in, self.buffer)
             self._sums = self._checksums()
+        elif self.fixed:
+            self.acquire(np.arange(self.fixed))  # the clock begins with the first frames
 
     @property
     def room(self) -> int:
@@ -73,7 +78,7 @@ class Pool:
     @property
     def pinned(self) -> bool:
         """Whether any page is in use."""
-        return bool((self._pins > 0).any())
+        return bool((self._pins[0 if self.whole else self.fixed :] > 0).any())
 
     def fits(self, pages: Int64s) -> bool:
         """Return whether distinct pages can be acquired beside those in use."""
@@ -139,6 +144,8 @@ class Pool:
             sums = self._checksums()
             self._dirty |= sums != self._sums
             self._sums = sums
+        elif self.fixed:
+            self._dirty[: self.fixed] = True
         frames = np.flatnonzero(self._dirty)
         if len(frames):
             self.store.write(self._page_in[frames], frames, self.buffer)

@@ -16,12 +16,12 @@ from typing import Any
 
 from penstock.batch import Batch
 from penstock.bigmodel.chunks import Chunk, Chunker, ahead
-from penstock.bigmodel.hogwild import Learner
+from penstock.bigmodel.hogwild import HOT, Learner
 from penstock.bigmodel.lock import locked
 from penstock.bigmodel.model import FORMAT, STATE, Saved
 from penstock.bigmodel.pool import Pool
 from penstock.bigmodel.prepare import Prepared, prepare
-from penstock.bigmodel.rewrite import open_rows
+from penstock.bigmodel.rewrite import ROWS, open_rows
 from penstock.bigmodel.scoring import Scorer
 from penstock.bigmodel.storage import Storage
 from penstock.bigmodel.store import PageStore
@@ -29,7 +29,7 @@ from penstock.blocks.base import BlockSource
 from penstock.blocks.features import Encoder
 from penstock.budget import Budget
 from penstock.config import Config
-from penstock.errors import DataChangedError, UsageError, some_of
+from penstock.errors import DataChangedError, ModelFileError, UsageError, some_of
 from penstock.events import Advanced, Epoch, Finished, Started, Stream
 from penstock.loader.holdout import Part
 from penstock.loader.loader import Loader
@@ -91,26 +91,11 @@ class BigTraining:
             saved = self._saved(place, asked) if resume else None
             if saved is None:
                 self._require_own(place)
-                prepared = self._prepare(place, asked)
+                prepared, progress = self._prepare(place, asked), Progress.start(self.config)
             else:
                 prepared = Prepared(Encoder.from_dict(saved.header["encoder"]), saved.layout)
-            features = prepared.layout.features
-            if saved is not None:
-                store = stack.enter_context(saved.store(place, writable=True))
-            else:
-                (place / STATE).unlink(missing_ok=True)  # its pages are about to be given up
-                pages, floats = self.storage.pages(features), self.storage.page_floats
-                staging = self.storage.staging(features)
-                store = stack.enter_context(PageStore(place, pages=pages, page_floats=floats, staging=staging))
-            pool = Pool(store, memory=self.storage.pool_memory(features))
-            shift, optimizer, threads = self.storage.shift, self.storage.optimizer, self.storage.threads
-            learner = stack.enter_context(
-                Learner(self.config.spec(), pool, shift=shift, optimizer=optimizer, threads=threads)
-            )
-            progress = Progress.start(self.config)
-            if saved is not None:
-                learner.restore(dict(saved.arrays))
                 progress = Progress.load(saved.header, self.config)
+            learner = self._learner(stack, place, saved, prepared.layout.features)
             loader, held_out = self._loaders(stack, place)
             scorer = None
             if self.test is not None:
@@ -128,10 +113,28 @@ class BigTraining:
             if not progress.history:
                 self._save(place, learner, prepared, progress)
             self.stream.emit(Finished("train"))
-            self.hits, self.misses = pool.hits, pool.misses
+            pool, store = learner.pool, learner.pool.store
+            self.hits, self.misses, self.requests = pool.hits, pool.misses, store.requests
             self.page_bytes_read, self.page_bytes_written = store.bytes_read, store.bytes_written
-            self.requests = store.requests
             return place
+
+    def _learner(self, stack: ExitStack, place: Path, saved: Saved | None, features: int) -> Learner:
+        """Open the pages, new ones or those of a checkpoint, with a pool and a learner on them."""
+        storage = self.storage
+        if saved is not None:
+            store = stack.enter_context(saved.store(place, writable=True))
+        else:
+            (place / STATE).unlink(missing_ok=True)  # its pages are about to be given up
+            pages, floats, staging = storage.pages(features), storage.page_floats, storage.staging(features)
+            store = stack.enter_context(PageStore(place, pages=pages, page_floats=floats, staging=staging))
+        hot = HOT >> storage.shift if storage.threads > 1 else 0
+        pool = Pool(store, memory=storage.pool_memory(features), fixed=hot)
+        learner = Learner(
+            self.config.spec(), pool, shift=storage.shift, optimizer=storage.optimizer, threads=storage.threads
+        )
+        if saved is not None:
+            learner.restore(dict(saved.arrays))
+        return stack.enter_context(learner)
 
     def _require_possible(self) -> None:
         if self.config.model not in KINDS:
@@ -152,6 +155,10 @@ class BigTraining:
             raise DataChangedError(
                 f"{self.source.name} is not the data that the model in {place} is being learnt from; restore the data,"
                 " or start anew without --resume"
+            )
+        if not (place / ROWS).exists():
+            raise ModelFileError(
+                f"{place / ROWS} is gone, and training cannot go on without it; start anew without --resume"
             )
         self.config.require_same(saved.header["config"])
         require_same_columns(asked, Encoder.from_dict(saved.header["encoder"]))

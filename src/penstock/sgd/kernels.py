@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats
 from penstock.errors import FeatureError, LabelError, UsageError
-from penstock.sgd import adagrad, dense, softmax, sparse
+from penstock.sgd import adagrad, dense, shared, softmax, sparse
 from penstock.sgd.losses import Loss
-from penstock.sgd.scalar import GROWN, HITS, LOSS, PIVOT, SHIFTED, SHIFTED2, TOTALS, WEIGHT
+from penstock.sgd.scalar import GROWN, HITS, LOSS, PIVOT, SCALE, SHIFTED, SHIFTED2, STEP, TOTALS, WEIGHT
 
 if TYPE_CHECKING:
     from penstock.sgd.model import Weights
@@ -168,6 +168,37 @@ def train_adagrad(
     rows = (*_csr(batch.x), _still(batch.y), _NONE if batch.weight is None else _still(batch.weight))
     rate, l2, free = (float(step.base), float(step.power)), float(step.l2), np.float32(step.intercept)
     return int(adagrad.adagrad_rows(*rows, cells, intercept, clock, totals.sums, step.loss.code, *rate, l2, free))
+
+
+def train_shared(
+    batch: Batch,
+    cells: Floats,
+    intercept: Floats,
+    clock: NDArray[np.float64],
+    *,
+    rows: tuple[int, int],
+    step: Step,
+    totals: Totals,
+    hot: int,
+) -> int:
+    """Update weights that other threads are updating too by some of a batch's sparse rows, by SGD or AdaGrad.
+
+    ``cells`` is (features, 1), or (features, 2) for AdaGrad; the clock is read and not changed, and the rows are not
+    counted, which is left to the caller when all threads are done. SGD's L2 is left to the caller as well.
+
+    Returns
+    -------
+    int
+        -1, or the position of the row that could not be used.
+    """
+    assert isinstance(batch.x, Csr)
+    assert batch.y is not None
+    weight = _NONE if batch.weight is None else _still(batch.weight)
+    data = (*_csr(batch.x), _still(batch.y), weight, *rows, cells, intercept, float(clock[STEP]) + rows[0])
+    rest = (totals.sums, step.loss.code, float(step.base), float(step.power), np.float32(step.intercept), hot)
+    if cells.shape[1] == 2:
+        return int(shared.shared_adagrad(*data, float(step.l2), *rest))
+    return int(shared.shared_rows(*data, float(clock[SCALE]), *rest))
 
 
 def scores(batch: Batch, weights: Weights) -> Floats:
