@@ -205,8 +205,8 @@ def grown(seen: Sequence[float], times: float) -> tuple[float, float]:
 
     Examples
     --------
-    >>> grown((100, 200, 400), 8)
-    (3200.0, 1.0)
+    >>> [round(x, 2) for x in grown((100, 200, 400), 8)]
+    [3200.0, 1.0]
     >>> [round(x, 2) for x in grown((90, 99, 99), 100)]
     [99.0, 0.0]
     """
@@ -219,7 +219,19 @@ def grown(seen: Sequence[float], times: float) -> tuple[float, float]:
         lacks = min(1.0, lacks * growth)
         exponent += (1 - lacks) * min(1.0, left)
         left -= 1
-    return whole * 2.0**exponent, 1 - min(1.0, lacks)
+    features, once = whole * 2.0**exponent, 1 - min(1.0, lacks)
+    # The nearer to doubling, the more as if all features were equally likely, for which the curve is known.
+    alike = (growth - 1) ** 2
+    known, known_once = _grown_alike(half, whole, times)
+    return features ** (1 - alike) * known**alike, (1 - alike) * once + alike * known_once
+
+
+def _grown_alike(half: float, whole: float, times: float) -> tuple[float, float]:
+    """Return the same for features that are all equally likely."""
+    rate = -2 * math.log(min(max(whole / half - 1, 1e-9), 1 - 1e-9))  # entries to a feature, in the sample
+    all_there_are, later = whole / -math.expm1(-rate), rate * max(1.0, times)
+    met = -math.expm1(-later)
+    return all_there_are * met, later * math.exp(-later) / met
 
 
 def _octaves(counts: Int64s, *, times: float = 1.0) -> tuple[Class, ...]:

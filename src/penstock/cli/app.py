@@ -25,7 +25,8 @@ _ARGUMENTS = "penstock.arguments"
 # Arguments as Python has them, in messages of the library: name='value'.
 _ARGUMENT = re.compile(
     r"\b(model|shuffles?|rate|memory|epochs|batch_size|learning_rate|decay|power|l1|l2|seed|standardize|validation"
-    r"|patience|tolerance|block_size|format|hash|size|header|delimiter|label|weight|scratch)=('([^']*)'|[\w.+^-]*)"
+    r"|patience|tolerance|block_size|format|hash|size|header|delimiter|label|weight|scratch|model_memory"
+    r"|threads|optimizer|rank|dimension)=('([^']*)'|[\w.+^-]*)"
 )
 
 

@@ -17,27 +17,30 @@ def evaluate(
     delimiter: o.Delimiter = None,
     json: o.Json = False,
 ) -> None:
-    """Measure a saved model on labelled data: its loss, and its accuracy or R²."""
+    """Measure a saved model on labelled data: its loss, and its accuracy, R² or RMSE."""
     from penstock.blocks.open import open as open_source
     from penstock.budget import peak_memory
-    from penstock.cli.screen import Screen, show_score
+    from penstock.cli.models import opened
+    from penstock.cli.screen import Screen, name_of, show_score
     from penstock.compare import finite
-    from penstock.evaluation import evaluate as measure
-    from penstock.linear import LinearModel
 
     began = time.perf_counter()
-    known = LinearModel.load(model)
-    with Screen(json=json) as screen, open_source(data, format=format, **o.reading(header, delimiter)) as source:
-        found = measure(known, source, label=label, memory=memory)
-        metric = "r2" if "r2" in found else "accuracy"
-        name = "R²" if metric == "r2" else metric
-        screen.say(f"{name} {show_score(found[metric], metric)}, loss {found['loss']:.5g}, {found['rows']:,} rows")
+    with (
+        Screen(json=json) as screen,
+        opened(model, memory=memory) as known,
+        open_source(data, format=format, **o.reading(header, delimiter)) as source,
+    ):
+        found = known.evaluate(source, label=label)
+        metric = next(name for name in ("r2", "rmse", "accuracy") if name in found)
+        screen.say(
+            f"{name_of(metric)} {show_score(found[metric], metric)}, loss {found['loss']:.5g}, {found['rows']:,} rows"
+        )
         screen.give(
             finite(
                 {
                     "model": known.kind,
                     "model_file": model,
-                    "shuffle": known.config.get("shuffle"),
+                    "shuffle": known.shuffle,
                     "epochs": list(known.history),
                     "data": source.name,
                     **found,

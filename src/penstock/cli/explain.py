@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,6 +10,7 @@ from penstock.cli import options as o
 
 
 def explain(
+    ctx: typer.Context,
     data: o.Data,
     label: o.Label = None,
     model: o.Model = "logistic",
@@ -40,16 +41,25 @@ def explain(
     header: o.Header = None,
     delimiter: o.Delimiter = None,
     seed: o.Seed = 0,
+    model_dir: o.ModelDir = None,
+    model_memory: o.ModelMemory = None,
+    optimizer: o.Optimizer = None,
     json: o.Json = False,
 ) -> None:
     """Say how the rows lie, how fast they can be read, and what an epoch of every strategy will take.
 
-    Nothing is trained: a sample is read, and the storage is timed at several block sizes.
+    Nothing is trained: a sample is read, and the storage is timed at several block sizes. With --model-dir, say instead
+    what a model on disk will take: its size, what of it stays in memory, and the traffic of an epoch.
     """
     from penstock.budget import peak_memory
     from penstock.cli.screen import Screen
+    from penstock.cli.together import require_explained
     from penstock.explain import explain as look
 
+    require_explained(o.given(ctx), model=model)
+    if model_dir is not None:
+        _explain_on_disk(ctx.params)
+        return
     with Screen(json=json) as screen:
         found = look(
             data,
@@ -65,6 +75,41 @@ def explain(
             block_size=block_size,
             format=format,
             **o.reading(header, delimiter),
+        )
+        for line in found.lines():
+            screen.say(line)
+        screen.give({**found.to_dict(), "peak_memory_bytes": peak_memory()})
+
+
+def _explain_on_disk(params: dict[str, Any]) -> None:
+    from penstock.bigmodel.explain import explain_model
+    from penstock.bigmodel.storage import Storage
+    from penstock.blocks.open import open as open_source
+    from penstock.budget import peak_memory
+    from penstock.cli.screen import Screen
+    from penstock.training import Columns
+
+    chosen = {name: params[name] for name in ("model_memory", "optimizer") if params[name] is not None}
+    columns = Columns(
+        label=params["label"],
+        features=o.names(params["features"]) or None,
+        weight=params["weight"],
+        exclude=o.names(params["exclude"]),
+        hash=o.names(params["hash"]),
+    )
+    reading = {"block_size": params["block_size"], **o.reading(params["header"], params["delimiter"])}
+    with (
+        Screen(json=params["json"]) as screen,
+        open_source(params["data"], format=params["format"], **reading) as source,
+    ):
+        found = explain_model(
+            source,
+            params["model_dir"],
+            columns=columns,
+            storage=Storage(**chosen),
+            memory=params["memory"],
+            model=params["model"],
+            seed=params["seed"],
         )
         for line in found.lines():
             screen.say(line)

@@ -11,13 +11,19 @@ _COLUMNS = "Columns"
 _LEARNING = "Learning"
 _SHUFFLING = "Shuffling and memory"
 _STOPPING = "Testing and stopping"
+_ON_DISK = "Models on disk"
 _OUTPUT = "Output"
 
 Data = Annotated[
     str, typer.Argument(metavar="DATA", help="A file, folder, glob or address of rows.", show_default=False)
 ]
 ModelFile = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A model that [bold]train[/bold] saved.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A model that [bold]train[/bold] saved: a file, or a model's directory.",
+        show_default=False,
+    ),
 ]
 
 
@@ -78,6 +84,15 @@ Delimiter = Annotated[
 ]
 
 Model = Annotated[str, _option("--model", panel=_LEARNING, metavar="NAME", help="logistic, svm, linear or softmax.")]
+AnyModel = Annotated[
+    str,
+    _option(
+        "--model",
+        panel=_LEARNING,
+        metavar="NAME",
+        help="logistic, svm, linear or softmax; factor, of ratings, with --model-dir.",
+    ),
+]
 Epochs = Annotated[int, _option("--epochs", panel=_LEARNING, metavar="N", help="Passes over the data.")]
 BatchSize = Annotated[int, _option("--batch-size", panel=_LEARNING, metavar="N", help="Rows to an update.")]
 LearningRate = Annotated[
@@ -86,7 +101,7 @@ LearningRate = Annotated[
         "--learning-rate",
         panel=_LEARNING,
         metavar="X",
-        help="The first step size. [dim]\\[default: 0.1; linear 0.01][/dim]",
+        help="The first step size. [dim]\\[default: 0.1; linear and factor 0.01][/dim]",
     ),
 ]
 Rate = Annotated[
@@ -146,12 +161,85 @@ Tolerance = Annotated[
     float, _option("--tolerance", panel=_STOPPING, metavar="X", help="What counts as improvement of the loss.")
 ]
 
+ModelDir = Annotated[
+    str | None,
+    _option(
+        "--model-dir",
+        panel=_ON_DISK,
+        metavar="DIR",
+        help="Keep the model there, in pages of which memory holds some: it may be larger than memory.",
+    ),
+]
+ModelMemory = Annotated[
+    str | None,
+    _option(
+        "--model-memory",
+        panel=_ON_DISK,
+        metavar="SIZE",
+        help="What the model may occupy beside the rows: 1GB, or 25% of its own size. [dim]\\[default: 1GB][/dim]",
+    ),
+]
+Threads = Annotated[
+    int | None,
+    _option(
+        "--threads",
+        panel=_ON_DISK,
+        metavar="N",
+        help="Threads that learn at once; with more than one, runs differ a little. [dim]\\[default: 1][/dim]",
+    ),
+]
+Optimizer = Annotated[
+    str | None,
+    _option("--optimizer", panel=_ON_DISK, metavar="NAME", help="sgd or adagrad. [dim]\\[default: sgd][/dim]"),
+]
+Dimension = Annotated[
+    int | None,
+    _option(
+        "--dimension",
+        panel=_ON_DISK,
+        metavar="N",
+        help="How many features there may be; an index at or beyond it is refused. Any 64-bit index is taken if not given.",
+        show_default=False,
+    ),
+]
+User = Annotated[str | None, _option("--user", panel=_ON_DISK, metavar="COL", help="Of factor: who rated.")]
+Item = Annotated[str | None, _option("--item", panel=_ON_DISK, metavar="COL", help="Of factor: what was rated.")]
+Rating = Annotated[str | None, _option("--rating", panel=_ON_DISK, metavar="COL", help="Of factor: how it was rated.")]
+Rank = Annotated[
+    int | None,
+    _option(
+        "--rank",
+        panel=_ON_DISK,
+        metavar="N",
+        help="Of factor: numbers to a user and to an item. [dim]\\[default: 100][/dim]",
+    ),
+]
+ScoringMemory = Annotated[
+    str | None,
+    _option(
+        "--memory",
+        panel=_ON_DISK,
+        metavar="SIZE",
+        help="Of a model's directory: what rows and pages may occupy. [dim]\\[default: 512MB][/dim]",
+    ),
+]
+
 Json = Annotated[
     bool, _option("--json", panel=_OUTPUT, help="Print one JSON object on stdout, and nothing else there.")
 ]
 
 
 Resume = Annotated[bool, _option("--resume", panel=_OUTPUT, help="Go on from the last checkpoint of the same command.")]
+
+
+def given(ctx: typer.Context) -> list[str]:
+    """Return the parameters that were given on the command line, by their Python names, in the command's order."""
+    found = []
+    for name in ctx.params:
+        where = ctx.get_parameter_source(name)
+        if where is not None and where.name == "COMMANDLINE":
+            found.append(name)
+    return found
 
 
 def names(given: Sequence[str] | None) -> list[str]:

@@ -17,6 +17,7 @@ def predict(
         str, typer.Option("--out", metavar="FILE", help="The Parquet file to write.", rich_help_panel="Output")
     ] = "predictions.parquet",
     keep: o.Keep = None,
+    memory: o.ScoringMemory = None,
     format: o.Format = None,
     header: o.Header = None,
     delimiter: o.Delimiter = None,
@@ -25,21 +26,25 @@ def predict(
     """Write a saved model's predictions, and probabilities where it has them, to a Parquet file."""
     from penstock.blocks.open import open as open_source
     from penstock.budget import peak_memory, show_bytes
+    from penstock.cli.models import opened, refuse_memory
     from penstock.cli.paths import require_writable
     from penstock.cli.screen import Screen
     from penstock.errors import UsageError
-    from penstock.linear import LinearModel
 
     began = time.perf_counter()
     target = require_writable(out)
     if target.suffix.lower() in (".csv", ".tsv", ".txt", ".json", ".jsonl", ".npy", ".arrow", ".feather"):
         raise UsageError(f"--out {out}: predictions are written as Parquet; name it {target.with_suffix('.parquet')}")
-    known = LinearModel.load(model)
-    with Screen(json=json) as screen, open_source(data, format=format, **o.reading(header, delimiter)) as source:
+    refuse_memory(model, memory)
+    with (
+        Screen(json=json) as screen,
+        opened(model, memory=memory) as known,
+        open_source(data, format=format, **o.reading(header, delimiter)) as source,
+    ):
         rows = known.predict_to(source, target, keep=o.names(keep), stream=screen.stream)
-        seconds, memory = time.perf_counter() - began, peak_memory()
+        seconds, peak = time.perf_counter() - began, peak_memory()
         screen.close()
-        screen.say(f"saved {target}: {rows:,} predictions, {seconds:.1f} s, peak memory {show_bytes(memory)}")
+        screen.say(f"saved {target}: {rows:,} predictions, {seconds:.1f} s, peak memory {show_bytes(peak)}")
         screen.give(
             {
                 "model": known.kind,
@@ -47,7 +52,7 @@ def predict(
                 "data": source.name,
                 "rows": rows,
                 "seconds": seconds,
-                "peak_memory_bytes": memory,
+                "peak_memory_bytes": peak,
                 "out": str(target),
             }
         )

@@ -118,7 +118,7 @@ class Screen:
         tested = event.test_score is not None
         if not self._headed:
             self._headed = True
-            name = "R²" if event.metric == "r2" else event.metric
+            name = name_of(event.metric)
             test = f"{'test':>10}" if tested else ""
             self.say(f"{'epoch':>6}{'loss':>12}{name:>10}{test}{'seconds':>10}{'rows/s':>13}{'MB/s':>9}")
         seconds = max(event.seconds, 1e-9)
@@ -129,8 +129,13 @@ class Screen:
         )
 
 
+def name_of(metric: str) -> str:
+    """Return a score's name as people write it."""
+    return {"r2": "R²", "rmse": "RMSE"}.get(metric, metric)
+
+
 def show_score(score: float | None, metric: str) -> str:
-    """Write an accuracy as a percentage and an R² as it is.
+    """Write an accuracy as a percentage, and an R² or RMSE as it is.
 
     Examples
     --------
@@ -147,8 +152,10 @@ def final_score(found: Mapping[str, Any]) -> str:
     for name, words in (
         ("test_accuracy", "test accuracy"),
         ("test_r2", "test R²"),
+        ("test_rmse", "test RMSE"),
         ("accuracy", "accuracy"),
         ("r2", "R²"),
+        ("rmse", "RMSE"),
     ):
         if found.get(name) is not None:
             return f"{words} {show_score(found[name], name)}"
