@@ -4,7 +4,8 @@
 >>> sorted(name for name in penstock.__all__ if name.endswith("Regression"))
 ['LinearRegression', 'LogisticRegression', 'SoftmaxRegression']
 
-Public names are imported when first used, so ``import penstock`` takes no time and drags nothing in.
+Public names are imported when first used, so ``import penstock`` takes no time and drags nothing in. Loaders for PyTorch
+are in `penstock.torch`, models that do not fit in memory in `penstock.bigmodel`; `load` opens the latter, too.
 """
 
 from __future__ import annotations

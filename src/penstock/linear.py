@@ -207,9 +207,7 @@ def write_predictions(
     return count
 
 
-def encoded(
-    encoder: Encoder, source: BlockSource, block: int, rows: pa.RecordBatch, *, wide: bool = False
-) -> Batch:
+def encoded(encoder: Encoder, source: BlockSource, block: int, rows: pa.RecordBatch, *, wide: bool = False) -> Batch:
     """Return a block's rows for scoring; what cannot be scored is refused by its row in the data."""
     try:
         batch = encoder.encode(rows, wide=wide)

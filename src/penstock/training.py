@@ -349,14 +349,21 @@ def require_same_columns(asked: Encoder, saved: Encoder) -> None:
             )
 
 
-def warn_of_large_steps(event: Epoch, loss: str, outputs: int, stream: Stream) -> None:
+def warn_of_large_steps(
+    event: Epoch,
+    loss: str,
+    outputs: int,
+    stream: Stream,
+    *,
+    remedy: str = "use a smaller learning rate, or standardize the features",
+) -> None:
     """Warn where a model of zero weights, or for a regression the mean, would have done better than the first epoch."""
     guess = {"logistic": math.log(2), "hinge": 1.0}.get(loss, math.log(outputs))
     if event.score < 0 if event.metric == "r2" else event.loss > guess:
         stream.emit(
             Warned(
                 f"after the first epoch the loss is {event.loss:.3g}, worse than a guess: the steps are too large for these"
-                " features; use a smaller learning rate, or standardize the features"
+                f" features; {remedy}"
             )
         )
 

@@ -119,6 +119,8 @@ def test_document_runs(document: Path, desk: Path) -> None:
 
 # What an example must have shown; those that are not here check themselves.
 SAYS = {
+    "train_on_disk.py": r"Hot: [\d,]+ features(.*\n)*killed; .*\n.*\nafter 4 epochs the weights are the same; .*\n.* 0\.9\d+\n",
+    "factorise_ratings.py": r"epoch 15: error 0\.1\d+, on rows held out 0\.1\d+\n(.*\n)*user 7 would like .*\n.*\(3, 16\)",
     "torch_images.py": r"none +test accuracy 0\.[0-4].*\n.*corgipile +test accuracy (0\.9|1\.0)",
     "torch_tokens.py": r"epoch 0: .* loss [5-6]\..*\n(.*\n)*epoch 3: .* to 0\.[0-3]",
     "torch_ddp.py": r"pad: 2 processes, .* 5,003 different of 5,003.*\n.*drop: 2 processes, .* batches each",

@@ -66,8 +66,9 @@ def test_more_than_fits_is_refused_and_nothing_changes(store):
     pool = Pool(store, memory=4 * BYTES)
     pool.acquire(numbers(1, 2))
     before = pool.frame_of.copy()
-    assert not pool.fits(numbers(3, 4, 5))
-    assert pool.fits(numbers(1, 2, 3, 4))
+    assert not pool.try_acquire(numbers(3, 4, 5), fresh=9)
+    assert not pool.try_acquire(numbers(1, 3, 4), fresh=1)
+    assert pool.room == 2
     with pytest.raises(BudgetError, match=r"3 pages .* 2 of the pool's 4 frames"):
         pool.acquire(numbers(3, 4, 5))
     np.testing.assert_array_equal(pool.frame_of, before)

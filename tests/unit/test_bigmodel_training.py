@@ -193,6 +193,8 @@ def test_a_sparse_matrix_and_libsvm_text(tmp_path):
     y = (np.asarray(x.sum(axis=1)).ravel() > 10).astype(int)
     with closing(LogisticRegression(tmp_path / "m", memory="60MB", epochs=2).fit(x, y)) as model:
         assert model.predict(x).shape == (200,)
+        assert model.score(x, y) == (model.predict(x) == y).mean()
+        assert repr(model).startswith("LogisticRegression(")
     lines = [f"{label} " + " ".join(f"{i}:{v:.3f}" for i, v in zip(row.indices, row.data)) for label, row in zip(y, x)]
     (tmp_path / "a.svm").write_text("\n".join(lines) + "\n")
     with closing(LogisticRegression(tmp_path / "n", memory="60MB", epochs=2).fit(tmp_path / "a.svm")) as model:

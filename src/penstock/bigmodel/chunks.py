@@ -19,7 +19,7 @@ from penstock.bigmodel.pages import distinct_pages, to_slots
 from penstock.bigmodel.pool import Pool
 from penstock.bigmodel.store import Int64s
 
-ENTRIES = 1 << 19
+ENTRIES = 1 << 20
 """Entries in a chunk: enough that its pages are worth sorting, few enough that its slots stay in the cache."""
 
 
@@ -100,19 +100,18 @@ class Chunker:
         if self._pool.whole:
             self._at = stop
             return Chunk(self._batch.slice(start, stop), np.empty(0, np.int64))
-        pages = self._pages(x, start, stop)
+        pages = self._acquired(x, start, stop)
         while pages is None and stop > self._end(start + 1):
             stop = self._end(start + (stop - start) // 2)
-            pages = self._pages(x, start, stop)
+            pages = self._acquired(x, start, stop)
         if pages is None:
             if self._pool.pinned:
                 raise CrowdedError
-            pages = self._pages(x, start, stop, fresh=len(self._found))
+            pages = self._acquired(x, start, stop, fresh=len(self._found))
         self._at = stop
         batch = self._batch.slice(start, stop)
         if pages is None:
             return Chunk(batch, None)
-        self._pool.acquire(pages)
         assert isinstance(batch.x, Csr)
         slots = np.empty(len(batch.x.indices), np.uint32)
         to_slots(batch.x.indices, self._shift, self._pool.frame_of, slots)
@@ -139,8 +138,8 @@ class Chunker:
     def _first(self) -> int:
         return int(np.searchsorted(self._ends, self._at, side="right"))
 
-    def _pages(self, x: Csr, start: int, stop: int, *, fresh: int | None = None) -> Int64s | None:
-        """Return the distinct pages of some rows; None where they are too many, or the pool has no room for them."""
+    def _acquired(self, x: Csr, start: int, stop: int, *, fresh: int | None = None) -> Int64s | None:
+        """Acquire the distinct pages of some rows; None where they are too many, or the pool has no room for them."""
         if self._now == np.iinfo(np.int32).max:
             self._stamps[:] = 0
             self._now = 0
@@ -150,8 +149,7 @@ class Chunker:
         if count < 0:
             return None
         pages = self._found[:count].copy()
-        here = int(np.count_nonzero(self._pool.frame_of[pages] >= 0))
-        return pages if count - here <= (fresh or self._fresh) and self._pool.fits(pages) else None
+        return pages if self._pool.try_acquire(pages, fresh=fresh or self._fresh) else None
 
 
 def _ends(batch: Batch, size: int) -> Int64s:

@@ -83,6 +83,9 @@ class _Linear:
         self.keep = keep
         self.dimension = dimension
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.model_dir)!r}, memory={self.memory!r})"
+
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters by name."""
         names = inspect.signature(_Linear.__init__).parameters
@@ -174,11 +177,13 @@ class _Linear:
         """Return the weights of some features by their indices; zero for those that never occurred."""
         return self._fitted().weights(indices)
 
-    def evaluate(self, X: Any, y: str | None = None) -> dict[str, float]:
-        """Measure the model on a path, source or table: loss, accuracy or r2, and rows."""
+    def evaluate(self, X: Any, y: Any = None) -> dict[str, float]:
+        """Measure the model on a path, source or table, or a sparse matrix with labels: loss, accuracy or r2, and rows."""
         model = self._fitted()
         with ExitStack() as stack:
-            return model.evaluate(_opened(stack, X), label=y)
+            if y is None or isinstance(y, str):
+                return model.evaluate(_opened(stack, X), label=y)
+            return model.evaluate(stack.enter_context(ArraySource(X, y)), label="label")
 
     def predict(
         self, X: Any, *, out: str | os.PathLike[str] | None = None, keep: Sequence[str] = ()
@@ -196,7 +201,7 @@ class _Linear:
         with ExitStack() as stack:
             return self._scores(_opened(stack, X))
 
-    def score(self, X: Any, y: str | None = None) -> float:
+    def score(self, X: Any, y: Any = None) -> float:
         """Return the accuracy, or the R² of a regression."""
         found = self.evaluate(X, y)
         return float(found.get("accuracy", found.get("r2", 0.0)))

@@ -147,6 +147,36 @@ def to_slots_reference(positions: NDArray[np.uint32], shift: int, frame_of: NDAr
 
 
 @kernel
+def pin(pages: Any, frame_of: Any, pins: Any, heat: Any, hottest: Any, missing: Any) -> Any:
+    """Pin the pages that are in memory and warm them; list the others. Return how many are missing, and were free."""
+    count, taken = 0, 0
+    for i in range(len(pages)):
+        frame = frame_of[pages[i]]
+        if frame < 0:
+            missing[count] = pages[i]
+            count += 1
+        else:
+            taken += pins[frame] == 0
+            pins[frame] += 1
+            if heat[frame] < hottest:
+                heat[frame] += 1
+    return count, taken
+
+
+@kernel
+def unpin(pages: Any, frame_of: Any, pins: Any, dirty: Any, changed: Any) -> Any:
+    """Unpin the pages that are in memory, as changed or not, and return how many frames that frees."""
+    freed = 0
+    for i in range(len(pages)):
+        frame = frame_of[pages[i]]
+        if frame >= 0:
+            pins[frame] -= 1
+            freed += pins[frame] == 0
+            dirty[frame] |= changed
+    return freed
+
+
+@kernel
 def victims(count: Any, page_in: Any, pins: Any, heat: Any, hand: Any, out: Any) -> Any:
     """Choose frames to give up by the clock, and return where its hand stands; -1 where all are pinned.
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batch import Floats
-from penstock.bigmodel.pages import note_checksums, victims
+from penstock.bigmodel.pages import note_checksums, pin, unpin, victims
 from penstock.bigmodel.store import Int64s, PageStore
 from penstock.budget import show_bytes
 from penstock.errors import BudgetError
@@ -61,6 +61,8 @@ class Pool:
         self._dirty = np.zeros(frames, np.bool_)
         self._heat = np.zeros(frames, np.uint8)
         self._hand = 0
+        self.room = frames
+        """Frames that are not pinned."""
         self.fixed = min(fixed, store.pages) if self.whole or frames >= 8 * fixed else 0
         if self.whole:
             self.frame_of[:] = np.arange(frames)
@@ -71,20 +73,9 @@ class Pool:
             self.acquire(np.arange(self.fixed))  # the clock begins with the first frames
 
     @property
-    def room(self) -> int:
-        """Frames that are not pinned."""
-        return int(np.count_nonzero(self._pins == 0))
-
-    @property
     def pinned(self) -> bool:
-        """Whether any page is in use."""
-        return bool((self._pins[0 if self.whole else self.fixed :] > 0).any())
-
-    def fits(self, pages: Int64s) -> bool:
-        """Return whether distinct pages can be acquired beside those in use."""
-        frames = self.frame_of[pages]
-        found = frames[frames >= 0]
-        return len(pages) - len(found) <= self.room - int(np.count_nonzero(self._pins[found] == 0))
+        """Whether any page is in use, those that are fixed not counted."""
+        return self.room < len(self._pins) - (0 if self.whole else self.fixed)
 
     def acquire(self, pages: Int64s) -> None:
         """Pin distinct pages, after reading those that are not here.
@@ -94,19 +85,28 @@ class Pool:
         BudgetError
             There are more than the frames that are not pinned; none is then acquired.
         """
-        if not self.fits(pages):
+        if not self.try_acquire(pages, fresh=len(self._pins)):
             raise BudgetError(
                 f"{len(pages)} pages of {show_bytes(self.store.page_bytes)} are wanted at once where {self.room} of the"
                 f" pool's {len(self._pins)} frames are free; give more memory to the model"
             )
-        frames = self.frame_of[pages]
-        here = frames >= 0
-        found, wanted = frames[here], pages[~here]
-        self._pins[found] += 1
-        self._heat[found] = np.minimum(self._heat[found] + 1, _HOTTEST)
-        self.hits += len(found)
-        if len(wanted):
-            self._bring(wanted)
+
+    def try_acquire(self, pages: Int64s, *, fresh: int) -> bool:
+        """Pin distinct pages if there is room for them and at most ``fresh`` have to be read; return whether it was done."""
+        missing = np.empty(len(pages), np.int64)
+        count, taken = pin(pages, self.frame_of, self._pins, self._heat, np.uint8(_HOTTEST), missing)
+        if count > fresh or count > self.room - taken:
+            unpin(pages, self.frame_of, self._pins, self._dirty, False)
+            return False
+        self.room -= taken
+        self.hits += len(pages) - count
+        if count:
+            try:
+                self._bring(missing[:count])
+            except BaseException:
+                self.room += unpin(pages, self.frame_of, self._pins, self._dirty, False)
+                raise
+        return True
 
     def _bring(self, pages: Int64s) -> None:
         frames = np.empty(len(pages), np.int64)
@@ -125,6 +125,7 @@ class Pool:
         except BaseException:
             self._pins[frames] = 0
             raise
+        self.room -= len(frames)
         self.frame_of[pages] = frames
         self._page_in[frames] = pages
         self._heat[frames] = 0
@@ -133,10 +134,7 @@ class Pool:
 
     def release(self, pages: Int64s, *, dirty: bool = True) -> None:
         """Unpin pages, which were changed unless said otherwise."""
-        frames = self.frame_of[pages]
-        self._pins[frames] -= 1
-        if dirty:
-            self._dirty[frames] = True
+        self.room += unpin(pages, self.frame_of, self._pins, self._dirty, dirty)
 
     def flush(self) -> None:
         """Write all changed pages; they stay."""

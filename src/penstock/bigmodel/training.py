@@ -109,7 +109,8 @@ class BigTraining:
                 self._save(place, learner, prepared, progress)
                 self.stream.emit(event)
                 if progress.epoch == 1:
-                    warn_of_large_steps(event, learner.spec.loss, 2, self.stream)
+                    remedy = "use a smaller learning rate, or optimizer='adagrad'"
+                    warn_of_large_steps(event, learner.spec.loss, 2, self.stream, remedy=remedy)
             if not progress.history:
                 self._save(place, learner, prepared, progress)
             self.stream.emit(Finished("train"))

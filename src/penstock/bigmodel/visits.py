@@ -179,9 +179,10 @@ class Visits:
                     f"{count} pages are wanted at once where the pool has {len(self._found)}; give more memory"
                 )
             pages = np.sort(self._found[:count])
-            if pool.pinned and not pool.fits(pages):
-                raise CrowdedError
-            pool.acquire(pages)
+            if not pool.try_acquire(pages, fresh=len(pages)):
+                if pool.pinned:
+                    raise CrowdedError
+                pool.acquire(pages)  # says why not
         users, items, ratings = np.empty(n, np.uint32), np.empty(n, np.uint32), np.empty(n, np.float32)
         rating_slots(piece.rows, piece.order, shift, pool.frame_of, users, items, ratings)
         return RatingChunk(piece, users, items, ratings, pages)

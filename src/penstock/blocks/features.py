@@ -101,7 +101,11 @@ class Encoder:
         """
         sparse = self.sparse or wide
         x: Floats | Csr = self._sparse(batch, first_row, wide) if sparse else self._dense(batch, self.parts, first_row)
-        return Batch(x, self._target(batch, first_row), self._weights(batch, first_row))
+        return Batch(x, *self.targets(batch, first_row=first_row))
+
+    def targets(self, batch: pa.RecordBatch, *, first_row: int = 0) -> tuple[Floats | None, Floats | None]:
+        """Return the targets and the weights of a batch's rows, those that there are."""
+        return self._target(batch, first_row), self._weights(batch, first_row)
 
     def decode(self, batch: pa.RecordBatch, *, first_row: int = 0) -> Batch:
         """Return the rows of a block: `encode`, under the name that all makers of rows have."""

@@ -15,9 +15,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from penstock.blocks.labels import LabelMap
 from penstock.config import Config
-from penstock.errors import LabelError, UsageError
+from penstock.errors import LabelError, ModelFileError, UsageError
 from penstock.estimators.base import Linear
 from penstock.linear import LinearModel
+from penstock.modelfile import read_model
 
 
 class _Classifier(ClassifierMixin, Linear):
@@ -202,9 +203,51 @@ class LinearRegression(RegressorMixin, Linear):
 _ESTIMATORS = {each._kind: each for each in (LogisticRegression, LinearSVM, SoftmaxRegression, LinearRegression)}
 
 
-def load(path: str | os.PathLike[str]) -> LogisticRegression | LinearSVM | SoftmaxRegression | LinearRegression:
-    """Read a model that `save` or ``penstock train`` wrote, as a fitted estimator."""
+def load(path: str | os.PathLike[str], *, memory: str | int | None = None) -> Any:
+    """Read a saved model as a fitted estimator: a file that `save` or ``penstock train`` wrote, or a model's directory.
+
+    Parameters
+    ----------
+    path : path
+        A model file, or the directory that was given as ``model_dir`` or ``--model-dir``; that gives an estimator of
+        `penstock.bigmodel`, whose weights stay on disk.
+    memory : str or int, optional
+        What measuring data may hold; of a directory, what rows and pages may hold when it predicts (``"1GB"`` if not
+        given).
+
+    Examples
+    --------
+    >>> import penstock
+    >>> penstock.LinearSVM(epochs=2).fit("clicks.parquet", y="clicked").save("svm.penstock")
+    >>> penstock.load("svm.penstock")
+    LinearSVM(epochs=2, standardize=False)
+    """
+    if os.path.isdir(path):
+        return _from_directory(path, {} if memory is None else {"memory": memory})
     model = LinearModel.load(path)
     known = {f.name for f in fields(Config)} - {"model"}
-    estimator = _ESTIMATORS[model.kind](**{k: v for k, v in model.config.items() if k in known})
-    return estimator._take(model)
+    given = {k: v for k, v in model.config.items() if k in known}
+    if memory is not None:
+        given["memory"] = memory
+    return _ESTIMATORS[model.kind](**given)._take(model)
+
+
+def _from_directory(path: str | os.PathLike[str], memory: dict[str, str | int]) -> Any:
+    """Return the estimator of a model on disk, with the hyper-parameters that it was trained with."""
+    from penstock import bigmodel
+    from penstock.bigmodel.model import STATE, Saved
+
+    if not os.path.isfile(os.path.join(path, STATE)):
+        raise ModelFileError(
+            f"{os.fspath(path)} is a folder without a model: it has no {STATE}; name the directory that was given as"
+            " model_dir, or a model's file"
+        )
+    if read_model(os.path.join(path, STATE))[1].get("bigmodel") == "factor":
+        return bigmodel.MatrixFactorization.load(path, **memory)
+    header = Saved.read(path).header
+    kinds = (bigmodel.LogisticRegression, bigmodel.LinearSVM, bigmodel.LinearRegression)
+    found = next(each for each in kinds if each._kind == header["kind"]).load(path, **memory)
+    # Not the memory: training had two numbers, one of them perhaps a share, and scoring needs another one.
+    trained = {**header["config"], **header["storage"]}
+    known = [name for name in found.get_params() if name in trained and name != "memory"]
+    return found.set_params(**{name: trained[name] for name in known})

@@ -66,7 +66,7 @@ class BlockDecoder:
     """Reads blocks through the source and encodes them; works for every source."""
 
     waits = False
-    cached = False
+    cached: bool = False
     single = False
 
     def __init__(self, source: BlockSource, encoder: Encoder, scaling: Scaling) -> None:

@@ -13,6 +13,7 @@ from penstock.blocks.features import Encoder
 from penstock.blocks.fields import Fields
 from penstock.loader.decode import BlockDecoder, Decoder, PackedDecoder, ResidentDecoder
 from penstock.loader.decode_records import record_decoder
+from penstock.loader.decode_sparse import sparse_decoder
 from penstock.loader.forms import FeatureForm, Form, R, RecordForm, Scaling
 from penstock.parallel import in_order
 from penstock.records import Records
@@ -46,6 +47,8 @@ class Feed(Generic[R]):
             layout = packed(encoder.packed_column, encoder.label, encoder.weight)
             if layout is not None:
                 decoder = PackedDecoder(source, encoder, scaling, layout)
+        elif encoder.sparse:
+            decoder = sparse_decoder(source, encoder, scaling) or decoder
         form = FeatureForm(encoder, scaling)
         return Feed(source, form, decoder, source.block_rows, source.exact_rows, source.units)
 

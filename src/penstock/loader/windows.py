@@ -10,13 +10,14 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.blocks.base import Int64s
 from penstock.copying import SKIP
+from penstock.loader.direct import aligned
 from penstock.loader.feed import Feed
 from penstock.loader.forms import R, SlotsOf
 from penstock.loader.holdout import Keeps
@@ -71,6 +72,7 @@ class WindowReader(Generic[R]):
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="penstock-read")
         self._spare = [feed.form.empty(capacity) for _ in range(2)] if feed.filled else []
         self._turn = 0
+        self._lent = np.empty(0, np.uint8)
 
     def read(self, window: Window, part: Keeps | None = None) -> LoadedWindow[R]:
         """Read one window and put its rows in their order; of a part, only the rows it keeps."""
@@ -105,7 +107,7 @@ class WindowReader(Generic[R]):
     def _assemble(self, window: Window, part: Keeps | None) -> LoadedWindow[R]:
         by_place = np.argsort(window.blocks, kind="stable")
         runs = [by_place[r] for r in self._runs(window.blocks[by_place])]
-        decoded = self._all([self._pool.submit(self._decode, window.blocks[r]) for r in runs])
+        decoded = self._decoded([window.blocks[r] for r in runs])
         places = np.concatenate(runs).tolist() if runs else []
         found = dict(zip(places, chain.from_iterable(decoded), strict=True))
         parts = [found[place] for place in range(len(places))]
@@ -140,8 +142,28 @@ class WindowReader(Generic[R]):
         count = int(self._source.block_bytes[blocks].sum()) // _LEAST_RUN
         return np.array_split(places, max(1, min(count, len(blocks), 4 * self._threads)))
 
+    def _decoded(self, runs: list[Int64s]) -> list[list[R]]:
+        """Decode runs of blocks, a run to a task; into memory that is kept from window to window, where that is possible."""
+        raw_bytes = getattr(self._decoder, "raw_bytes", None)
+        if raw_bytes is None:
+            return self._all([self._pool.submit(self._decode, run) for run in runs])
+        sizes = [raw_bytes(run) for run in runs]
+        total = sum(int(size.sum()) for size in sizes)
+        if len(self._lent) < total:
+            self._lent = aligned(total)
+        tasks, at = [], 0
+        for run, size in zip(runs, sizes, strict=True):
+            tasks.append(self._pool.submit(self._decode_in, run, at + np.cumsum(size) - size, size))
+            at += int(size.sum())
+        return self._all(tasks)
+
     def _decode(self, blocks: Int64s) -> list[R]:
         return [self._decoder.decode(block) for block in blocks.tolist()]
+
+    def _decode_in(self, blocks: Int64s, starts: Int64s, sizes: Int64s) -> list[R]:
+        decode_in: Any = getattr(self._decoder, "decode_in", None)
+        places = zip(blocks.tolist(), starts.tolist(), (starts + sizes).tolist(), strict=True)
+        return [decode_in(block, self._lent[start:stop]) for block, start, stop in places]
 
     def _next_slots(self, rows: int) -> SlotsOf[R]:
         """Return the arrays whose turn it is; others where one block is larger than a window is meant to be."""

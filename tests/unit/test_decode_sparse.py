@@ -1,0 +1,137 @@
+"""Sparse rows read straight from an Arrow file are those that Arrow reads, and what is unusual is told in the same words."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import penstock
+from penstock.blocks.features import choose
+from penstock.blocks.labels import LabelMap
+from penstock.errors import CorruptFileError, DataError
+from penstock.loader import decode_sparse, direct
+from penstock.loader.decode import BlockDecoder
+from penstock.loader.decode_sparse import SparseDecoder, sparse_decoder
+from penstock.loader.forms import Scaling
+from penstock.loader.loader import Loader
+
+UINT32, FLOAT32 = pa.uint32(), pa.float32()
+
+
+def written(path, *, rows=500, indices=UINT32, values=FLOAT32, lists=pa.list_, compression=None, change=None):
+    rng = np.random.default_rng(0)
+    where = [np.sort(rng.choice(1000, rng.integers(0, 12), replace=False)).tolist() for _ in range(rows)]
+    numbers = [rng.normal(size=len(w)).astype(np.float32).tolist() for w in where]
+    columns = {
+        "label": pa.array(rng.integers(0, 2, rows)),
+        "indices": pa.array(where, lists(indices)),
+        "values": pa.array(numbers, lists(values)),
+        "w": pa.array(rng.random(rows).astype(np.float32)),
+    }
+    table = pa.table({**columns, **(change or {})})
+    with pa.ipc.new_file(path, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_table(table, max_chunksize=40)
+    return path
+
+
+def encoder_of(source, **more):
+    encoder = choose(source.schema, label="label", weight="w", features=["indices", "values"], place=source.name)
+    return encoder.with_width(1000).with_labels(LabelMap((0, 1), binary=True, column="label"))
+
+
+def same(a, b):
+    for x, y in (
+        (a.x.indptr, b.x.indptr),
+        (a.x.indices, b.x.indices),
+        (a.x.values, b.x.values),
+        (a.y, b.y),
+        (a.weight, b.weight),
+    ):
+        np.testing.assert_array_equal(x, y)
+    assert a.x.indices.dtype == np.uint32
+
+
+@pytest.mark.parametrize("past_the_cache", [False, True])
+@pytest.mark.parametrize(
+    ("indices", "lists"), [(pa.uint32(), pa.list_), (pa.int32(), pa.list_), (pa.uint32(), pa.large_list)]
+)
+def test_blocks_are_those_of_arrow(tmp_path, indices, lists, past_the_cache, monkeypatch):
+    if past_the_cache:
+        monkeypatch.setattr(direct, "LEAST", 0)
+        monkeypatch.setattr(direct, "available_memory", lambda: 0)
+    with penstock.open(written(tmp_path / "a.arrow", indices=indices, lists=lists)) as source:
+        encoder = encoder_of(source)
+        decoder = sparse_decoder(source, encoder, Scaling.none())
+        assert isinstance(decoder, SparseDecoder)
+        with closing(decoder):
+            for block in range(len(source.block_rows)):
+                same(decoder.decode(block), BlockDecoder(source, encoder, Scaling.none()).decode(block))
+
+
+@pytest.mark.parametrize("order", ["none", "corgipile", "global", "sliding-window", "once"])
+def test_epochs_are_the_same_either_way(tmp_path, order, monkeypatch):
+    with penstock.open(written(tmp_path / "a.arrow")) as source:
+        found = []
+        for straight in (True, False):
+            if not straight:
+                monkeypatch.setattr("penstock.loader.feed.sparse_decoder", lambda *_: None)
+            with Loader(source, encoder_of(source), order, memory="60kB", scratch=tmp_path) as loader:
+                found.append(
+                    [window.batch.take(np.arange(len(window.batch))) for e in (0, 1) for window in loader.epoch(e)]
+                )
+        rows = [np.sort(np.concatenate([batch.weight for batch in batches])) for batches in found]
+        np.testing.assert_array_equal(*rows)
+        if order in ("none", "corgipile"):
+            sums = [
+                {float(w): float(b.x.slice(i, i + 1).values.sum()) for b in batches for i, w in enumerate(b.weight)}
+                for batches in found
+            ]
+            assert sums[0] == sums[1]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"indices": pa.int64()},
+        {"values": pa.float64()},
+        {"compression": "lz4"},
+        {"change": {"label": pa.array(["a", "b"] * 250)}},
+    ],
+)
+def test_other_layouts_go_through_arrow(tmp_path, options):
+    with penstock.open(written(tmp_path / "a.arrow", **options)) as source:
+        assert sparse_decoder(source, encoder_of(source), Scaling.none()) is None
+
+
+def test_indices_beyond_the_width_are_left_out_as_ever(tmp_path):
+    with penstock.open(written(tmp_path / "a.arrow")) as source:
+        encoder = encoder_of(source).with_width(100)
+        with closing(sparse_decoder(source, encoder, Scaling.none())) as decoder:
+            same(decoder.decode(3), BlockDecoder(source, encoder, Scaling.none()).decode(3))
+
+
+def test_nulls_and_unequal_lists_are_named_as_ever(tmp_path):
+    bad = [None if i == 77 else [1] for i in range(500)]
+    for change, block in (
+        ({"indices": pa.array(bad, pa.list_(pa.uint32()))}, 1),
+        ({"values": pa.array([[1.0]] * 500, pa.list_(pa.float32()))}, 0),
+    ):
+        with penstock.open(written(tmp_path / "a.arrow", change=change)) as source:
+            encoder = encoder_of(source)
+            with closing(sparse_decoder(source, encoder, Scaling.none())) as decoder:
+                with pytest.raises(DataError) as told:
+                    decoder.decode(block)
+                with pytest.raises(DataError) as expected:
+                    BlockDecoder(source, encoder, Scaling.none()).decode(block)
+            assert str(told.value) == str(expected.value)
+
+
+def test_a_file_cut_short_is_told(tmp_path, monkeypatch):
+    source = penstock.open(written(tmp_path / "a.arrow"))
+    with source, closing(sparse_decoder(source, encoder_of(source), Scaling.none())) as decoder:
+        monkeypatch.setattr(decode_sparse, "read_run", lambda *_: -1)
+        with pytest.raises(CorruptFileError, match="block 2"):
+            decoder.decode(2)
