@@ -145,7 +145,7 @@ def partitioned(path: str, out: str, keep: int) -> dict[str, Any]:
 
 def run(quick: bool) -> list[Claim]:
     rows = ROWS // 20 if quick else ROWS
-    rounds = 1 if quick else 3
+    rounds = 1 if quick else 2
     claims: list[Claim] = []
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=os.environ.get("PENSTOCK_BENCH_DIR")) as name:
         folder = Path(name)

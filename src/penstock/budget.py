@@ -6,6 +6,7 @@ Nothing here allocates; rooms ask what they may hold and fail early when it is t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -132,6 +133,17 @@ def peak_memory() -> int:
 
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most if sys.platform == "darwin" else most * 1024
+
+
+def give_back() -> None:
+    """Return freed memory to the system: what allocators keep for later would stand beside what comes next."""
+    import ctypes
+
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
+    with contextlib.suppress(AttributeError, OSError):  # a C library other than glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def available_memory() -> int:

@@ -41,7 +41,7 @@ def learnt(folder, batches, spec, *, frames, epochs=3, optimizer="sgd", threads=
     shift = 10 if cells == 1 else 9
     pages = FEATURES >> shift
     with PageStore(folder, pages=pages, page_floats=1024) as store:
-        pool = Pool(store, memory=frames * BYTES, fixed=2 if threads > 1 else 0)
+        pool = Pool(store, memory=frames * BYTES)
         with Learner(spec, pool, shift=shift, optimizer=optimizer, threads=threads) as learner:
             for epoch in range(epochs):
                 chunker = Chunker(
@@ -143,9 +143,8 @@ def test_two_threads_learn_as_one_nearly(tmp_path, optimizer, l2):
     assert two.loss == pytest.approx(one.loss, rel=0.02)
 
 
-@pytest.mark.parametrize("hot", [0, 300, FEATURES])
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
-def test_shared_kernels_on_one_thread_do_what_the_others_do(hot, optimizer):
+def test_shared_kernels_on_one_thread_do_what_the_others_do(optimizer):
     batch = rows(333)
     step = kernels.Step(losses.named("logistic"), 0.1, 0.1, l2=1e-3 if optimizer == "adagrad" else 0.0)
     cells, bias, clock = (
@@ -164,28 +163,11 @@ def test_shared_kernels_on_one_thread_do_what_the_others_do(hot, optimizer):
     for part in ((0, 100), (100, 333)):
         kept = int(np.count_nonzero(batch.weight[: part[0]]))
         clock[0] = kept - part[0]
-        assert kernels.train_shared(batch, cells, bias, clock, rows=part, step=step, totals=totals, hot=hot) < 0
+        assert kernels.train_shared(batch, cells, bias, clock, rows=part, step=step, totals=totals) < 0
     np.testing.assert_allclose(cells, expected, rtol=1e-3, atol=1e-6)
     np.testing.assert_allclose(bias, intercept, rtol=1e-4, atol=1e-6)
     found, wanted = ((t.loss(), t.sums[1], t.sums[2]) for t in (totals, told))
     assert found == pytest.approx(wanted, rel=1e-5)
-
-
-def test_pages_that_are_fixed_stay_where_they_are_and_are_written(tmp_path):
-    with PageStore(tmp_path, pages=64, page_floats=1024) as store:
-        pool = Pool(store, memory=32 * BYTES, fixed=3)
-        assert (pool.frame_of[:3] == [0, 1, 2]).all()
-        assert not pool.pinned
-        pool.buffer[1] = 5
-        for page in range(3, 64):
-            pool.acquire(np.array([page]))
-            pool.release(np.array([page]))
-        assert (pool.frame_of[:3] == [0, 1, 2]).all()
-        pool.flush()
-        buffer = np.empty((1, 1024), np.float32)
-        store.read(np.array([1]), np.array([0]), buffer)
-        assert (buffer == 5).all()
-        assert Pool(store, memory=8 * BYTES, fixed=3).fixed == 0
 
 
 def test_a_learning_rate_that_explodes_is_told(tmp_path):

@@ -33,8 +33,6 @@ OPTIMIZERS = {"sgd": 1, "adagrad": 2}
 
 _FADED = 1e-3
 """The common factor of all weights below which it is multiplied into them."""
-HOT = 4096
-"""Records that each of several threads learns in a copy of its own; see `penstock.sgd.shared`."""
 
 
 class Learner:
@@ -65,7 +63,6 @@ class Learner:
         # An update by several rows is made by one thread: its gradient is a sum over them.
         several = threads > 1 and spec.batch_size == 1
         self._workers = ThreadPoolExecutor(threads, thread_name_prefix="penstock-learn") if several else None
-        self._hot = pool.fixed << shift
 
     @property
     def cells(self) -> Floats:
@@ -207,14 +204,7 @@ class Learner:
         def work(thread: int) -> int:
             first, last = thread * share, min(len(batch), (thread + 1) * share)
             return kernels.train_shared(
-                batch,
-                self.cells,
-                self.intercept,
-                self.clock,
-                rows=(first, last),
-                step=step,
-                totals=parts[thread],
-                hot=self._hot,
+                batch, self.cells, self.intercept, self.clock, rows=(first, last), step=step, totals=parts[thread]
             )
 
         stopped = list(self._workers.map(work, range(-(-len(batch) // share))))

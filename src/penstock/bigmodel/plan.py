@@ -79,7 +79,7 @@ class Plan:
         if needed > 1 << bits or (entries // part + 1 << bits) * _EDGE > most // 4:
             return None
         stretch = STRETCH
-        while (entries // stretch << bits) * _TALLY > most // 8:
+        while (entries // stretch << bits) * _TALLY > most // 3:
             stretch *= 2
         return cls(bits, part, stretch)
 

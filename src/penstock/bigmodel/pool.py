@@ -29,8 +29,6 @@ class Pool:
         Where pages come from and go back to.
     memory : int
         Bytes that the frames may take.
-    fixed : int
-        The first pages that stay in the first frames, if there is room for as many several times over.
 
     Examples
     --------
@@ -44,7 +42,7 @@ class Pool:
     (10, 0, 2)
     """
 
-    def __init__(self, store: PageStore, *, memory: int, fixed: int = 0) -> None:
+    def __init__(self, store: PageStore, *, memory: int) -> None:
         self.store = store
         frames = min(store.pages, memory // store.page_bytes)
         if frames < 1:
@@ -63,19 +61,16 @@ class Pool:
         self._hand = 0
         self.room = frames
         """Frames that are not pinned."""
-        self.fixed = min(fixed, store.pages) if self.whole or frames >= 8 * fixed else 0
         if self.whole:
             self.frame_of[:] = np.arange(frames)
             self._page_in[:] = np.arange(frames)
             store.read(self._page_in, self._page_in, self.buffer)
             self._sums = self._checksums()
-        elif self.fixed:
-            self.acquire(np.arange(self.fixed))  # the clock begins with the first frames
 
     @property
     def pinned(self) -> bool:
-        """Whether any page is in use, those that are fixed not counted."""
-        return self.room < len(self._pins) - (0 if self.whole else self.fixed)
+        """Whether any page is in use."""
+        return self.room < len(self._pins)
 
     def acquire(self, pages: Int64s) -> None:
         """Pin distinct pages, after reading those that are not here.
@@ -142,8 +137,6 @@ class Pool:
             sums = self._checksums()
             self._dirty |= sums != self._sums
             self._sums = sums
-        elif self.fixed:
-            self._dirty[: self.fixed] = True
         frames = np.flatnonzero(self._dirty)
         if len(frames):
             self.store.write(self._page_in[frames], frames, self.buffer)

@@ -27,6 +27,7 @@ from penstock.bigmodel.rewrite import ROWS, Layout, rewrite
 from penstock.bigmodel.storage import Storage
 from penstock.blocks.base import BlockSource
 from penstock.blocks.features import Encoder
+from penstock.budget import give_back
 from penstock.events import Stream
 from penstock.linear import encoded
 from penstock.modelfile import atomic_path
@@ -37,7 +38,7 @@ SAMPLE_SHARE, SAMPLE_LEAST = 0.01, 100_000
 """The part of the rows whose features are looked at together, and how many at least where there are as many."""
 LEAST_MEMORY = 16_000_000
 """What preparing takes however little it is given."""
-_SAMPLED_BYTES, _LEAST_ENTRIES = 64, 1 << 16
+_SAMPLED_BYTES, _LEAST_ENTRIES = 128, 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,7 @@ def prepare(
         most = room // _SAMPLED_BYTES
         parts = _partitions(source, encoder, features[:keep], counts[:keep], folder=place, seed=seed, entries=most)
         told.update(_told(parts))
+        give_back()
         return _by_partition(parts, features)
 
     layout = rewrite(
@@ -108,6 +110,7 @@ def prepare(
         order_hot=order,
         stream=stream,
     )
+    give_back()
     with atomic_path(place / NOTE) as temporary:
         temporary.write_text(json.dumps({**wanted, "layout": layout.to_dict(), "partitions": told}))
     return Prepared(encoder, layout, told)

@@ -27,6 +27,7 @@ from penstock.bigmodel.spill import Spill
 from penstock.blocks.arrow import ArrowSource, layout_of
 from penstock.blocks.base import BlockSource
 from penstock.blocks.features import Encoder, choose
+from penstock.budget import give_back
 from penstock.errors import DataError, WriteError
 from penstock.events import Stream
 from penstock.seeds import key as seed_key
@@ -98,6 +99,7 @@ def rewrite(
             stack.enter_context(closing(Spill(work / name))) for name in ("dealt", "numbers", "found")
         )
         parts = job.deal(dealt)
+        give_back()
         clock.lap("read")
         places = Places(job.split, parts, dealt, numbers, found, stream)
         places.count()
@@ -105,11 +107,13 @@ def rewrite(
         clock.lap("count")
         most = hot(int(places.sizes.sum())) if callable(hot) else hot
         count = places.choose(hot=most, memory=memory, order=order_hot)
+        give_back()
         clock.lap("choose")
         index = stack.enter_context(closing(MapWriter(work / MAP, key=job.split.key, sizes=places.sizes)))
         places.assign(index)
         found.drop()
         map_bytes = index.finish()
+        give_back()
         clock.lap("place")
         rows_bytes = job.write(work / ROWS, parts, numbers, features=int(places.sizes.sum()))
         for name in (MAP, ROWS):

@@ -16,7 +16,7 @@ from typing import Any
 
 from penstock.batch import Batch
 from penstock.bigmodel.chunks import Chunk, Chunker, ahead
-from penstock.bigmodel.hogwild import HOT, Learner
+from penstock.bigmodel.hogwild import Learner
 from penstock.bigmodel.lock import locked
 from penstock.bigmodel.model import FORMAT, STATE, Saved
 from penstock.bigmodel.pool import Pool
@@ -128,8 +128,7 @@ class BigTraining:
             (place / STATE).unlink(missing_ok=True)  # its pages are about to be given up
             pages, floats, staging = storage.pages(features), storage.page_floats, storage.staging(features)
             store = stack.enter_context(PageStore(place, pages=pages, page_floats=floats, staging=staging))
-        hot = HOT >> storage.shift if storage.threads > 1 else 0
-        pool = Pool(store, memory=storage.pool_memory(features), fixed=hot)
+        pool = Pool(store, memory=storage.pool_memory(features))
         learner = Learner(
             self.config.spec(), pool, shift=storage.shift, optimizer=storage.optimizer, threads=storage.threads
         )

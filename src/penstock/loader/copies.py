@@ -9,7 +9,6 @@ layout, and its size and time are counted.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import shutil
 import tempfile
@@ -28,6 +27,7 @@ from penstock import seeds
 from penstock.blocks.base import BlockSource
 from penstock.blocks.open import open as open_source
 from penstock.blocks.write import BlockWriter
+from penstock.budget import give_back
 from penstock.errors import DataError, PenstockError, WriteError
 from penstock.loader.forms import Form, R
 
@@ -89,7 +89,7 @@ def shuffled_copy(
         buckets = _Buckets(place, memory, form, seeds.generator(seed, "copy", epoch), row_bytes)
         with stored() as batches:
             dealt = buckets.deal(batches, data_bytes)
-        _give_back()
+        give_back()
         disk = sum(p.stat().st_size for p in dealt)
         if not dealt:
             raise DataError("there are no rows to shuffle a copy of")
@@ -99,7 +99,7 @@ def shuffled_copy(
             for bucket in dealt:
                 for batch in buckets.shuffled(bucket, size):
                     writer.write(batch)
-        _give_back()
+        give_back()
         source = open_source(path)
     except BaseException as error:
         shutil.rmtree(place, ignore_errors=True)
@@ -183,13 +183,6 @@ class _Buckets(Generic[R]):
 
     def _encode(self, rows: pa.RecordBatch) -> R:
         return self._form.of_copy(rows.schema).decode(rows)
-
-
-def _give_back() -> None:
-    """Return freed memory to the system: what allocators keep for later would stand beside what comes next."""
-    pa.default_memory_pool().release_unused()
-    with contextlib.suppress(AttributeError, OSError):  # a C library other than glibc
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _scratch(folder: str | os.PathLike[str] | None) -> Path:

@@ -179,7 +179,6 @@ def train_shared(
     rows: tuple[int, int],
     step: Step,
     totals: Totals,
-    hot: int,
 ) -> int:
     """Update weights that other threads are updating too by some of a batch's sparse rows, by SGD or AdaGrad.
 
@@ -195,7 +194,7 @@ def train_shared(
     assert batch.y is not None
     weight = _NONE if batch.weight is None else _still(batch.weight)
     data = (*_csr(batch.x), _still(batch.y), weight, *rows, cells, intercept, float(clock[STEP]) + rows[0])
-    rest = (totals.sums, step.loss.code, float(step.base), float(step.power), np.float32(step.intercept), hot)
+    rest = (totals.sums, step.loss.code, float(step.base), float(step.power), np.float32(step.intercept))
     if cells.shape[1] == 2:
         return int(shared.shared_adagrad(*data, float(step.l2), *rest))
     return int(shared.shared_rows(*data, float(clock[SCALE]), *rest))
