@@ -31,6 +31,15 @@ CHUNK = 1000
 RATE = 0.01
 
 
+def targets(encoder: Any, path: str) -> Any:
+    """Have classes 0 and 1 become -1 and 1; the rows of a model's directory have these already."""
+    from penstock.blocks.labels import LabelMap
+
+    if Path(path).name == "rows.arrow":
+        return encoder
+    return encoder.with_labels(LabelMap((0.0, 1.0), binary=True, column="label"))
+
+
 def in_memory(path: str, width: int, epochs: int, optimizer: str = "sgd", label: str = "label") -> dict[str, Any]:
     """Learn with all weights in one array; return each epoch's seconds but the first's, and its losses."""
     from penstock.blocks.open import open as open_source
@@ -40,7 +49,7 @@ def in_memory(path: str, width: int, epochs: int, optimizer: str = "sgd", label:
     from penstock.training import Columns
 
     source = open_source(path)
-    encoder = Columns(label).encoder(source).with_width(width)
+    encoder = targets(Columns(label).encoder(source).with_width(width), path)
     weights, cells = Weights.zeros(width if optimizer == "sgd" else 1), np.zeros((0, 2), np.float32)
     bias, clock = np.zeros(2, np.float32), np.zeros(3)
     if optimizer == "adagrad":
@@ -111,7 +120,7 @@ def slow(path: str, kind: str, folder: str, rows: int, memory: int, partitions: 
                 parts = np.split(saved["features"], saved["offsets"][1:-1])
         model = KeyValueModel(folder, step=step, memory=memory, partitions=parts)
     done, began, before, chunk = 0, 0.0, 0, min(CHUNK, rows // 2)
-    with model, Loader(source, Columns("label").encoder(source), "corgipile", memory="64MB") as loader:
+    with model, Loader(source, targets(Columns("label").encoder(source), path), "corgipile", memory="64MB") as loader:
         for batch in loader.batches(chunk):
             if done == chunk:  # the first chunk compiles and opens files
                 began, before = time.perf_counter(), model.requests
