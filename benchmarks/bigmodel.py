@@ -248,7 +248,7 @@ def _slow(folder: Path, path: Path, rows: int, results: Any, requests: float, bu
     """Compare with stores that take the paper's way, or the system's."""
     parts = folder / "partitions.npz"
     found = harness.run_child(partitioned, arguments={"path": str(path), "out": str(parts), "keep": 10_000})
-    epoch = results.median("paged 5 %")
+    epoch, least = results.median("paged 25 %"), results.median("paged 5 %")
     note = f"{found['report']}; sample of {found['rows']:,} rows".replace("\n", "; ")
     claims = [
         Claim.at_most(
@@ -269,8 +269,10 @@ def _slow(folder: Path, path: Path, rows: int, results: Any, requests: float, bu
             harness.drop_caches()
             told = harness.run_child(slow, arguments=arguments, limit=budget + BESIDE)
         whole = told["seconds"] * rows
-        note = f"{whole:.0f} s an epoch, scaled from {arguments['rows']:,} rows at 25 % memory; paged at 5 %: {epoch:.2f} s"
-        claims.append(Claim.at_least(f"skewed: epoch at 5 % memory against {kind}", whole / epoch, bar, note=note))
+        note = f"{whole:.0f} s an epoch, scaled from {arguments['rows']:,} rows; paged {epoch:.2f} s, and {least:.2f} s at 5 %"
+        claims.append(
+            Claim.at_least(f"skewed: epoch against {kind}, both at 25 % memory", whole / epoch, bar, note=note)
+        )
         if kind == "kv":
             fewer = told["requests"] * rows / max(requests, 1)
             note = f"{told['requests'] * rows:.3g} against {requests:.3g} pages read or written in an epoch"

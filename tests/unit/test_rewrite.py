@@ -390,7 +390,7 @@ def test_plans_keep_to_the_memory():
     assert Plan.of(0, 10**6).bits >= 1
     assert Plan.of(3 * 10**8, 2 * 10**8).bits == 9
     large = Plan.of(3 * 10**9, 10**9)
-    assert (3 * 10**9 // large.stretch << large.bits) * 8 <= 10**9 / 8
+    assert (3 * 10**9 // large.stretch << large.bits) * 8 <= 10**9 / 3
     with pytest.raises(BudgetError, match=r"about 10000000000 entries; \d+ MB is enough"):
         Plan.of(10**10, 10**8)
 
