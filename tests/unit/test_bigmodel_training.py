@@ -23,6 +23,7 @@ from penstock.errors import (
     FeatureError,
     LabelError,
     ModelFileError,
+    PenstockError,
     UnknownOptionError,
     UsageError,
 )
@@ -233,7 +234,7 @@ def test_the_directory_of_another_data_set_is_not_written_over(tmp_path):
     learnt(tmp_path / "m", table(seed=1)).close()
     with pytest.raises(UsageError, match=r"holds a model of other data.*choose\s+another directory"):
         learnt(tmp_path / "m", table(seed=2))
-    with pytest.raises(DataChangedError, match="without --resume"):
+    with pytest.raises(DataChangedError, match="another directory"):
         LogisticRegression(tmp_path / "m", memory="60MB", epochs=3).fit(table(seed=2), y="y", resume=True)
 
 
@@ -304,6 +305,47 @@ def test_a_model_is_read_without_its_rows(tmp_path):
     (tmp_path / "m" / "rows.arrow").unlink()
     with closing(LogisticRegression.load(tmp_path / "m")) as model:
         np.testing.assert_array_equal(model.predict_proba(data), before)
+
+
+def test_a_damaged_map_is_prepared_anew(tmp_path):
+    data = table()
+    learnt(tmp_path / "m", data).close()
+    path = tmp_path / "m" / "map.bin"
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+    with closing(learnt(tmp_path / "m", data)) as model:
+        assert model.score(data, "y") > 0.5
+
+
+def test_damaged_rows_are_told(tmp_path):
+    data = wide_table()
+    learnt(tmp_path / "m", data, memory=SMALL).close()
+    path = tmp_path / "m" / "rows.arrow"
+    content = bytearray(path.read_bytes())
+    with penstock.open(path) as source:
+        start = int(source.block_bytes[0])
+    for place in range(start, len(content) - 5000, 997):
+        content[place] ^= 0x40
+    path.write_bytes(content)
+    model = LogisticRegression(tmp_path / "m", memory=SMALL, epochs=5, learning_rate=0.05)
+    with pytest.raises(PenstockError):
+        model.fit(data, y="y", resume=True)
+
+
+def test_a_refused_fit_leaves_the_model_that_was_there(tmp_path):
+    data = table(seed=1)
+    with closing(learnt(tmp_path / "m", data)) as model:
+        with pytest.raises(UsageError, match="other data"):
+            model.fit(table(seed=2), y="y")
+        assert model.predict(data).shape == (400,)
+
+
+def test_columns_to_hash_are_a_list(tmp_path):
+    data = pa.table({"text": ["a", "b"], "y": [0, 1]})
+    for wrong in ("text:2^20", {"text": 20}):
+        with pytest.raises(UsageError, match="not a list of columns"):
+            LogisticRegression(tmp_path / "m").fit(data, y="y", hash=wrong)
 
 
 def test_resuming_without_the_rows_is_refused(tmp_path):

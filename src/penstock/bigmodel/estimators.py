@@ -140,7 +140,6 @@ class _Linear:
             patience=self.patience, tolerance=self.tolerance,
         )  # fmt: skip
         storage = Storage(model_memory=model, optimizer=self.optimizer, threads=self.threads, keep=self.keep)
-        self.close()
         with ExitStack() as stack:
             if y is None or isinstance(y, str):
                 source, columns = _opened(stack, X), Columns(y, features, sample_weight, exclude, hash)
@@ -228,6 +227,7 @@ class _Linear:
         return self.model_
 
     def _take(self) -> Self:
+        self.close()
         self.model_ = BigLinearModel(self.model_dir, memory=self.memory)
         if self.model_.kind != self._kind:
             kind = self.model_.kind

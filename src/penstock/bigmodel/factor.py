@@ -75,8 +75,8 @@ class MatrixFactorization:
 
     def __init__(
         self,
-        *,
         model_dir: str | os.PathLike[str],
+        *,
         rank: int = 100,
         memory: str | int = "1GB",
         learning_rate: float = 0.01,
@@ -167,6 +167,9 @@ class MatrixFactorization:
                     writer.write_batch(pa.record_batch({"prediction": pa.array(scores)}))
                     count += len(scores)
             return count
+
+    def close(self) -> None:
+        """Do nothing: unlike the linear models on disk, this one holds no files open."""
 
     def evaluate(self, data: Any, *, rating: str | None = None) -> dict[str, float]:
         """Return the root mean squared error over the ratings of a path, source or table, and how many there are."""

@@ -141,6 +141,12 @@ class IndexMap:
                 count = int(self._counts[leaf])
                 yield unmix(words[: 2 * count].copy().view(np.uint64), self._key), words[2 * count :].copy()
 
+    def check(self) -> None:
+        """Raise `CorruptFileError` where a part of the map is not what was written."""
+        for first, stop in self._runs(np.arange(len(self._counts))):
+            for _ in self._leaves(first, stop):
+                pass
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()

@@ -22,6 +22,7 @@ from penstock import seeds
 from penstock.batch import Batch
 from penstock.bigmodel.costs import measure_cost
 from penstock.bigmodel.index_map import NAME as MAP
+from penstock.bigmodel.index_map import IndexMap
 from penstock.bigmodel.partition import Partitions, partition, sample_of
 from penstock.bigmodel.rewrite import ROWS, Layout, rewrite
 from penstock.bigmodel.storage import Storage
@@ -122,9 +123,11 @@ def _noted(place: Path, wanted: dict[str, Any]) -> tuple[Layout, dict[str, Any]]
         noted = json.loads((place / NOTE).read_text())
         same = all(noted[name] == json.loads(json.dumps(value)) for name, value in wanted.items())
         if same and (place / ROWS).is_file() and (place / MAP).is_file():
+            with IndexMap.open(place) as index:
+                index.check()
             return Layout.from_dict(noted["layout"]), noted["partitions"]
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # not prepared, or half so, or by another version: it is done anew
+        pass  # not prepared, or half so, damaged, or by another version: it is done anew
     return None
 
 

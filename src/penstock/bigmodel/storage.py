@@ -63,7 +63,11 @@ class Storage:
         if size < PAGE or size & (size - 1):
             raise UsageError(f"page_size={self.page_size!r} is not a power of two of {PAGE} bytes or more")
         object.__setattr__(self, "page_size", size)
-        Budget.parse(self.model_memory)
+        try:
+            Budget.parse(self.model_memory)
+        except UsageError as error:
+            told = str(error).replace("memory=", "model_memory=", 1).replace("share of the data", "share of the model")
+            raise UsageError(told) from None
 
     @property
     def cells(self) -> int:

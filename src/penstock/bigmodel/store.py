@@ -223,8 +223,8 @@ class PageStore:
         if damaged >= 0:
             name = self.folder / SIDES[self._fds.index(fd)]
             raise CorruptFileError(
-                f"page {int(pages[damaged])} of {name} is not what was written there (its checksum differs): the file"
-                " or the disk is damaged; restore the folder from a copy, or train anew"
+                f"page {int(pages[damaged])} of {name} is not what was written there (its checksum differs): unless a"
+                " training is running in that folder, the file or the disk is damaged; restore it from a copy, or train anew"
             )
 
     def _write_some(self, fd: int, pages: Int64s, frames: Int64s, buffer: Floats) -> None:

@@ -154,7 +154,7 @@ class BigTraining:
         if saved.header["fingerprint"] != self.source.fingerprint:
             raise DataChangedError(
                 f"{self.source.name} is not the data that the model in {place} is being learnt from; restore the data,"
-                " or start anew without --resume"
+                " or train in another directory"
             )
         if not (place / ROWS).exists():
             raise ModelFileError(
@@ -178,8 +178,8 @@ class BigTraining:
         saved = Saved.read(place)
         if saved.header["fingerprint"] != self.source.fingerprint:
             raise UsageError(
-                f"{place} holds a model of other data ({saved.header['data']}, where this is {self.source.name}); choose"
-                " another directory, or remove that one"
+                f"{place} holds a model of other data ({_known(saved.header['data'], self.source.name)}); choose another"
+                " directory, or remove that one"
             )
 
     def _prepare(self, place: Path, asked: Encoder) -> Prepared:
@@ -307,6 +307,11 @@ class BigTraining:
         }
         write_model(place / STATE, {**learner.state(), **store.arrays()}, header)
         store.committed()
+
+
+def _known(before: str, now: str) -> str:
+    """Tell data apart for a message."""
+    return f"{before} as it was before it changed" if before == now else f"{before}, where this is {now}"
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ them, and the pair comes last. Text, categories and dates are refused by name, w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -285,6 +285,8 @@ def choose(
     wide : bool
         Let columns be hashed into more features than a model in memory can have, for `Encoder.encode` with ``wide``.
     """
+    if isinstance(hash, (str, Mapping)):
+        raise UsageError(f"hash={hash!r} is not a list of columns; write hash=['text:2^20:words']")
     hashed = {spec.column: spec for spec in map(Hashed.parse, hash)}
     for spec in hashed.values():
         if not wide:

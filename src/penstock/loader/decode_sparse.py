@@ -19,7 +19,7 @@ from penstock.blocks.base import BlockSource, Int64s
 from penstock.blocks.features import Encoder
 from penstock.blocks.fields import Fields
 from penstock.blocks.row_layout import UNKNOWN, RowLayout, end_size
-from penstock.errors import CorruptFileError, DataError
+from penstock.errors import CorruptFileError, DataError, PenstockError
 from penstock.loader.decode import BlockDecoder, first_row
 from penstock.loader.direct import PAGE, DirectFiles, aligned, room
 from penstock.loader.forms import Scaling
@@ -69,12 +69,22 @@ class SparseDecoder(BlockDecoder):
 
     def decode_in(self, block: int, memory: NDArray[np.uint8] | None) -> Batch:
         """Return one block's rows as views of the memory given, aligned and of `raw_bytes`; of its own if there is none."""
-        layout, encoder = self._layout, self._encoder
-        rows = int(layout.rows[block])
         try:
             places = self._find(block)
         except DataError:  # a null
             return super().decode(block)
+        try:
+            return self._rows(block, places, memory)
+        except ValueError as error:
+            if isinstance(error, PenstockError):
+                raise
+            raise CorruptFileError(
+                f"{self._source.name} is damaged: block {block} names values outside of itself; write or copy it again"
+            ) from error
+
+    def _rows(self, block: int, places: NDArray[np.int64], memory: NDArray[np.uint8] | None) -> Batch:
+        layout, encoder = self._layout, self._encoder
+        rows = int(layout.rows[block])
         data, lead = self._read(block, memory)
         views = [
             _view(data, lead + at, rows + 1, f"<i{end_size(column.field.type)}")
