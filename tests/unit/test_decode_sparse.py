@@ -17,6 +17,7 @@ from penstock.loader.decode import BlockDecoder
 from penstock.loader.decode_sparse import SparseDecoder, sparse_decoder
 from penstock.loader.forms import Scaling
 from penstock.loader.loader import Loader
+from penstock.loader.sparse_blocks import READ_FAILED, copy_entries, copy_entries_reference
 
 UINT32, FLOAT32 = pa.uint32(), pa.float32()
 
@@ -132,6 +133,70 @@ def test_nulls_and_unequal_lists_are_named_as_ever(tmp_path):
 def test_a_file_cut_short_is_told(tmp_path, monkeypatch):
     source = penstock.open(written(tmp_path / "a.arrow"))
     with source, closing(sparse_decoder(source, encoder_of(source), Scaling.none())) as decoder:
-        monkeypatch.setattr(decode_sparse, "read_run", lambda *_: -1)
+        monkeypatch.setattr(decode_sparse, "read_lists", lambda *_: (READ_FAILED, 0))
         with pytest.raises(CorruptFileError, match="block 2"):
             decoder.decode(2)
+
+
+def test_entries_go_where_the_twin_puts_them():
+    rng = np.random.default_rng(0)
+    words = rng.integers(0, 50, 400).astype(np.uint32)
+    words[200:] = rng.normal(size=200).astype(np.float32).view(np.uint32)
+    lengths = rng.integers(0, 9, 20).astype(np.uint64)
+    at = np.cumsum(lengths).astype(np.int64) - lengths.astype(np.int64)
+    slots = rng.permutation(20).astype(np.uint32)
+    slots[3] = 0xFFFFFFFF
+    indptr = np.zeros(21, np.uint64)
+    for length, slot in zip(lengths, slots):
+        if slot != 0xFFFFFFFF:
+            indptr[slot + 1] = length
+    indptr = np.cumsum(indptr)
+    for scale in (np.empty(0, np.float32), rng.random(50).astype(np.float32)):
+        found = []
+        for copy in (copy_entries, copy_entries_reference):
+            indices, values = np.zeros(int(indptr[-1]), np.uint32), np.zeros(int(indptr[-1]), np.float32)
+            copy(words, at, at + 200, lengths, slots, scale, indptr, indices, values)
+            found.append((indices, values))
+        np.testing.assert_array_equal(found[0][0], found[1][0])
+        np.testing.assert_array_equal(found[0][1], found[1][1])
+
+
+def damaged(path, spoil):
+    """Write a file and change the ends of the indices' lists in its first block."""
+    written(path)
+    with penstock.open(path) as source:
+        layout = sparse_decoder(source, encoder_of(source), Scaling.none())._layout
+        (_, ends), at = layout.find(0)[0], int(layout.rows[0])
+    with open(path, "r+b") as file:
+        file.seek(ends)
+        numbers = np.frombuffer(file.read(4 * (at + 1)), np.int32).copy()
+        spoil(numbers)
+        file.seek(ends)
+        file.write(numbers.tobytes())
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda ends: ends.__setitem__(-1, 10**9),
+        lambda ends: ends.__setitem__(5, ends[-1]),
+        lambda ends: ends.__setitem__(0, -7),
+    ],
+)
+def test_ends_that_point_outside_of_their_block_are_damage(tmp_path, spoil):
+    damaged(tmp_path / "a.arrow", spoil)
+    with penstock.open(tmp_path / "a.arrow") as source:
+        encoder = encoder_of(source)
+        decoder = sparse_decoder(source, encoder, Scaling.none())
+        with closing(decoder), pytest.raises((CorruptFileError, DataError), match=r"a\.arrow.*(damaged|row \d+)"):
+            decoder.decode(0)
+
+
+def test_windows_with_an_unusual_block_are_those_of_arrow(tmp_path):
+    with penstock.open(written(tmp_path / "a.arrow")) as source:
+        encoder = encoder_of(source).with_width(900)  # which some rows go beyond
+        found = []
+        with Loader(source, encoder, "corgipile", memory="60kB") as loader:
+            found = [window.batch.take(np.arange(len(window.batch))) for window in loader.epoch(0)]
+        assert sum(map(len, found)) == 500
+        assert max(int(batch.x.indices.max()) for batch in found) < 900

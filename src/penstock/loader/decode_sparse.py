@@ -1,4 +1,4 @@
-"""Sparse rows straight from an Arrow file: a block is read in one piece, and its rows are views of what was read.
+"""Sparse rows straight from an Arrow file: blocks are read as they are, and each row's entries are copied once.
 
 For uncompressed local files whose indices are lists of 32-bit integers and whose values are lists of float32, such as
 `penstock convert` writes. Whatever is unusual in a block is left to the ordinary way through Arrow, which knows the words
@@ -8,22 +8,24 @@ for it.
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.batch import Batch, Csr
+from penstock.batch import Batch, Csr, Floats
 from penstock.blocks.base import BlockSource, Int64s
 from penstock.blocks.features import Encoder
 from penstock.blocks.fields import Fields
 from penstock.blocks.row_layout import UNKNOWN, RowLayout, end_size
-from penstock.errors import CorruptFileError, DataError, PenstockError
-from penstock.loader.decode import BlockDecoder, first_row
+from penstock.blocks.transpose import scatter_values
+from penstock.errors import CorruptFileError, DataError
+from penstock.loader.decode import BlockDecoder
 from penstock.loader.direct import PAGE, DirectFiles, aligned, room
-from penstock.loader.forms import Scaling
-from penstock.loader.pieces import read_run
+from penstock.loader.forms import Scaling, SlotArray
+from penstock.loader.sparse_blocks import DONE, OUTSIDE, READ_FAILED, copy_entries, read_lists
 
 
 def sparse_decoder(source: BlockSource, encoder: Encoder, scaling: Scaling) -> BlockDecoder | None:
@@ -45,6 +47,32 @@ def sparse_decoder(source: BlockSource, encoder: Encoder, scaling: Scaling) -> B
     return None if layout is None or not layout.whole else SparseDecoder(source, encoder, scaling, layout)
 
 
+@dataclass(frozen=True, slots=True)
+class SparseRows:
+    """Rows of some blocks as they were read: where each row's entries lie in ``memory``, counted in 32-bit words."""
+
+    memory: NDArray[np.uint8]
+    index_at: Int64s
+    value_at: Int64s
+    lengths: NDArray[np.uint64]
+    y: Floats | None
+    weight: Floats | None
+
+    def tell_lengths(self, slots: SlotArray, indptr: NDArray[np.uint64]) -> None:
+        """Write each row's entries after its slot, for the sum over all to tell where it begins."""
+        scatter_values(self.lengths, slots, indptr[1:])
+
+    def copy(self, slots: SlotArray, into: Batch, scale: Floats) -> None:
+        """Put all rows into their slots of a batch that has room for them."""
+        assert isinstance(into.x, Csr)
+        words = self.memory.view(np.uint32)
+        x = into.x
+        copy_entries(words, self.index_at, self.value_at, self.lengths, slots, scale, x.indptr, x.indices, x.values)
+        for column, target in ((self.y, into.y), (self.weight, into.weight)):
+            if column is not None and target is not None:
+                scatter_values(column, slots, target)
+
+
 class SparseDecoder(BlockDecoder):
     """Reads blocks of sparse rows whose places in the file are known."""
 
@@ -56,85 +84,106 @@ class SparseDecoder(BlockDecoder):
         self.cached = not len(self._direct)
         self._fds = self._direct.instead_of(layout.fds)
         self.thread_bytes = room(int(layout.nbytes.max(initial=0)), nbytes=nbytes)
-        # Where, counted from the block's own start: the ends and values of both lists, then of the other columns.
+        # Where, counted from the block's own start: the values and ends of both lists, then the other columns' values.
         self._places = np.full((len(layout.rows), 2 * len(layout.columns)), UNKNOWN, np.int64)
+        self._ends = tuple(end_size(column.field.type) for column in layout.columns[:2])
+        self._others = [column.field for column in layout.columns[2:]]
 
     def raw_bytes(self, blocks: Int64s) -> Int64s:
-        """Return the memory that each of some blocks is read into, where it is lent by whoever asks for rows."""
+        """Return the memory that each of some blocks is read into."""
         whole = self._layout.nbytes[blocks] + 2 * PAGE
         return whole - whole % PAGE + PAGE
 
     def decode(self, block: int) -> Batch:
-        return self.decode_in(block, None)
+        blocks = np.array([block])
+        rows = self.read(blocks, aligned(int(self.raw_bytes(blocks)[0])))
+        return super().decode(block) if rows is None else self.join([rows], [np.arange(len(rows.lengths))])
 
-    def decode_in(self, block: int, memory: NDArray[np.uint8] | None) -> Batch:
-        """Return one block's rows as views of the memory given, aligned and of `raw_bytes`; of its own if there is none."""
-        try:
-            places = self._find(block)
-        except DataError:  # a null
-            return super().decode(block)
-        try:
-            return self._rows(block, places, memory)
-        except ValueError as error:
-            if isinstance(error, PenstockError):
-                raise
-            raise CorruptFileError(
-                f"{self._source.name} is damaged: block {block} names values outside of itself; write or copy it again"
-            ) from error
-
-    def _rows(self, block: int, places: NDArray[np.int64], memory: NDArray[np.uint8] | None) -> Batch:
+    def read(self, blocks: Int64s, memory: NDArray[np.uint8]) -> SparseRows | None:
+        """Read blocks into memory, page-aligned and of their `raw_bytes`; None where one of them is unusual."""
         layout, encoder = self._layout, self._encoder
-        rows = int(layout.rows[block])
-        data, lead = self._read(block, memory)
-        views = [
-            _view(data, lead + at, rows + 1, f"<i{end_size(column.field.type)}")
-            for at, column in zip(places[1:4:2], layout.columns)
-        ]
-        ends, value_ends = views
-        low, count = int(ends[0]), int(ends[-1] - ends[0])
-        x = Csr(
-            (ends - ends[0]).astype(np.uint64),
-            _view(data, lead + int(places[0]) + 4 * low, count, "<u4"),
-            _view(data, lead + int(places[2]) + 4 * int(value_ends[0]), count, "<f4"),
-            encoder.width or 0,
+        try:
+            self._find(blocks)
+        except DataError:  # a null
+            return None
+        if encoder.width is None:
+            return None
+        sizes = self.raw_bytes(blocks)
+        count = int(layout.rows[blocks].sum())
+        others = [np.empty(count, field.dtype) for field in self._others]
+        index_at, value_at = np.empty(count, np.int64), np.empty(count, np.int64)
+        lengths = np.empty(count, np.uint64)
+        status, place = read_lists(
+            (self._fds, layout.offsets, layout.nbytes, layout.rows, self._places),
+            blocks,
+            np.cumsum(sizes) - sizes,
+            memory.ctypes.data,
+            (memory.view(np.uint32), memory.view(np.int32), memory.view(np.int64)),
+            1 if self.cached else PAGE,
+            encoder.width,
+            self._ends,
+            (index_at, value_at, lengths),
+            np.array([other.ctypes.data for other in others], np.int64),
+            np.array([other.itemsize for other in others], np.int64),
         )
-        usual = np.array_equal(ends - low, value_ends - value_ends[0])
-        if not usual or encoder.width is None or (count and int(x.indices.max()) >= encoder.width):
-            return super().decode(block)
-        others = {}
-        for at, column in zip(places[4::2].tolist(), layout.columns[2:], strict=True):
-            others[column.field.name] = pa.array(_view(data, lead + at, rows, column.field.dtype))
-        y, weight = encoder.targets(pa.record_batch(others), first_row=first_row(self._source, block))
-        return Batch(x, y, weight)
+        if status in (READ_FAILED, OUTSIDE):
+            raise self._failure(int(status), int(blocks[place]))
+        if status != DONE:
+            return None
+        columns = {field.name: pa.array(other) for field, other in zip(self._others, others, strict=True)}
+        try:
+            y, weight = encoder.targets(pa.record_batch(columns))
+        except DataError:  # said again of a single block, which knows the row's number
+            return None
+        return SparseRows(memory, index_at, value_at, lengths, y, weight)
+
+    def room_for(self, parts: Sequence[SparseRows], slots: Sequence[SlotArray], rows: int) -> Batch:
+        """Return a batch of ``rows`` rows as long as those in their slots are, its entries not written yet."""
+        encoder = self._encoder
+        indptr = np.zeros(rows + 1, np.uint64)
+        for part, place in zip(parts, slots, strict=True):
+            part.tell_lengths(place, indptr)
+        np.cumsum(indptr, out=indptr)
+        entries = int(indptr[-1])
+        x = Csr(indptr, np.empty(entries, np.uint32), np.empty(entries, np.float32), encoder.width or 0)
+        y = np.empty(rows, np.float32) if encoder.label else None
+        return Batch(x, y, np.empty(rows, np.float32) if encoder.weight else None)
+
+    def join(self, parts: Sequence[SparseRows], slots: Sequence[NDArray[np.integer]]) -> Batch:
+        """Put rows into their slots, of which there is one for each; not scaled."""
+        places = [place.astype(np.uint32) for place in slots]
+        into = self.room_for(parts, places, sum(map(len, places)))
+        for part, place in zip(parts, places, strict=True):
+            part.copy(place, into, Scaling.none().scale)
+        return into
+
+    @property
+    def scale(self) -> Floats:
+        """What each feature is multiplied by on its way into a window, if it is."""
+        return self._scaling.scale
 
     def close(self) -> None:
         self._direct.close()
 
-    def _find(self, block: int) -> NDArray[np.int64]:
-        places: NDArray[np.int64] = self._places[block]
-        if places[0] == UNKNOWN:
+    def _find(self, blocks: Int64s) -> None:
+        """Make sure that the places of these blocks' columns are known."""
+        for block in blocks[self._places[blocks, 0] == UNKNOWN].tolist():
             base = int(self._layout.offsets[block])
             found = [place - base for pair in self._layout.find(block) for place in pair]
-            places[1:], places[0] = found[1:], found[0]
-        return places
+            self._places[block, 1:], self._places[block, 0] = found[1:], found[0]
 
-    def _read(self, block: int, memory: NDArray[np.uint8] | None) -> tuple[NDArray[np.uint8], int]:
-        """Return a block's bytes, and where among them it begins."""
-        size, page = int(self._layout.nbytes[block]), 1 if self.cached else PAGE
-        data = aligned(size) if memory is None else memory
-        lead = int(read_run(np.int32(self._fds[block]), self._layout.offsets[block], size, data.ctypes.data, page))
-        if lead < 0:
-            self._source.check()
-            got = os.pread(int(self._layout.fds[block]), size, int(self._layout.offsets[block]))
-            raise CorruptFileError(
-                f"{self._source.name}: block {block} has {len(got)} bytes where {size} should be; the file was cut short"
-                " while it was being read"
+    def _failure(self, status: int, block: int) -> Exception:
+        if status == OUTSIDE:
+            return CorruptFileError(
+                f"{self._source.name} is damaged: block {block} names values outside of itself; write or copy it again"
             )
-        return data, lead
-
-
-def _view(data: NDArray[np.uint8], at: int, count: int, kind: Any) -> NDArray[Any]:
-    return np.frombuffer(data, kind, count, at)
+        self._source.check()
+        size = int(self._layout.nbytes[block])
+        got = os.pread(int(self._layout.fds[block]), size, int(self._layout.offsets[block]))
+        return CorruptFileError(
+            f"{self._source.name}: block {block} has {len(got)} bytes where {size} should be; the file was cut short"
+            " while it was being read"
+        )
 
 
 def _is_plain(kind: pa.DataType) -> bool:

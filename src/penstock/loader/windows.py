@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from penstock.blocks.base import Int64s
 from penstock.copying import SKIP
+from penstock.loader.decode_sparse import SparseDecoder
 from penstock.loader.direct import aligned
 from penstock.loader.feed import Feed
 from penstock.loader.forms import R, SlotsOf
@@ -79,6 +80,8 @@ class WindowReader(Generic[R]):
         part = part or self._part
         if self._feed.filled:
             return self._fill(window, part)
+        if isinstance(self._decoder, SparseDecoder):
+            return self._copy(self._decoder, window, part) or self._assemble(window, part)
         by_bytes = self._feed.exact and self._decoder.single and self._decoder.waits
         return self._gather(window, part) if by_bytes else self._assemble(window, part)
 
@@ -107,7 +110,7 @@ class WindowReader(Generic[R]):
     def _assemble(self, window: Window, part: Keeps | None) -> LoadedWindow[R]:
         by_place = np.argsort(window.blocks, kind="stable")
         runs = [by_place[r] for r in self._runs(window.blocks[by_place])]
-        decoded = self._decoded([window.blocks[r] for r in runs])
+        decoded = self._all([self._pool.submit(self._decode, window.blocks[r]) for r in runs])
         places = np.concatenate(runs).tolist() if runs else []
         found = dict(zip(places, chain.from_iterable(decoded), strict=True))
         parts = [found[place] for place in range(len(places))]
@@ -120,17 +123,44 @@ class WindowReader(Generic[R]):
         """Read rows of unequal length whose places are known: whole runs of blocks, without decoding each."""
         counts = self._feed.block_rows[window.blocks]
         slots, kept = _slots(window, counts, part)
-        starts = np.cumsum(counts) - counts
-        by_place = np.argsort(window.blocks, kind="stable")
         parts, pieces = [], []
-        for run in self._runs(window.blocks[by_place]):
-            here = by_place[run]
-            # Row by row, in the order of the file: its place in its block, and its place in the window.
-            local = np.arange(int(counts[here].sum())) - np.repeat(np.cumsum(counts[here]) - counts[here], counts[here])
+        for here, local, place in self._dealt(window, counts):
             parts.append(self._pool.submit(self._decoder.pick, np.repeat(window.blocks[here], counts[here]), local))
-            pieces.append(slots[np.repeat(starts[here], counts[here]) + local])
+            pieces.append(slots[place])
         batch = self._feed.form.join(self._all(parts), pieces, kept)
         return LoadedWindow(window.index, batch, window.blocks, counts, slots)
+
+    def _copy(self, decoder: SparseDecoder, window: Window, part: Keeps | None) -> LoadedWindow[R] | None:
+        """Read sparse rows as they lie in the file, and copy each to its slot; None where a block is unusual."""
+        counts = self._feed.block_rows[window.blocks]
+        slots, kept = _slots(window, counts, part)
+        runs = list(self._dealt(window, counts))
+        sizes = [int(decoder.raw_bytes(window.blocks[here]).sum()) for here, _, _ in runs]
+        if len(self._lent) < sum(sizes):
+            self._lent = aligned(sum(sizes))  # kept from window to window: new memory is slow
+        memory = np.split(self._lent[: sum(sizes)], np.cumsum(sizes)[:-1]) if sizes else []
+        read = self._all(
+            [self._pool.submit(decoder.read, window.blocks[run[0]], m) for run, m in zip(runs, memory, strict=True)]
+        )
+        parts = [rows for rows in read if rows is not None]
+        if len(parts) < len(read):
+            return None
+        pieces = [slots[place] for _, _, place in runs]
+        batch: Any = decoder.room_for(parts, pieces, kept)
+        tasks = zip(parts, pieces, strict=True)
+        self._all([self._pool.submit(rows.copy, place, batch, decoder.scale) for rows, place in tasks])
+        return LoadedWindow(window.index, batch, window.blocks, counts, slots)
+
+    def _dealt(self, window: Window, counts: Int64s) -> Iterator[tuple[Int64s, Int64s, Int64s]]:
+        """Yield the runs that threads read: which blocks of the window, and of each row, in the order of the file, its
+        place in its block and its place in the window.
+        """
+        starts = np.cumsum(counts) - counts
+        by_place = np.argsort(window.blocks, kind="stable")
+        for run in self._runs(window.blocks[by_place]):
+            here = by_place[run]
+            local = np.arange(int(counts[here].sum())) - np.repeat(np.cumsum(counts[here]) - counts[here], counts[here])
+            yield here, local, np.repeat(starts[here], counts[here]) + local
 
     def _runs(self, blocks: Int64s) -> list[Int64s]:
         """Cut a window's blocks, as they lie on disk, into runs that threads read one after another."""
@@ -142,28 +172,8 @@ class WindowReader(Generic[R]):
         count = int(self._source.block_bytes[blocks].sum()) // _LEAST_RUN
         return np.array_split(places, max(1, min(count, len(blocks), 4 * self._threads)))
 
-    def _decoded(self, runs: list[Int64s]) -> list[list[R]]:
-        """Decode runs of blocks, a run to a task; into memory that is kept from window to window, where that is possible."""
-        raw_bytes = getattr(self._decoder, "raw_bytes", None)
-        if raw_bytes is None:
-            return self._all([self._pool.submit(self._decode, run) for run in runs])
-        sizes = [raw_bytes(run) for run in runs]
-        total = sum(int(size.sum()) for size in sizes)
-        if len(self._lent) < total:
-            self._lent = aligned(total)
-        tasks, at = [], 0
-        for run, size in zip(runs, sizes, strict=True):
-            tasks.append(self._pool.submit(self._decode_in, run, at + np.cumsum(size) - size, size))
-            at += int(size.sum())
-        return self._all(tasks)
-
     def _decode(self, blocks: Int64s) -> list[R]:
         return [self._decoder.decode(block) for block in blocks.tolist()]
-
-    def _decode_in(self, blocks: Int64s, starts: Int64s, sizes: Int64s) -> list[R]:
-        decode_in: Any = getattr(self._decoder, "decode_in", None)
-        places = zip(blocks.tolist(), starts.tolist(), (starts + sizes).tolist(), strict=True)
-        return [decode_in(block, self._lent[start:stop]) for block, start, stop in places]
 
     def _next_slots(self, rows: int) -> SlotsOf[R]:
         """Return the arrays whose turn it is; others where one block is larger than a window is meant to be."""
