@@ -65,7 +65,7 @@ def learn(folder: str, threads: int, rows: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(dir=folder) as place:
         pages = storage.pages(int(encoder.width or 0))
         with PageStore(place, pages=pages, page_floats=storage.page_floats) as store:
-            pool = Pool(store, memory=MEMORY)
+            pool = Pool(store, memory=MEMORY, beside=Learner.beside("sgd", threads))
             with Learner(spec, pool, shift=storage.shift, threads=threads) as learner:
                 for epoch in range(2):
                     chunker = Chunker(iter(batches), pool, shift=storage.shift)

@@ -41,7 +41,7 @@ def learnt(folder, batches, spec, *, frames, epochs=3, optimizer="sgd", threads=
     shift = 10 if cells == 1 else 9
     pages = FEATURES >> shift
     with PageStore(folder, pages=pages, page_floats=1024) as store:
-        pool = Pool(store, memory=frames * BYTES)
+        pool = Pool(store, memory=frames * BYTES, beside=Learner.beside(optimizer, threads))
         with Learner(spec, pool, shift=shift, optimizer=optimizer, threads=threads) as learner:
             for epoch in range(epochs):
                 chunker = Chunker(
@@ -132,28 +132,31 @@ def test_adagrad_on_pages_is_adagrad_in_memory(tmp_path):
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
 @pytest.mark.parametrize("l2", [0.0, 1e-4])
-def test_two_threads_learn_as_one_nearly(tmp_path, optimizer, l2):
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_learn_as_one_nearly(tmp_path, optimizer, l2, threads):
     batches = [rows(4000, seed=0)]
     spec = Spec("logistic", l2=l2, rate=Exponential(0.02))
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     _, _, one = learnt(tmp_path / "a", batches, spec, frames=40, optimizer=optimizer, entries=1 << 15)
-    _, _, two = learnt(tmp_path / "b", batches, spec, frames=40, optimizer=optimizer, entries=1 << 15, threads=2)
+    _, _, two = learnt(tmp_path / "b", batches, spec, frames=40, optimizer=optimizer, entries=1 << 15, threads=threads)
     assert two.rows == one.rows
     assert two.loss == pytest.approx(one.loss, rel=0.02)
 
 
+@pytest.mark.parametrize("hot", [0, 60])
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
-def test_shared_kernels_on_one_thread_do_what_the_others_do(optimizer):
+def test_shared_kernels_on_one_thread_do_what_the_others_do(optimizer, hot):
     batch = rows(333)
     step = kernels.Step(losses.named("logistic"), 0.1, 0.1, l2=1e-3 if optimizer == "adagrad" else 0.0)
     cells, bias, clock = (
-        np.zeros((FEATURES, 1 + (optimizer == "adagrad")), np.float32),
+        np.zeros((FEATURES + hot, 1 + (optimizer == "adagrad")), np.float32),
         np.zeros(2, np.float32),
         np.zeros(3),
     )
     clock[1] = 1.0
-    expected, intercept, count = cells.copy(), bias.copy(), clock.copy()
+    expected, intercept, count = cells[:FEATURES].copy(), bias.copy(), clock.copy()
+    own = (7, FEATURES - 7, np.empty((hot, cells.shape[1]), np.float32))  # records 7 to 66 are the thread's own
     totals, told = kernels.Totals().share(), kernels.Totals()
     if optimizer == "adagrad":
         assert kernels.train_adagrad(batch, expected, intercept, count, step=step, totals=told) < 0
@@ -163,11 +166,16 @@ def test_shared_kernels_on_one_thread_do_what_the_others_do(optimizer):
     for part in ((0, 100), (100, 333)):
         kept = int(np.count_nonzero(batch.weight[: part[0]]))
         clock[0] = kept - part[0]
-        assert kernels.train_shared(batch, cells, bias, clock, rows=part, step=step, totals=totals) < 0
-    np.testing.assert_allclose(cells, expected, rtol=1e-3, atol=1e-6)
+        assert kernels.train_shared(batch, cells, bias, clock, rows=part, step=step, totals=totals, hot=own) < 0
+    np.testing.assert_allclose(cells[:FEATURES], expected, rtol=1e-3, atol=1e-6)
     np.testing.assert_allclose(bias, intercept, rtol=1e-4, atol=1e-6)
     found, wanted = ((t.loss(), t.sums[1], t.sums[2]) for t in (totals, told))
     assert found == pytest.approx(wanted, rel=1e-5)
+
+
+def test_threads_need_room_beside_the_frames(tmp_path):
+    with PageStore(tmp_path, pages=4, page_floats=1024) as store, pytest.raises(ValueError, match="beside"):
+        Learner(Spec("logistic"), Pool(store, memory=4 * BYTES), shift=10, threads=2)
 
 
 def test_a_learning_rate_that_explodes_is_told(tmp_path):

@@ -26,11 +26,15 @@ from penstock.sgd.faults import diverged
 from penstock.sgd.loop import EpochStats, Spec
 from penstock.sgd.model import Weights
 from penstock.sgd.scalar import CLOCK, SCALE, STEP, rate_at
-from penstock.sgd.shared import RUN
+from penstock.sgd.shared import HOT
 
 OPTIMIZERS = {"sgd": 1, "adagrad": 2}
 """The optimisers by name, and the float32 cells that a weight takes with its state."""
 
+_LEAST_ROWS = 16
+"""Rows of a chunk below which one thread learns from it alone."""
+_CLOSE = 2
+"""Threads that share weights at no loss: two neighbouring cores pass lines of memory to one another quickly."""
 _FADED = 1e-3
 """The common factor of all weights below which it is multiplied into them."""
 
@@ -62,7 +66,14 @@ class Learner:
         self._threads = threads
         # An update by several rows is made by one thread: its gradient is a sum over them.
         several = threads > 1 and spec.batch_size == 1
+        if several and len(pool.arena) < pool.buffer.size + self.beside(optimizer, threads):
+            raise ValueError("the pool has no room beside its frames for the threads' own records")
         self._workers = ThreadPoolExecutor(threads, thread_name_prefix="penstock-learn") if several else None
+
+    @staticmethod
+    def beside(optimizer: str, threads: int) -> int:
+        """Return the cells that threads need beside the pool's frames, for their own copies of the hottest records."""
+        return threads * HOT * OPTIMIZERS[optimizer] if threads > 1 else 0
 
     @property
     def cells(self) -> Floats:
@@ -92,10 +103,10 @@ class Learner:
             totals.start(chunk.batch)
             if chunk.alone:
                 good = self._in_passes(chunk.batch, step, totals)
-            elif self._workers is None or len(chunk.batch) < 2 * RUN:
+            elif self._workers is None or len(chunk.batch) < _LEAST_ROWS:
                 good = self._run(chunk.batch, step, totals)
             else:
-                good = self._together(chunk.batch, step, totals)
+                good = self._together(chunk, step, totals)
             if not (good and np.isfinite(self.intercept).all()):
                 rate = self.spec.rate.at(epoch, self.updates)
                 raise diverged("the score of a row is not finite, though its data are", epoch=epoch, learning_rate=rate)
@@ -195,16 +206,25 @@ class Learner:
         totals.add(part)
         return stopped
 
-    def _together(self, batch: Batch, step: kernels.Step, totals: kernels.Totals) -> bool:
+    def _together(self, chunk: Chunk, step: kernels.Step, totals: kernels.Totals) -> bool:
         """Deal a chunk's rows out to the threads, a share each."""
         assert self._workers is not None
+        batch = chunk.batch
         share = -(-len(batch) // self._threads)
         before, parts = self.updates, [totals.share() for _ in range(self._threads)]
+        cells = self.pool.arena.reshape(-1, OPTIMIZERS[self.optimizer])
 
         def work(thread: int) -> int:
             first, last = thread * share, min(len(batch), (thread + 1) * share)
             return kernels.train_shared(
-                batch, self.cells, self.intercept, self.clock, rows=(first, last), step=step, totals=parts[thread]
+                batch,
+                cells,
+                self.intercept,
+                self.clock,
+                rows=(first, last),
+                step=step,
+                totals=parts[thread],
+                hot=self._hot(chunk, thread),
             )
 
         stopped = list(self._workers.map(work, range(-(-len(batch) // share))))
@@ -216,6 +236,16 @@ class Learner:
             rate = float(rate_at(step.base, step.power, float(before)))
             self.clock[SCALE] *= max(1.0 - rate * step.l2, 0.0) ** updates
         return max(stopped) < 0
+
+    def _hot(self, chunk: Chunk, thread: int) -> tuple[int, int, Floats]:
+        """Return where the hottest records lie, which positions begin with, and how far off the thread's own copies are."""
+        pool, cells = self.pool, OPTIMIZERS[self.optimizer]
+        assert chunk.pages is not None
+        there = pool.whole or bool((chunk.pages == 0).any())
+        count = min(HOT, 1 << int(self.shift)) if there and self._threads > _CLOSE else 0
+        begin = int(pool.frame_of[0]) << int(self.shift)
+        own = pool.buffer.size // cells + thread * HOT
+        return begin, own - begin, np.empty((count, cells), np.float32)
 
     def _gather(self, x: Csr, dots: Floats) -> list[NDArray[np.int64]]:
         """Add up dot products over ranges of pages, each brought in turn, and return the ranges."""

@@ -29,6 +29,8 @@ class Pool:
         Where pages come from and go back to.
     memory : int
         Bytes that the frames may take.
+    beside : int
+        Cells of float32 to have behind the frames, for whoever works on these.
 
     Examples
     --------
@@ -42,7 +44,7 @@ class Pool:
     (10, 0, 2)
     """
 
-    def __init__(self, store: PageStore, *, memory: int) -> None:
+    def __init__(self, store: PageStore, *, memory: int, beside: int = 0) -> None:
         self.store = store
         frames = min(store.pages, memory // store.page_bytes)
         if frames < 1:
@@ -51,8 +53,10 @@ class Pool:
             )
         self.whole = frames >= store.pages
         self.hits = self.misses = 0
-        self.buffer: Floats = aligned(frames * store.page_bytes)[: frames * store.page_bytes].view(np.float32)
-        self.buffer = self.buffer.reshape(frames, store.page_floats)
+        nbytes = frames * store.page_bytes + 4 * beside
+        self.arena: Floats = aligned(nbytes)[:nbytes].view(np.float32)
+        """All cells: those of the frames, then those beside them."""
+        self.buffer: Floats = self.arena[: frames * store.page_floats].reshape(frames, store.page_floats)
         self.frame_of = np.full(store.pages, -1, np.int32)
         self._page_in = np.full(frames, -1, np.int64)
         self._pins = np.zeros(frames, np.int32)

@@ -128,7 +128,8 @@ class BigTraining:
             (place / STATE).unlink(missing_ok=True)  # its pages are about to be given up
             pages, floats, staging = storage.pages(features), storage.page_floats, storage.staging(features)
             store = stack.enter_context(PageStore(place, pages=pages, page_floats=floats, staging=staging))
-        pool = Pool(store, memory=storage.pool_memory(features))
+        beside = Learner.beside(storage.optimizer, storage.threads)
+        pool = Pool(store, memory=storage.pool_memory(features), beside=beside)
         learner = Learner(
             self.config.spec(), pool, shift=storage.shift, optimizer=storage.optimizer, threads=storage.threads
         )

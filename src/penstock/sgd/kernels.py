@@ -179,11 +179,14 @@ def train_shared(
     rows: tuple[int, int],
     step: Step,
     totals: Totals,
+    hot: tuple[int, int, Floats] = (0, 0, np.empty((0, 1), np.float32)),
 ) -> int:
     """Update weights that other threads are updating too by some of a batch's sparse rows, by SGD or AdaGrad.
 
     ``cells`` is (features, 1), or (features, 2) for AdaGrad; the clock is read and not changed, and the rows are not
-    counted, which is left to the caller when all threads are done. SGD's L2 is left to the caller as well.
+    counted, which is left to the caller when all threads are done. SGD's L2 is left to the caller as well. ``hot`` is where
+    records begin that nearly every row writes to, how far from there the thread's own copies of them lie in ``cells``, and
+    an array as large as these copies.
 
     Returns
     -------
@@ -193,7 +196,7 @@ def train_shared(
     assert isinstance(batch.x, Csr)
     assert batch.y is not None
     weight = _NONE if batch.weight is None else _still(batch.weight)
-    data = (*_csr(batch.x), _still(batch.y), weight, *rows, cells, intercept, float(clock[STEP]) + rows[0])
+    data = (*_csr(batch.x), _still(batch.y), weight, *rows, cells, intercept, *hot, float(clock[STEP]) + rows[0])
     rest = (totals.sums, step.loss.code, float(step.base), float(step.power), np.float32(step.intercept))
     if cells.shape[1] == 2:
         return int(shared.shared_adagrad(*data, float(step.l2), *rest))
