@@ -96,7 +96,10 @@ class Config:
 
     def require_same(self, other: dict[str, Any]) -> None:
         """Raise unless another config, saved as JSON, trains alike; the number of epochs may differ."""
-        mine = self.to_dict()
+        mine, other = self.to_dict(), dict(other)
+        for each in (mine, other):
+            if each.get("learning_rate") is None:
+                each["learning_rate"] = _FIRST_RATE.get(self.model, 0.1)
         for name in (f.name for f in fields(self) if f.name != "epochs"):
             if mine[name] != other.get(name):
                 raise UsageError(

@@ -84,7 +84,7 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], d
 
     place = Path(path)
     if not place.is_file():
-        raise ModelFileError(f"there is no model file at {place}")
+        raise ModelFileError(f"there is no model file at {place}; check the path, or train a model: penstock train")
     try:
         with safe_open(place, framework="np") as file:
             metadata = file.metadata() or {}

@@ -1,7 +1,7 @@
 """Runs the documentation: every Python block and every ``penstock`` command of README.md and docs/*.md.
 
 The blocks of a document run from top to bottom, in one namespace and one folder that holds the data of
-the root's conftest.py. A block is left out only by ``<!-- not run: reason -->`` on the line before it.
+the root's conftest.py, or nothing where a page makes its own. A block is left out only by ``<!-- not run: reason -->`` on the line before it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("README.md"), *(ROOT / "docs").glob("*.md")])
+# These make all that they use, and run in an empty folder.
+ALONE = {"models-on-disk.md"}
 PYTHON, SHELL = ("python", "py", "pycon"), ("console", "bash", "sh", "shell")
 
 FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,}|~{3,}) *(?P<language>\w*).*$")
@@ -109,6 +111,9 @@ def run_shell(block: Block, desk: Path, place: str) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_document_runs(document: Path, desk: Path) -> None:
+    if document.name in ALONE:
+        for file in desk.iterdir():
+            file.unlink()
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks_of(document.read_text()):
         if block.skipped is None and block.language in PYTHON:

@@ -290,7 +290,8 @@ def test_values_that_cannot_be(option: tuple[str, ...], words: str) -> None:
 def test_too_little_memory_dense_rows_and_misspelt_columns() -> None:
     assert "too little" in run(*TRAIN[:-1], "2kB", "--epochs", "1", code=2).stderr
     dense = ("train", "dense.parquet", "--label", "y", "--model-dir", "d.model")
-    assert "train without --model-dir" in refused(*dense)
+    assert "train in memory, with the estimators of penstock itself or without --model-dir" in refused(*dense)
+    assert not Path("d.model").exists()
     assert "did you mean 'clicked'?" in refused(*[w.replace("clicked", "clickt") for w in TRAIN], code=1)
     Path("a file").touch()
     assert "cannot make the model's directory" in refused(*TRAIN[:5], "a file", code=1)
@@ -309,6 +310,24 @@ def test_resume_without_a_checkpoint_says_so_and_trains() -> None:
     assert Path("ctr.model/state.penstock").exists()
 
 
+def test_resume_with_nothing_left_to_do_says_so() -> None:
+    for command, words in ((TRAIN, "logistic, "), (FACTOR, "factor, ")):
+        place = command[command.index("--model-dir") + 1]
+        assert f"saved {place}: {words}" in run(*command, "--epochs", "2").stdout
+        told = run(*command, "--epochs", "2", "--resume").stdout
+        assert told.startswith(f"nothing was left to do, {place} has had its 2 epochs: {words}")
+        assert "saved" not in told
+        assert f"saved {place}: {words}" in run(*command, "--epochs", "3", "--resume").stdout
+
+
+def test_a_damaged_checkpoint_and_memory_that_is_none() -> None:
+    assert "--model-memory much is not an amount" in refused(*FACTOR[:-1], "much")
+    run(*TRAIN, "--epochs", "1")
+    Path("ctr.model/state.penstock").write_bytes(b"damaged")
+    for command in (("predict", "ctr.model", "test.parquet"), ("evaluate", "ctr.model", "test.parquet"), TRAIN):
+        assert "; restore ctr.model from a copy, or remove it and train anew" in refused(*command, code=1)
+
+
 def test_resume_refuses_other_options_and_other_data() -> None:
     run(*TRAIN, "--epochs", "1")
     again = (*TRAIN, "--epochs", "2", "--resume")
@@ -323,8 +342,11 @@ def test_resume_refuses_other_options_and_other_data() -> None:
 def test_a_folder_that_is_no_model_and_memory_for_a_file() -> None:
     Path("empty").mkdir()
     for command in ("predict", "evaluate"):
-        assert "empty is a folder without a model" in refused(command, "empty", "test.parquet", code=1)
-        assert "there is no model file at nowhere" in refused(command, "nowhere", "test.parquet", code=1)
+        told = refused(command, "empty", "test.parquet", code=1)
+        assert "there is no model in empty: it has no state.penstock; name the directory" in told
+        assert "there is no model file at nowhere; check the path" in refused(
+            command, "nowhere", "test.parquet", code=1
+        )
     run("train", "dense.parquet", "--label", "y", "--epochs", "1", "--out", "dense.penstock")
     assert "--memory is for models on disk" in refused("predict", "dense.penstock", "dense.parquet", "--memory", "1MB")
 
@@ -363,8 +385,41 @@ def test_explain_refuses_what_makes_no_sense() -> None:
     assert "--storage is not for a model on disk" in refused(*data, "--model-dir", "m", "--no-storage")
     assert "linear, logistic, svm" in refused(*data, "--model-dir", "m", "--model", "forest")
     assert "cannot live on disk" in refused(*data, "--model-dir", "m", "--model", "softmax")
-    assert "explain does not tell of factor models" in refused(*data, "--model-dir", "m", "--model", "factor")
+    assert "--dimension is for models on disk" in refused(*data, "--dimension", "9")
+    assert "--rank is for --model factor alone" in refused(*data, "--model-dir", "m", "--rank", "9")
     assert "without --model-dir" in refused("explain", "dense.parquet", "--label", "y", "--model-dir", "m")
+
+
+def test_explain_takes_a_dimension() -> None:
+    told = as_json("explain", *TRAIN[1:], "--dimension", str(1 << 63))
+    assert told["dimension"] == 1 << 63
+    assert told["full_model_bytes"] == 4 << 63
+    assert "1000" in refused("explain", *TRAIN[1:], "--dimension", "1000", code=1)
+
+
+def test_explain_tells_of_a_directory_of_other_data() -> None:
+    run(*TRAIN, "--epochs", "1")
+    other = ("explain", "test.parquet", *TRAIN[2:])
+    told = as_json(*other)
+    assert (told["rows"], told["prepared"]) == (400, False)
+    assert "ctr.model holds a model of other data (clicks.parquet, where this is test.parquet)" in told["warnings"][0]
+    assert "warning: ctr.model holds a model of other data" in run(*other).stdout
+
+
+def test_explain_tells_of_factor_models() -> None:
+    asked = ("explain", *FACTOR[1:])
+    before = as_json(*asked)
+    assert not Path("mf.model").exists()
+    trained = as_json(*FACTOR, "--epochs", "1")
+    for told in (before, as_json(*asked)):
+        assert all(told[name] == trained[name] for name in ("users", "items", "rank", "model_bytes"))
+        assert (told["model"], told["rows"], told["model_memory_bytes"]) == ("factor", 2_000, 1_000_000)
+        assert told["epoch"]["bytes"] > 2_000 * 12
+    assert "The model in mf.model (factor, rank 4)" in run(*asked).stdout
+    assert "--storage is not for a model on disk" in refused(*asked, "--no-storage")
+    assert "--memory is not for a factor model" in refused(*asked, "--memory", "1MB")
+    assert "--item is missing" in refused(*(w for w in asked if w not in ("--item", "what")))
+    assert "--model-dir DIR" in refused("explain", "ratings.parquet", "--model", "factor")
 
 
 def test_help_has_a_panel_for_models_on_disk() -> None:

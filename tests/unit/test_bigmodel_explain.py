@@ -13,9 +13,10 @@ import pytest
 
 from penstock.bigmodel import survey as surveying
 from penstock.bigmodel.explain import ModelExplanation, explain_model
+from penstock.bigmodel.factor_training import FactorConfig, FactorTraining
 from penstock.bigmodel.model import Saved
 from penstock.bigmodel.storage import Storage
-from penstock.bigmodel.survey import Counts, grown, survey
+from penstock.bigmodel.survey import Counts, grown, survey, together
 from penstock.bigmodel.traffic import expect
 from penstock.bigmodel.training import BigTraining
 from penstock.blocks import open as open_source
@@ -118,6 +119,67 @@ def test_features_alike_that_rows_share_are_warned_of_and_others_are_not(tmp_pat
     assert "no layout will help" in text
     assert "--model-memory" in text
     assert "--hash" not in text
+    assert "hash the indices to fewer features" in text
+
+
+def rows_of(indices: np.ndarray) -> pa.Table:
+    values = np.ones(indices.shape, np.float32)
+    clicked = np.arange(len(indices)) % 2
+    return pa.table({"indices": list(indices.astype(np.uint64)), "values": list(values), "clicked": clicked})
+
+
+def drawn(kind: str) -> np.ndarray:
+    """Draw the features of 20,000 rows: alike, by Zipf's law, or alike but always in the same company."""
+    chance = np.random.default_rng(0)
+    if kind == "zipf":
+        return (5_000_000 ** chance.random((20_000, 20))).astype(np.int64)
+    if kind == "company":
+        return chance.permutation(200_000)[10 * chance.integers(0, 20_000, 20_000)[:, None] + np.arange(10)]
+    return chance.integers(0, 200_000, (20_000, 10))
+
+
+@pytest.mark.parametrize("memory", ["512MB", "500kB"])
+@pytest.mark.parametrize("kind", ["uniform", "zipf", "company"])
+def test_uniform_features_that_mostly_occur_once_or_twice_are_warned_of(
+    kind: str, memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_source(written(rows_of(drawn(kind)), tmp_path)) as source:
+        plain = Storage(model_memory="250kB" if kind == "uniform" else "49%")
+
+        def told(storage: Storage = plain) -> ModelExplanation:
+            return explain_model(source, tmp_path / "m", columns=COLUMNS, storage=storage, memory=memory)
+
+        found = told()
+        assert found.model_memory == pytest.approx(0.49 * found.model_bytes, rel=0.02)
+        assert not found.traffic.whole
+        assert bool(found.warnings) == (kind == "uniform")
+        with monkeypatch.context() as patch:
+            patch.setattr(surveying, "MOST_BYTES", int(source.block_bytes.sum()) // 4)
+            assert bool(told().warnings) == (kind == "uniform")
+        if kind != "uniform":
+            return
+        (text,) = found.warnings
+        assert f"Expected hit rate: {found.traffic.hit_rate:.0%}" in text
+        assert "in no company" in text
+        enough = text.split("--model-memory ")[1].split(" ")[0]
+        whole = told(Storage(model_memory=enough))
+        assert whole.traffic.whole
+        assert not whole.warnings
+        power = int(text.split("(2^")[1].split(" ")[0])
+        assert plain.pool_memory(1 << power) >= plain.model_bytes(1 << power)
+        assert plain.pool_memory(2 << power) < plain.model_bytes(2 << power)
+
+
+def test_company_is_told_from_chance() -> None:
+    chance = np.random.default_rng(0)
+    pairs = chance.permutation(1000).reshape(-1, 2)
+    for rows, low, high in (
+        (pairs[chance.integers(0, 500, 4000)], 0.95, 1.0),
+        (chance.integers(0, 1000, (4000, 2)), 0.0, 0.05),
+        (np.arange(2000).reshape(-1, 2), 0.0, 0.0),
+    ):
+        with open_source(rows_of(rows)) as source:
+            assert low <= together(source, COLUMNS.encoder(source, wide=True)) <= high
 
 
 def test_the_memory_that_is_named_in_the_warning_holds_the_model_and_hashing_to_fewer_is_named(tmp_path: Path) -> None:
@@ -130,7 +192,7 @@ def test_the_memory_that_is_named_in_the_warning_holds_the_model_and_hashing_to_
             return explain_model(source, tmp_path, columns=columns, storage=Storage(model_memory=memory))
 
         (text,) = told("150kB").warnings
-        assert "--hash COLUMN:2^BITS" in text
+        assert "--hash COLUMN:2^14 fits in this memory" in text
         enough = text.split("--model-memory ")[1].split(" ")[0]
         found = told(enough)
     assert found.traffic.whole
@@ -161,18 +223,78 @@ def test_adagrad_takes_twice_the_bytes(tmp_path: Path) -> None:
     assert "AdaGrad" in str(adagrad)
 
 
-def test_a_directory_prepared_for_other_data_or_columns_is_not_believed(tmp_path: Path) -> None:
+def test_a_directory_prepared_for_other_data_or_columns_is_not_believed_and_told_of(tmp_path: Path) -> None:
     folder = tmp_path / "m"
     with open_source(written(sparse(300, dimension=1000, zipf=True), tmp_path)) as source:
         BigTraining(source, folder, Config(epochs=1, standardize=False), columns=COLUMNS).run()
-        assert explain_model(source, folder, columns=COLUMNS).prepared
-        assert not explain_model(source, folder, columns=Columns()).prepared
-    note = json.loads((folder / "layout.json").read_text())
-    with open_source(written(sparse(400, dimension=1000, zipf=True), tmp_path)) as source:
-        assert not explain_model(source, folder, columns=COLUMNS).prepared
+        known = explain_model(source, folder, columns=COLUMNS)
+        assert known.prepared
+        assert not known.warnings
+        for asked, words in (
+            ({"columns": Columns()}, "was prepared with the label 'clicked', where this has None"),
+            ({"columns": COLUMNS, "dimension": 1 << 50}, f"dimension of any, where this is {1 << 50:,}"),
+        ):
+            found = explain_model(source, folder, **asked)  # type: ignore[arg-type]  # two kinds of argument
+            assert not found.prepared
+            (text,) = found.warnings
+            assert words in text
+            assert "prepares it anew and gives up the model that it holds" in text
+        note = json.loads((folder / "layout.json").read_text())
+    other = tmp_path / "other"
+    other.mkdir()
+    with open_source(written(sparse(400, dimension=1000, zipf=True), other)) as source:
+        found = explain_model(source, folder, columns=COLUMNS)
+        assert not found.prepared
+        assert found.counts.rows == 400
+        (text,) = found.warnings
+        assert (
+            f"{folder} holds a model of other data ({tmp_path / 'clicks.parquet'}, where this is {source.name})" in text
+        )
+        assert "training there will be refused; choose another directory" in text
+        assert f"warning: {text}" in str(found)
+        (folder / "state.penstock").unlink()
+        (text,) = explain_model(source, folder, columns=COLUMNS).warnings
+        assert text.endswith(f"was prepared for other data than {source.name}; training there prepares it anew")
         note["fingerprint"] = source.fingerprint
         (folder / "layout.json").write_text(json.dumps(note)[:-20])
-        assert not explain_model(source, folder, columns=COLUMNS).prepared
+        broken = explain_model(source, folder, columns=COLUMNS)
+        assert not broken.prepared
+        assert "layout.json is not whole; training there prepares it anew" in broken.warnings[0]
+
+
+def test_a_directory_that_holds_something_else_is_told_of(tmp_path: Path) -> None:
+    with open_source(sparse(300, dimension=1000, zipf=True)) as source:
+
+        def told(folder: Path) -> str:
+            (text,) = explain_model(source, folder, columns=COLUMNS).warnings
+            return text
+
+        factors, notes, file = tmp_path / "mf", tmp_path / "notes", tmp_path / "file"
+        ratings = pa.table({"user": [1, 2, 1], "item": [1, 1, 2], "rating": [1.0, 2.0, 3.0]})
+        with open_source(ratings) as rated:
+            FactorTraining(rated, factors, FactorConfig(rank=2, epochs=1)).run()
+        assert "holds a factorisation, and training there will be refused" in told(factors)
+        notes.mkdir()
+        assert not explain_model(source, notes, columns=COLUMNS).warnings
+        (notes / "lock").touch()
+        assert not explain_model(source, notes, columns=COLUMNS).warnings
+        (notes / "letter.txt").touch()
+        assert "is no model's directory: it holds letter.txt" in told(notes)
+        (notes / "state.penstock").write_text("nonsense")
+        assert "holds no whole model, and training there will be refused" in told(notes)
+        file.touch()
+        assert "file is a file, and training there will be refused" in told(file)
+
+
+def test_a_dimension_counts_and_an_index_beyond_it_is_refused(tmp_path: Path) -> None:
+    with open_source(sparse(300, dimension=1000, zipf=True)) as source:
+        found = explain_model(source, tmp_path / "m", columns=COLUMNS, dimension=1 << 45)
+        assert found.counts.dimension == 1 << 45
+        assert found.full_bytes == 4 << 45
+        with pytest.raises(DataError, match="1000"):
+            explain_model(source, tmp_path / "m", columns=COLUMNS, dimension=1000)
+        with pytest.raises(UsageError, match="dimension=0 is too few"):
+            explain_model(source, tmp_path / "m", columns=COLUMNS, dimension=0)
 
 
 def test_it_is_plain_json_and_writes_nothing(tmp_path: Path) -> None:

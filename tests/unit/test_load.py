@@ -68,7 +68,7 @@ def test_a_directory_of_ratings_gives_a_factorisation(tmp_path):
 
 
 def test_a_folder_without_a_model_is_named(tmp_path):
-    with pytest.raises(ModelFileError, match=r"is a folder without a model: it has no state\.penstock; name the dir"):
+    with pytest.raises(ModelFileError, match=r"there is no model in .*: it has no state\.penstock; name the dir"):
         penstock.load(tmp_path)
 
 

@@ -9,6 +9,7 @@ import inspect
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
+from types import TracebackType
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -33,8 +34,42 @@ _ROWS_SHARE, _ROWS_MOST = 4, 512_000_000
 _ROWS = "256MB"
 
 
-class _Linear:
-    """What the estimators share."""
+class OnDisk:
+    """What all estimators share whose model lives in a directory: parameters by name, and that they can be closed."""
+
+    model_dir: str | os.PathLike[str]
+    memory: str | int
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.model_dir)!r}, memory={self.memory!r})"
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters by name."""
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters by name."""
+        known = self.get_params()
+        for name, value in params.items():
+            if name not in known:
+                raise UsageError(f"{type(self).__name__} has no parameter {name!r}; it has: {', '.join(known)}")
+            setattr(self, name, value)
+        return self
+
+    def close(self) -> None:
+        """Close the model's files, where any are open; leaving a ``with`` block does, too."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Linear(OnDisk):
+    """What the linear ones share."""
 
     _kind: ClassVar[str]
 
@@ -83,23 +118,6 @@ class _Linear:
         self.keep = keep
         self.dimension = dimension
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.model_dir)!r}, memory={self.memory!r})"
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters by name."""
-        names = inspect.signature(_Linear.__init__).parameters
-        return {name: getattr(self, name) for name in names if name != "self"}
-
-    def set_params(self, **params: Any) -> Self:
-        """Set parameters by name."""
-        known = self.get_params()
-        for name, value in params.items():
-            if name not in known:
-                raise UsageError(f"{type(self).__name__} has no parameter {name!r}; it has: {', '.join(known)}")
-            setattr(self, name, value)
-        return self
-
     def fit(
         self,
         X: Any,
@@ -142,11 +160,11 @@ class _Linear:
         storage = Storage(model_memory=model, optimizer=self.optimizer, threads=self.threads, keep=self.keep)
         with ExitStack() as stack:
             if y is None or isinstance(y, str):
-                source, columns = _opened(stack, X), Columns(y, features, sample_weight, exclude, hash)
+                source, columns = opened(stack, X), Columns(y, features, sample_weight, exclude, hash)
             else:
                 source = stack.enter_context(ArraySource(X, y, weight=sample_weight))
                 columns = Columns("label", weight=None if sample_weight is None else "weight")
-            measured = None if test is None else _opened(stack, test)
+            measured = None if test is None else opened(stack, test)
             job = BigTraining(
                 source,
                 self.model_dir,
@@ -155,6 +173,7 @@ class _Linear:
                 columns,
                 test=measured,
                 dimension=self.dimension,
+                memory=str(self.memory),
                 stream=Stream(list(listeners)),
             )
             job.run(resume=resume)
@@ -181,7 +200,7 @@ class _Linear:
         model = self._fitted()
         with ExitStack() as stack:
             if y is None or isinstance(y, str):
-                return model.evaluate(_opened(stack, X), label=y)
+                return model.evaluate(opened(stack, X), label=y)
             return model.evaluate(stack.enter_context(ArraySource(X, y)), label="label")
 
     def predict(
@@ -190,7 +209,7 @@ class _Linear:
         """Return the prediction of each row, or write them to the Parquet file ``out`` and return how many there are."""
         model = self._fitted()
         with ExitStack() as stack:
-            source = _opened(stack, X)
+            source = opened(stack, X)
             if out is not None:
                 return model.predict_to(source, out, keep=keep)
             return decide(self._kind, model.encoder, self._scores(source))
@@ -198,7 +217,7 @@ class _Linear:
     def decision_function(self, X: Any) -> Floats:
         """Return a score a row."""
         with ExitStack() as stack:
-            return self._scores(_opened(stack, X))
+            return self._scores(opened(stack, X))
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return the accuracy, or the R² of a regression."""
@@ -206,7 +225,7 @@ class _Linear:
         return float(found.get("accuracy", found.get("r2", 0.0)))
 
     def close(self) -> None:
-        """Close the model's files."""
+        """Close the model's files; leaving a ``with`` block does, too."""
         if hasattr(self, "model_"):
             self.model_.close()
 
@@ -268,9 +287,8 @@ class LogisticRegression(_Linear):
     >>> import tempfile, numpy as np, pyarrow as pa
     >>> table = pa.table({"indices": [[3, 10**9], [5]] * 50, "values": [[1.0, 0.5], [1.0]] * 50, "clicked": [1, 0] * 50})
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     model = LogisticRegression(f"{folder}/ctr.model", memory="100MB", epochs=5).fit(table, y="clicked")
-    ...     print(model.predict(table)[:4].tolist(), (model.weights([10**9, 7]) > 0).tolist())
-    ...     model.close()
+    ...     with LogisticRegression(f"{folder}/ctr.model", memory="100MB", epochs=5).fit(table, y="clicked") as model:
+    ...         print(model.predict(table)[:4].tolist(), (model.weights([10**9, 7]) > 0).tolist())
     [1, 0, 1, 0] [True, False]
     """
 
@@ -295,7 +313,7 @@ class LinearRegression(_Linear):
     _kind = "linear"
 
 
-def _opened(stack: ExitStack, data: Any) -> BlockSource:
+def opened(stack: ExitStack, data: Any) -> BlockSource:
     """Open data, to be closed with the stack unless they came as a source."""
     if hasattr(data, "tocsr"):
         return stack.enter_context(ArraySource(data))

@@ -6,31 +6,23 @@ of the blocks (`penstock.bigmodel.survey`). Nothing is written.
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from penstock.bigmodel.layout import Layout
-from penstock.bigmodel.prepare import NOTE
+from penstock.bigmodel.advice import warnings_of
+from penstock.bigmodel.directory import held
 from penstock.bigmodel.storage import Storage
 from penstock.bigmodel.survey import Counts, survey
 from penstock.bigmodel.traffic import Traffic, expect
 from penstock.bigmodel.training import KINDS
 from penstock.blocks.base import BlockSource
-from penstock.blocks.features import Encoder
 from penstock.budget import Budget, show_bytes, show_share
 from penstock.config import LOSSES
-from penstock.errors import BudgetError, DataError, UnknownOptionError, UsageError
-from penstock.loader.plan import round_up
-from penstock.training import Columns, require_same_columns
+from penstock.errors import DataError, UnknownOptionError, UsageError
+from penstock.training import Columns
 
-# Below this share of the entries, features that stay in memory do not carry an epoch.
-_FEW_HOT = 0.5
-# From this share on, entries that may need a page from anywhere do weigh on it.
-_MANY_REPEATED = 0.25
 _NUMBERS_BYTES, _FOUND_BYTES = 4, 20
 """What preparing writes to disk for a while: a number for each entry beside its feature, and a record of each feature."""
 
@@ -187,6 +179,7 @@ def explain_model(
     storage: Storage | None = None,
     memory: str | int = "512MB",
     model: str = "logistic",
+    dimension: int | None = None,
     seed: int = 0,
 ) -> ModelExplanation:
     """Say what a linear model on disk will take, without training it.
@@ -205,6 +198,8 @@ def explain_model(
         For rows.
     model : str
         ``logistic``, ``svm`` or ``linear``.
+    dimension : int, optional
+        How many features there may be; an index at or beyond it is refused where the sample has one.
     seed : int
         Draws the sample.
 
@@ -229,16 +224,22 @@ def explain_model(
             f"{source.name} has {asked.width} dense features, a model that fits in memory; a model on disk is for sparse"
             " rows (lists of indices and values, LibSVM text, or columns to hash): explain it without --model-dir"
         )
+    if dimension is not None:
+        fixed = sum(part.width or 0 for part in asked.parts if part.kind != "pairs")
+        if dimension <= fixed and asked.parts[-1].kind == "pairs":
+            raise UsageError(f"dimension={dimension} is too few for these columns; choose {fixed + 1} or more")
+        asked = asked.with_width(dimension)
     if not len(source.block_rows) or not int(source.block_rows.sum()):
         raise DataError(f"{source.name} has no rows; there is nothing to explain")
-    layout = _prepared(Path(folder), source, asked)
-    counts = survey(source, asked, seed=seed) if layout is None else Counts.of(layout)
+    there = held(folder, source, kind="linear", asked=asked)
+    counts = survey(source, asked, seed=seed) if there.layout is None else Counts.of(there.layout)
     if not counts.entries:
         raise DataError(f"{source.name} has no features in any row of the sample; there is nothing to explain")
     budget = Budget.parse(memory)
     rows = budget.resolve(counts.rows_bytes)
     traffic = expect(counts, storage, memory=rows, prepare_memory=(budget.bytes or 1 << 28) + storage.least_memory)
     model_bytes = storage.model_bytes(counts.features)
+    warnings = warnings_of(source, asked, counts, storage, traffic, seed=seed)
     return ModelExplanation(
         data=source.name,
         label=asked.label,
@@ -246,7 +247,7 @@ def explain_model(
         folder=os.fspath(folder),
         optimizer=storage.optimizer,
         counts=counts,
-        prepared=layout is not None,
+        prepared=there.layout is not None,
         model_bytes=model_bytes,
         full_bytes=counts.dimension * storage.cells * 4,
         memory=rows,
@@ -255,45 +256,6 @@ def explain_model(
         traffic=traffic,
         pages_disk_bytes=2 * model_bytes,
         scratch_bytes=counts.entries * (8 + _NUMBERS_BYTES) + counts.features * _FOUND_BYTES,
-        warnings=tuple(_warnings(counts, storage, traffic, asked)),
+        warnings=tuple(text for text in (there.warning, *warnings) if text is not None),
         seconds=time.perf_counter() - began,
     )
-
-
-def _prepared(folder: Path, source: BlockSource, asked: Encoder) -> Layout | None:
-    """Return what a directory was prepared with, if it was for these data and columns."""
-    try:
-        noted = json.loads((folder / NOTE).read_text())
-        if noted["fingerprint"] != source.fingerprint:
-            return None
-        require_same_columns(asked, Encoder.from_dict(noted["encoder"]))
-        return Layout.from_dict(noted["layout"])
-    except (OSError, ValueError, KeyError, TypeError, UsageError):  # none, half of one, or of other columns
-        return None
-
-
-def _warnings(counts: Counts, storage: Storage, traffic: Traffic, asked: Encoder) -> list[str]:
-    if traffic.whole or traffic.hot_share >= _FEW_HOT or traffic.repeated_share < _MANY_REPEATED:
-        return []
-    hashed = any(part.kind == "hash" for part in asked.parts)
-    fewer = ", or hash to fewer features (--hash COLUMN:2^BITS)" if hashed else ""
-    return [
-        f"no layout will help here: features occur about equally often. {show_share(traffic.hot_share)} of the entries fall on"
-        f" those that stay in memory, and {show_share(traffic.repeated_share)} on others that rows from everywhere share, so"
-        f" nearly every row wants pages from the disk. Give the model more memory (--model-memory {_enough(counts, storage)}"
-        f" holds all of it){fewer}."
-    ]
-
-
-def _enough(counts: Counts, storage: Storage) -> str:
-    """Return the memory that holds all pages, as a user would give it."""
-    least, most = storage.model_bytes(counts.features), 1 << 50
-    wanted = least
-    while most - least > 100_000:
-        middle = (least + most) // 2
-        try:
-            whole = replace(storage, model_memory=middle).pool_memory(counts.features) >= wanted
-        except BudgetError:
-            whole = False
-        least, most = (least, middle) if whole else (middle, most)
-    return round_up(most)

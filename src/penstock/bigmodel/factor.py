@@ -16,18 +16,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.batch import Floats
+from penstock.bigmodel.estimators import OnDisk, opened
 from penstock.bigmodel.factor_model import FactorModel
 from penstock.bigmodel.factor_training import FactorConfig, FactorTraining
 from penstock.bigmodel.ratings import Roles
-from penstock.blocks.base import BlockSource
-from penstock.blocks.open import open as open_source
 from penstock.budget import Budget
 from penstock.errors import UsageError
 from penstock.events import Listener, Stream
 from penstock.modelfile import atomic_path
 
 
-class MatrixFactorization:
+class MatrixFactorization(OnDisk):
     """Low-rank matrix factorisation of ratings, learnt by SGD, larger than memory if need be.
 
     Parameters
@@ -131,11 +130,11 @@ class MatrixFactorization:
         self.__dict__.pop("model_", None)
         with ExitStack() as stack:
             job = FactorTraining(
-                _opened(stack, data),
+                opened(stack, data),
                 self.model_dir,
                 self._config(),
                 Roles(user, item, rating),
-                test=None if test is None else _opened(stack, test),
+                test=None if test is None else opened(stack, test),
                 stream=Stream(list(listeners)),
             )
             return self._take(job.run(resume=resume))
@@ -157,7 +156,7 @@ class MatrixFactorization:
                 raise UsageError("out= streams the predictions of a path, source or table; for pairs leave it out")
             return model.predict_pairs(*data, memory=memory)
         with ExitStack() as stack:
-            source = _opened(stack, data)
+            source = opened(stack, data)
             if out is None:
                 parts = list(model.predictions(source, memory=memory))
                 return np.concatenate(parts) if parts else np.empty(0, np.float32)
@@ -168,15 +167,16 @@ class MatrixFactorization:
                     count += len(scores)
             return count
 
-    def close(self) -> None:
-        """Do nothing: unlike the linear models on disk, this one holds no files open."""
-
     def evaluate(self, data: Any, *, rating: str | None = None) -> dict[str, float]:
-        """Return the root mean squared error over the ratings of a path, source or table, and how many there are."""
+        """Measure the model on the ratings of a path, source or table: rmse, r2, and rows."""
         model = self._model()
         roles = model.roles if rating is None else Roles(model.roles.user, model.roles.item, rating)
         with ExitStack() as stack:
-            return model.evaluate(_opened(stack, data), memory=self._memory(), roles=roles)
+            return model.evaluate(opened(stack, data), memory=self._memory(), roles=roles)
+
+    def score(self, data: Any, *, rating: str | None = None) -> float:
+        """Return the R² over the ratings of a path, source or table, as of every regression."""
+        return self.evaluate(data, rating=rating)["r2"]
 
     def factors(self, *, users: Any = None, items: Any = None) -> tuple[Floats, Floats]:
         """Return the factors (a row each) and the biases of some users, or of some items, by their keys."""
@@ -209,9 +209,3 @@ class MatrixFactorization:
     def _config(self) -> FactorConfig:
         names = FactorConfig.__dataclass_fields__
         return FactorConfig(**{name: getattr(self, name) for name in names})
-
-
-def _opened(stack: ExitStack, data: Any) -> BlockSource:
-    """Open data, to be closed with the stack unless they came as a source."""
-    source = open_source(data)
-    return source if source is data else stack.enter_context(source)

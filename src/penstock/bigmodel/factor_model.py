@@ -23,17 +23,15 @@ from penstock import seeds
 from penstock.batch import Floats
 from penstock.bigmodel.grid import Grid, Layout
 from penstock.bigmodel.keys import KeyTable, as_keys
+from penstock.bigmodel.model import STATE, read_state
 from penstock.bigmodel.pool import Pool
 from penstock.bigmodel.ratings import Read, Roles, Triples, read_blocks, triples
 from penstock.bigmodel.store import Blank, Int64s, PageStore
 from penstock.bigmodel.visits import MOST_ROWS, Visits, first_factors
 from penstock.blocks.base import BlockSource
 from penstock.errors import DataError, ModelFileError, UsageError
-from penstock.modelfile import read_model
 from penstock.sgd.factor import ABSENT
 
-STATE = "state.penstock"
-FORMAT = 1
 USERS, ITEMS = "users.arrow", "items.arrow"
 _HELD = 64
 """Bytes that a row takes while it waits for its prediction."""
@@ -70,13 +68,7 @@ class FactorModel:
     def load(cls, folder: str | os.PathLike[str]) -> FactorModel:
         """Read a model's directory."""
         place = Path(folder)
-        if not (place / STATE).is_file():
-            raise ModelFileError(f"there is no model in {place}: it has no {STATE}; train one there first")
-        saved, header = read_model(place / STATE)
-        if header.get("bigmodel") != "factor":
-            raise ModelFileError(f"{place} holds no matrix factorisation but a {header.get('kind')!r} model")
-        if int(header["format"]) > FORMAT:
-            raise ModelFileError(f"{place} was written by a newer Penstock; upgrade with: pip install -U penstock")
+        saved, header = read_state(place, kind="factor")
         try:
             layout = Layout(**header["layout"])
             model = cls(place, layout, KeyTable.load(place / USERS), KeyTable.load(place / ITEMS), header, saved)
@@ -115,15 +107,19 @@ class FactorModel:
             yield scores
 
     def evaluate(self, source: BlockSource, *, memory: int, roles: Roles | None = None) -> dict[str, float]:
-        """Return the root mean squared error over a source's ratings, and how many there are."""
-        squares, count = 0.0, 0
+        """Return the root mean squared error and the R² over a source's ratings, and how many there are."""
+        squares, shifted, shifted2, count = 0.0, 0.0, 0.0, 0
         with closing(self._scored(source, roles or self.roles, memory, rated=True)) as batches:
             for rows, scores in batches:
-                errors = scores.astype(np.float64) - rows[:, 2].view(np.float32)
+                ratings = np.ascontiguousarray(rows[:, 2]).view(np.float32).astype(np.float64)
+                errors, ratings = scores - ratings, ratings - self.mean
                 squares, count = squares + float(errors @ errors), count + len(rows)
+                shifted, shifted2 = shifted + float(ratings.sum()), shifted2 + float(ratings @ ratings)
         if not count:
             raise DataError(f"{source.name} has no ratings; there is nothing to measure")
-        return {"rmse": math.sqrt(squares / count), "rows": count}
+        spread = shifted2 - shifted**2 / count
+        r2 = 1 - squares / spread if spread > 0 else float(squares == 0)
+        return {"rmse": math.sqrt(squares / count), "r2": r2, "rows": count}
 
     def factors(self, *, users: Any = None, items: Any = None, memory: int) -> tuple[Floats, Floats]:
         """Return the factors, a row each, and the biases of some users or of some items, by their keys."""

@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from penstock.bigmodel.factor_model import FORMAT, ITEMS, STATE, USERS, FactorModel
+from penstock.bigmodel.factor_model import ITEMS, USERS, FactorModel
 from penstock.bigmodel.grid import PAGE_BYTES, Grid, Layout
 from penstock.bigmodel.lock import locked
+from penstock.bigmodel.model import FORMAT, STATE
 from penstock.bigmodel.pool import Pool
 from penstock.bigmodel.ratings import (
     BLOCK,
@@ -35,16 +36,19 @@ from penstock.bigmodel.ratings import (
 from penstock.bigmodel.store import PageStore
 from penstock.bigmodel.visits import CHUNK_BYTES, MOST_ROWS, Visits, epoch_pieces, stored_pieces
 from penstock.blocks.base import BlockSource
-from penstock.budget import Budget
-from penstock.errors import CorruptFileError, DataChangedError, DivergedError, UsageError
+from penstock.budget import Budget, show_bytes
+from penstock.errors import BudgetError, CorruptFileError, DataChangedError, DivergedError, UsageError
 from penstock.events import Advanced, Epoch, Finished, Started, Stream, Warned
 from penstock.loader.holdout import Part
+from penstock.loader.plan import round_up
 from penstock.modelfile import write_model
 from penstock.sgd import rates
 from penstock.sgd.factor import ABSENT, COUNT, SQUARES, TOTALS
 
 RATINGS, HELD = "ratings.bin", "held.bin"
 _LEAST_ROWS = 8192
+_LEAST_PAGES = 4
+"""Pages that the memory must have room for: with fewer, an epoch reads the model over and over."""
 _SMALL_PAGES = 128
 """Pages that the memory has room for, at least, unless they would be smaller than 4,096 bytes."""
 
@@ -230,8 +234,7 @@ class FactorTraining:
                 )
         found = scan(self.source, self.roles, part=self.config.part(), stream=self.stream)
         users, items = len(found.users), len(found.items)
-        page = min(PAGE_BYTES, self._memory(users + items) // _SMALL_PAGES)
-        layout = Layout.of(self.config.rank, users=users, items=items, page_bytes=page)
+        layout = planned(self.config.rank, users, items, memory=self._memory(users + items))
         header = {
             "bigmodel": "factor",
             "format": FORMAT,
@@ -371,3 +374,22 @@ class FactorTraining:
 
 def _rmse(totals: Any) -> float:
     return math.sqrt(totals[SQUARES] / totals[COUNT]) if totals[COUNT] else 0.0
+
+
+def planned(rank: int, users: int, items: int, *, memory: int) -> Layout:
+    """Return where users and items lie, in pages that the memory has room for.
+
+    Raises
+    ------
+    BudgetError
+        There is too little memory even for the smallest pages.
+    """
+    layout = Layout.of(rank, users=users, items=items, page_bytes=min(PAGE_BYTES, memory // _SMALL_PAGES))
+    page = layout.page_floats * 4
+    least = min(_LEAST_PAGES, layout.pages) * page
+    if Shares.of(memory).pool < least:
+        raise BudgetError(
+            f"{show_bytes(memory)} of memory are too little for {users:,} users and {items:,} items of rank {rank} in pages of"
+            f" {show_bytes(page)}; the smallest that works is {round_up(-(-least * 8 // 7))}"
+        )
+    return layout

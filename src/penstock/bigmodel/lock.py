@@ -1,4 +1,4 @@
-"""One training at a time in a model's directory."""
+"""One training at a time in a model's directory; one that fails leaves no trace of having begun."""
 
 from __future__ import annotations
 
@@ -8,33 +8,70 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from penstock.errors import UsageError, WriteError
+from penstock.bigmodel.model import STATE
+from penstock.errors import UsageError, WriteError, some_of
+
+LOCK = "lock"
 
 
 @contextlib.contextmanager
 def locked(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """Hold a model's directory, made if need be, for this process; the system lets go of it if the process dies.
 
+    If the work fails, the lock goes, and with it the folders that were made for it, as far as they are empty.
+
     Raises
     ------
     UsageError
-        Another process is training there.
+        Another process is training there, or the directory holds other things.
     """
     place = Path(folder)
+    _require_free(place)
+    made = [each for each in (place / LOCK, place, *place.parents) if not os.path.exists(each)]
+    descriptor = _acquired(place)
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(place / "lock", os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise WriteError(
-            f"cannot make the model's directory {place}: {error.strerror}; choose a folder you can write to"
-        ) from error
-    try:
+        yield place
+    except BaseException:
+        with contextlib.suppress(OSError):
+            if os.listdir(place) == [LOCK]:  # else something of the work is there to go on with
+                for each in made:
+                    (each.rmdir if each.is_dir() else each.unlink)()
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _acquired(place: Path) -> int:
+    while True:
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(place / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise WriteError(
+                f"cannot make the model's directory {place}: {error.strerror}; choose a folder you can write to"
+            ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), os.stat(place / LOCK)):
+                return descriptor
+        except FileNotFoundError:
+            pass  # a training that failed has just taken the file away: a lock on it would keep nobody out
         except OSError as error:
+            os.close(descriptor)
             raise UsageError(
                 f"{place} is in use: another training is writing there; wait for it, or choose another model directory"
             ) from error
-        yield place
-    finally:
         os.close(descriptor)
+
+
+def _require_free(place: Path) -> None:
+    """Raise where a directory holds files that are not a model's: training would write over those of the same names."""
+    try:
+        names = sorted(os.listdir(place))
+    except OSError:  # not there yet, or told by whoever makes it
+        return
+    if names and not {LOCK, STATE} & set(names):
+        raise UsageError(
+            f"{place} holds no model but other files ({some_of(names)}), which training might write over; choose a new or"
+            " an empty directory"
+        )

@@ -40,6 +40,38 @@ FORMAT = 1
 _ROWS_SHARE = 2
 
 
+def read_state(
+    folder: str | os.PathLike[str], *, kind: str | None = None
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Read the arrays and the header of the last checkpoint in a model's directory: of ``kind``, linear or factor.
+
+    Raises
+    ------
+    ModelFileError
+        There is none, it is damaged, or it is of another kind.
+    """
+    place = Path(folder)
+    if not (place / STATE).is_file():
+        why = f"it has no {STATE}" if place.is_dir() else "it is a file" if place.exists() else "it does not exist"
+        raise ModelFileError(
+            f"there is no model in {place}: {why}; name the directory that was given as model_dir or --model-dir, or"
+            " train a model there first"
+        )
+    try:
+        arrays, header = read_model(place / STATE)
+    except ModelFileError as error:
+        if error.__cause__ is None:  # of another program or a newer version, and it says so
+            raise
+        raise ModelFileError(f"{error}; restore {place} from a copy, or remove it and train anew") from error
+    if kind not in (None, header.get("bigmodel")):
+        raise ModelFileError(
+            f"{place} holds a {header.get('kind')} model, not a {kind} one; choose another directory, or remove that one"
+        )
+    if int(header.get("format", 0)) > FORMAT:
+        raise ModelFileError(f"{place} was written by a newer Penstock; upgrade with: pip install -U penstock")
+    return arrays, header
+
+
 @dataclass(frozen=True, slots=True)
 class Saved:
     """What a checkpoint in a model's directory says."""
@@ -56,14 +88,7 @@ class Saved:
         ModelFileError
             There is none, or it is something else.
         """
-        place = Path(folder)
-        if not (place / STATE).is_file():
-            raise ModelFileError(f"there is no model in {place}: it has no {STATE}; train one with --model-dir {place}")
-        arrays, header = read_model(place / STATE)
-        if header.get("bigmodel") != "linear":
-            raise ModelFileError(f"{place / STATE} is not a linear model on disk but {header.get('bigmodel')!r}")
-        if header["format"] > FORMAT:
-            raise ModelFileError(f"{place} was written by a newer Penstock; upgrade with: pip install -U penstock")
+        arrays, header = read_state(folder, kind="linear")
         return cls(header, arrays)
 
     @property
@@ -132,6 +157,8 @@ class BigLinearModel:
     def weights(self, indices: Any) -> Floats:
         """Return the weights of some features by their indices; zero for those that never occurred."""
         wanted = np.asarray(indices)
+        if wanted.shape == (0,):  # NumPy takes an empty list for one of floats
+            return np.zeros(0, np.float32)
         if wanted.dtype.kind not in "iu" or wanted.ndim != 1:
             raise UsageError(f"indices are a list of whole numbers, not {wanted.dtype} of {wanted.ndim} dimensions")
         if len(wanted) and int(wanted.min()) < 0:

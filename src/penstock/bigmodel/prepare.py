@@ -23,8 +23,9 @@ from penstock.batch import Batch
 from penstock.bigmodel.costs import measure_cost
 from penstock.bigmodel.index_map import NAME as MAP
 from penstock.bigmodel.index_map import IndexMap
-from penstock.bigmodel.partition import Partitions, partition, sample_of
+from penstock.bigmodel.partition import Partitions, partition
 from penstock.bigmodel.rewrite import ROWS, Layout, rewrite
+from penstock.bigmodel.sampling import sample_of
 from penstock.bigmodel.storage import Storage
 from penstock.blocks.base import BlockSource
 from penstock.blocks.features import Encoder

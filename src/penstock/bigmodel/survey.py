@@ -8,7 +8,7 @@ as often everywhere; what is left is spread over the rarer ones so that features
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -108,29 +108,21 @@ def survey(source: BlockSource, encoder: Encoder, *, seed: int = 0, most_entries
     >>> found.features, found.entries, found.exact, found.classes
     (3, 5, True, ((1.0, 3.0), (2.0, 2.0)))
     """
-    encoder = replace(encoder, label=None, weight=None, labels=None)
     found: list[NDArray[Any]] = []
     rows = entries = stored = largest = 0
     sizes = source.block_bytes
-
-    def read(block: int) -> tuple[int, int, NDArray[Any]]:
-        batch = encoded(encoder, source, block, source.read(block, encoder.columns), wide=True)
-        assert isinstance(batch.x, Csr)
-        return block, len(batch), batch.x.indices
-
-    chosen = _draw(source, seeds.generator(seed, "survey"))
-    with closing(in_order(read, chosen, threads=source.threads)) as blocks:
-        for block, length, indices in blocks:
-            found.append(indices)
-            rows, entries, stored = rows + length, entries + len(indices), stored + int(sizes[block])
-            largest = max(largest, int(indices.max(initial=0)))
+    with closing(_sampled(source, encoder, seed)) as blocks:
+        for block, x in blocks:
+            found.append(x.indices)
+            rows, entries, stored = rows + len(x), entries + len(x.indices), stored + int(sizes[block])
+            largest = max(largest, int(x.indices.max(initial=0)))
             if entries >= most_entries:
                 break
     share = 1.0 if len(found) == len(sizes) else min(stored / max(1, int(sizes.sum())), 1.0)
     dimension = encoder.width if encoder.width is not None else largest + 1
     if share < 1 and source.exact_rows:
         share = rows / int(source.block_rows.sum())
-    return _counts(
+    return counted(
         np.concatenate([np.zeros(0, np.uint64), *found]),
         rows,
         share=share,
@@ -139,7 +131,51 @@ def survey(source: BlockSource, encoder: Encoder, *, seed: int = 0, most_entries
     )
 
 
-def _draw(source: BlockSource, chance: np.random.Generator) -> list[int]:
+def together(source: BlockSource, encoder: Encoder, *, seed: int = 0, most_entries: int = 1 << 20) -> float:
+    """Return how often features that come again come with the same others: 0 for never, 1 for always.
+
+    Neighbours by number are looked at in each row: two that are met together again, over those that are met again.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from penstock.blocks import choose, open
+    >>> rows = {"indices": [[3, 5], [7, 9]] * 50, "values": [[1.0, 1.0]] * 100}
+    >>> source = open(pa.table(rows))
+    >>> round(together(source, choose(source.schema)), 1)
+    1.0
+    """
+    found: list[NDArray[Any]] = []
+    entries = 0
+    with closing(_sampled(source, encoder, seed)) as blocks:
+        for _, x in blocks:
+            row = np.repeat(np.arange(len(x)), np.diff(x.indptr).astype(np.int64))
+            order = np.lexsort((x.indices, row))
+            indices, same = x.indices[order], np.diff(row[order]) == 0
+            found.append(np.stack([indices[:-1][same], indices[1:][same]], axis=1).astype(np.uint64))
+            entries += len(indices)
+            if entries >= most_entries:
+                break
+    pairs = np.concatenate([np.zeros((0, 2), np.uint64), *found])
+    pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
+    again = pairs[1:] == pairs[:-1]
+    # A pair can come again only where its first feature does.
+    return float(again.all(axis=1).sum() / max(1, again[:, 0].sum()))
+
+
+def _sampled(source: BlockSource, encoder: Encoder, seed: int) -> Generator[tuple[int, Csr], None, None]:
+    """Yield blocks drawn at random, each with its number; close it where it may be left half used."""
+    plain = replace(encoder, label=None, weight=None, labels=None)
+
+    def read(block: int) -> tuple[int, Csr]:
+        batch = encoded(plain, source, block, source.read(block, plain.columns), wide=True)
+        assert isinstance(batch.x, Csr)
+        return block, batch.x
+
+    return in_order(read, draw(source, seeds.generator(seed, "survey")), threads=source.threads)
+
+
+def draw(source: BlockSource, chance: np.random.Generator) -> list[int]:
     """Return blocks in an order of chance; of units that are decoded from their start, the first ones of several."""
     count = len(source.block_rows)
     most = max(4, int(MOST_BYTES / max(1.0, float(source.block_bytes.mean())))) if count else 0
@@ -152,7 +188,8 @@ def _draw(source: BlockSource, chance: np.random.Generator) -> list[int]:
     return [int(b) for u in picked for b in range(first[u], first[u] + min(depth, lengths[u]))]
 
 
-def _counts(indices: NDArray[Any], rows: int, *, share: float, dimension: int, known: bool) -> Counts:
+def counted(indices: NDArray[Any], rows: int, *, share: float, dimension: int, known: bool) -> Counts:
+    """Return the counts of a sample that is such a share of the data, extrapolated to all of them."""
     entries = len(indices)
     counts = np.unique(indices, return_counts=True)[1]
     features: float = len(counts)

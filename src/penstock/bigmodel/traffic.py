@@ -40,7 +40,7 @@ class Traffic:
     hot_share : float
         Share of the entries that fall on them.
     repeated_share : float
-        Share of the entries that fall on other features met before, in pages that may be anywhere.
+        Share of the entries that fall on other features that occur more than once: rows from everywhere want their pages.
     hit_rate : float
         Share of the pages wanted by chunks that are in memory.
     rows_read, pages_read, pages_written : int
@@ -128,7 +128,7 @@ def expect(counts: Counts, storage: Storage, *, memory: int, prepare_memory: int
         frames=min(frames, pages),
         hot=round(sum(f for f, _ in hot)),
         hot_share=sum(e for _, e in hot) / entries,
-        repeated_share=max(0.0, sum(e - f for f, e in cold)) / entries,
+        repeated_share=sum(e for f, e in cold if e > f) / entries,
         hit_rate=1 - missed / wanted,
         rows_read=0 if rows.resident else counts.rows_bytes,
         pages_read=round(missed) * size,

@@ -29,7 +29,7 @@ from penstock.blocks.base import BlockSource
 from penstock.blocks.features import Encoder
 from penstock.budget import Budget
 from penstock.config import Config
-from penstock.errors import DataChangedError, ModelFileError, UsageError, some_of
+from penstock.errors import DataChangedError, LabelError, ModelFileError, UsageError, some_of
 from penstock.events import Advanced, Epoch, Finished, Started, Stream
 from penstock.loader.holdout import Part
 from penstock.loader.loader import Loader
@@ -59,6 +59,8 @@ class BigTraining:
         How the model lies on disk; its ``model_memory`` is for the model.
     dimension : int, optional
         How many features there may be; an index at or beyond it is refused.
+    memory : str, optional
+        What was given for rows and model together, where it was one number: messages name it.
     hits, misses : int
         Pages wanted by chunks in the run that were in memory, and that had to be read; nothing where all fit.
     page_bytes_read, page_bytes_written : int
@@ -74,6 +76,7 @@ class BigTraining:
     columns: Columns = field(default_factory=Columns)
     test: BlockSource | None = None
     dimension: int | None = None
+    memory: str | None = None
     stream: Stream = field(default_factory=Stream)
     hits: int = field(default=0, init=False)
     misses: int = field(default=0, init=False)
@@ -84,9 +87,7 @@ class BigTraining:
     def run(self, *, resume: bool = False) -> Path:
         """Train to the end and return the model's directory."""
         self._require_possible()
-        asked = self.columns.encoder(self.source, wide=True)
-        if self.dimension is not None:
-            asked = asked.with_width(self.dimension)
+        asked = self._asked()
         with locked(self.folder) as place, ExitStack() as stack:
             saved = self._saved(place, asked) if resume else None
             if saved is None:
@@ -109,7 +110,9 @@ class BigTraining:
                 self._save(place, learner, prepared, progress)
                 self.stream.emit(event)
                 if progress.epoch == 1:
-                    remedy = "use a smaller learning rate, or optimizer='adagrad'"
+                    remedy = "use a smaller learning rate"
+                    if self.storage.optimizer != "adagrad":
+                        remedy += ", or the optimizer adagrad"
                     warn_of_large_steps(event, learner.spec.loss, 2, self.stream, remedy=remedy)
             if not progress.history:
                 self._save(place, learner, prepared, progress)
@@ -139,13 +142,29 @@ class BigTraining:
 
     def _require_possible(self) -> None:
         if self.config.model not in KINDS:
-            raise UsageError(f"a {self.config.model} model cannot live on disk; choose one of: {', '.join(KINDS)}")
+            raise UsageError(
+                f"a {self.config.model} model cannot live on disk; choose one of: {', '.join(KINDS)}, or leave out"
+                " --model-dir to train it in memory"
+            )
         if self.config.l1 > 0:
             raise UsageError("l1 is not there for models on disk; use l2, or train in memory")
         if self.config.standardize:
             raise UsageError("features of models on disk are taken as they are; leave standardize out")
         if self.storage.optimizer == "adagrad" and self.config.batch_size != 1:
             raise UsageError(f"batch_size={self.config.batch_size}: AdaGrad makes an update after every row; use 1")
+
+    def _asked(self) -> Encoder:
+        """Return what is to be made of the columns, of the dimension declared."""
+        asked, dimension = self.columns.encoder(self.source, wide=True), self.dimension
+        if dimension is None:
+            return asked
+        fixed = sum(part.width or 0 for part in asked.parts if part.kind != "pairs")
+        if asked.parts[-1].kind != "pairs" and dimension != fixed:
+            raise UsageError(f"dimension={dimension}: these columns make {fixed} features; leave it out")
+        if dimension <= fixed:
+            why = f"is too few: other columns make {fixed} features" if fixed else "is not a number of features"
+            raise UsageError(f"dimension={dimension} {why}; choose {fixed + 1} or more")
+        return asked.with_width(dimension)
 
     def _saved(self, place: Path, asked: Encoder) -> Saved | None:
         """Return the checkpoint to go on from, or None where there is none yet."""
@@ -161,7 +180,7 @@ class BigTraining:
             raise ModelFileError(
                 f"{place / ROWS} is gone, and training cannot go on without it; start anew without --resume"
             )
-        self.config.require_same(saved.header["config"])
+        self._require_same(saved)
         require_same_columns(asked, Encoder.from_dict(saved.header["encoder"]))
         mine, other = self.storage.to_dict(), saved.header["storage"]
         for name in ("optimizer", "page_size"):
@@ -171,6 +190,17 @@ class BigTraining:
                     " same value, or start anew without --resume"
                 )
         return saved
+
+    def _require_same(self, saved: Saved) -> None:
+        """Raise unless the checkpoint's config trains alike; memory is named as it was given."""
+        mine, other = self.config, {"memory": self.config.memory, **saved.header["config"]}
+        if Budget.parse(mine.memory) != Budget.parse(other["memory"]):
+            given = saved.header.get("memory") or other["memory"]
+            raise UsageError(
+                f"the checkpoint was made with memory={given!r}, this run has {self.memory or mine.memory!r}; resume with"
+                " the same value, or start anew without --resume"
+            )
+        mine.require_same({**other, "memory": mine.memory})
 
     def _require_own(self, place: Path) -> None:
         """Raise where the directory holds a model of other data, which is not to be lost by a slip."""
@@ -191,10 +221,17 @@ class BigTraining:
         if not asked.sparse:
             raise UsageError(
                 f"{self.source.name} has {asked.width} dense features, a model that fits in memory; a model on disk is for"
-                " sparse rows (lists of indices and values, LibSVM text, or columns to hash): train without --model-dir"
+                " sparse rows (lists of indices and values, LibSVM text, columns to hash, or a sparse matrix): train in"
+                " memory, with the estimators of penstock itself or without --model-dir"
             )
         found = scan(self.source, asked, classes=self.config.model != "linear", width=False, stream=self.stream).encoder
         if found.labels is not None:
+            if len(found.labels.classes) > 2:
+                raise LabelError(
+                    f"{asked.label!r} has {len(found.labels.classes)} classes, and models on disk are for two; for a label"
+                    " that is a number choose linear regression (--model linear), or train softmax in memory: leave out"
+                    " --model-dir, or use penstock.SoftmaxRegression"
+                )
             found = found.with_labels(found.labels.as_binary(True))
         memory = Budget.parse(self.config.memory).bytes or 1 << 28
         return prepare(
@@ -299,6 +336,7 @@ class BigTraining:
             "data": self.source.name,
             "config": self.config.to_dict(),
             "storage": self.storage.to_dict(),
+            "memory": self.memory,
             "encoder": prepared.encoder.to_dict(),
             "layout": prepared.layout.to_dict(),
             "fingerprint": self.source.fingerprint,

@@ -31,7 +31,7 @@ def evaluate(
         open_source(data, format=format, **o.reading(header, delimiter)) as source,
     ):
         found = known.evaluate(source, label=label)
-        metric = next(name for name in ("r2", "rmse", "accuracy") if name in found)
+        metric = next(name for name in ("rmse", "r2", "accuracy") if name in found)
         screen.say(
             f"{name_of(metric)} {show_score(found[metric], metric)}, loss {found['loss']:.5g}, {found['rows']:,} rows"
         )

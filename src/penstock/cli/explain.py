@@ -13,7 +13,7 @@ def explain(
     ctx: typer.Context,
     data: o.Data,
     label: o.Label = None,
-    model: o.Model = "logistic",
+    model: o.AnyModel = "logistic",
     memory: o.Memory = "512MB",
     block_size: Annotated[
         str | None,
@@ -44,6 +44,11 @@ def explain(
     model_dir: o.ModelDir = None,
     model_memory: o.ModelMemory = None,
     optimizer: o.Optimizer = None,
+    dimension: o.Dimension = None,
+    user: o.User = None,
+    item: o.Item = None,
+    rating: o.Rating = None,
+    rank: o.Rank = None,
     json: o.Json = False,
 ) -> None:
     """Say how the rows lie, how fast they can be read, and what an epoch of every strategy will take.
@@ -53,10 +58,15 @@ def explain(
     """
     from penstock.budget import peak_memory
     from penstock.cli.screen import Screen
-    from penstock.cli.together import require_explained
+    from penstock.cli.together import FACTOR, require_explained, require_together
     from penstock.explain import explain as look
 
-    require_explained(o.given(ctx), model=model)
+    given = o.given(ctx)
+    require_together(given, model=model)
+    if model == FACTOR:
+        _explain_factor(ctx.params, given)
+        return
+    require_explained(given)
     if model_dir is not None:
         _explain_on_disk(ctx.params)
         return
@@ -109,8 +119,34 @@ def _explain_on_disk(params: dict[str, Any]) -> None:
             storage=Storage(**chosen),
             memory=params["memory"],
             model=params["model"],
+            dimension=params["dimension"],
             seed=params["seed"],
         )
+        for line in found.lines():
+            screen.say(line)
+        screen.give({**found.to_dict(), "peak_memory_bytes": peak_memory()})
+
+
+def _explain_factor(params: dict[str, Any], given: list[str]) -> None:
+    from penstock.bigmodel.explain_factor import explain_factor
+    from penstock.bigmodel.factor_training import FactorConfig
+    from penstock.bigmodel.ratings import Roles
+    from penstock.blocks.open import open as open_source
+    from penstock.budget import peak_memory
+    from penstock.cli.screen import Screen
+    from penstock.errors import UsageError
+
+    if "storage" in given:
+        raise UsageError("--storage is not for a model on disk: its storage is not timed; leave it out")
+    names = {"rank": "rank", "model_memory": "memory", "seed": "seed"}
+    config = FactorConfig(**{name: params[option] for option, name in names.items() if option in given})
+    reading = {"block_size": params["block_size"], **o.reading(params["header"], params["delimiter"])}
+    with (
+        Screen(json=params["json"]) as screen,
+        open_source(params["data"], format=params["format"], **reading) as source,
+    ):
+        roles = Roles(params["user"], params["item"], params["rating"])
+        found = explain_factor(source, params["model_dir"], roles=roles, config=config)
         for line in found.lines():
             screen.say(line)
         screen.give({**found.to_dict(), "peak_memory_bytes": peak_memory()})

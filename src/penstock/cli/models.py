@@ -55,16 +55,18 @@ def opened(path: str, *, memory: str | None = None) -> Iterator[OpenModel]:
     ModelFileError
         There is no model.
     """
+    if not Path(path).exists():
+        raise ModelFileError(f"there is no model file at {path}; check the path, or train a model: penstock train")
     if not Path(path).is_dir():
         yield _in_memory(path, memory or MEMORY)
         return
-    if _kind_in(Path(path)) == "factor":
+    from penstock.bigmodel.model import BigLinearModel, read_state
+
+    if read_state(path)[1].get("bigmodel") == "factor":
         from penstock.bigmodel.factor_model import FactorModel
 
         yield _factor(FactorModel.load(path), memory or MEMORY)
         return
-    from penstock.bigmodel.model import BigLinearModel
-
     with BigLinearModel(path, memory=memory or MEMORY) as big:
         yield OpenModel(big.kind, big.config.get("shuffle"), big.history, big.predict_to, big.evaluate)
 
@@ -76,18 +78,6 @@ def refuse_memory(path: str, memory: str | None) -> None:
             f"--memory is for models on disk; {path} is a file that is read whole, and rows are scored block by block:"
             " leave it out"
         )
-
-
-def _kind_in(folder: Path) -> str:
-    from penstock.bigmodel.model import STATE
-    from penstock.modelfile import read_model
-
-    if not (folder / STATE).is_file():
-        raise ModelFileError(
-            f"{folder} is a folder without a model: it has no {STATE}; name the directory that was given to"
-            " penstock train --model-dir, or a model's file"
-        )
-    return str(read_model(folder / STATE)[1].get("bigmodel"))
 
 
 def _in_memory(path: str, memory: str) -> OpenModel:

@@ -24,7 +24,7 @@ from penstock.budget import peak_memory, show_bytes, show_share
 from penstock.cli.screen import Screen, final_score
 from penstock.compare import finite
 from penstock.config import Config
-from penstock.events import Event, Started, Stream
+from penstock.events import Epoch, Event, Started, Stream
 from penstock.training import Columns
 
 
@@ -51,14 +51,16 @@ class Inputs:
 
 @dataclass(slots=True)
 class _Clock:
-    """When the work began, and when learning did."""
+    """When the work began, when learning did, and how many epochs it had."""
 
     began: float = field(default_factory=time.perf_counter)
     learning: float | None = None
+    epochs: int = 0
 
     def listen(self, event: Event) -> None:
         if isinstance(event, Started) and event.task == "train":
             self.learning = time.perf_counter()
+        self.epochs += isinstance(event, Epoch)
 
     def figures(self, history: list[dict[str, Any]]) -> dict[str, Any]:
         now = time.perf_counter()
@@ -113,6 +115,7 @@ def train_linear(
                 "page_bytes_written": job.page_bytes_written,
             },
             counted=f"{layout.features:,} features",
+            idle=resume and not clock.epochs,
         )
 
 
@@ -140,6 +143,7 @@ def train_factor(inputs: Inputs, folder: str, *, config: FactorConfig, roles: Ro
                 "model_bytes": layout.nbytes,
             },
             counted=f"{layout.users:,} users and {layout.items:,} items of rank {layout.rank}",
+            idle=resume and not clock.epochs,
         )
 
 
@@ -155,13 +159,14 @@ def _scores(history: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: value for name, value in last.items() if name in kept or name.startswith("test_")}
 
 
-def _tell(screen: Screen, place: Path, found: dict[str, Any], *, counted: str) -> None:
+def _tell(screen: Screen, place: Path, found: dict[str, Any], *, counted: str, idle: bool) -> None:
     disk = sum(file.stat().st_size for file in place.iterdir() if file.is_file())
     told = finite({**found, "disk_bytes": disk, "out": str(place)})
     screen.close()
     hits = "" if told.get("hit_rate") is None else f" hit rate {show_share(told['hit_rate'])},"
+    done = f"nothing was left to do, {place} has had its {len(told['epochs'])} epochs" if idle else f"saved {place}"
     screen.say(
-        f"saved {place}: {told['model']}, {counted}, {show_bytes(told['model_bytes'])} on disk, {final_score(told)},{hits}"
+        f"{done}: {told['model']}, {counted}, {show_bytes(told['model_bytes'])} on disk, {final_score(told)},{hits}"
         f" {told['seconds']:.1f} s, peak memory {show_bytes(told['peak_memory_bytes'])}"
     )
     screen.give(told)

@@ -63,11 +63,9 @@ def require_together(given: Iterable[str], *, model: str) -> None:
             raise UsageError(f"{_option(name)} is for --model {FACTOR} alone; leave it out of a {model} model")
 
 
-def require_explained(given: Iterable[str], *, model: str) -> None:
+def require_explained(given: Iterable[str]) -> None:
     """Raise `UsageError` where options of ``explain`` were given that make no sense together."""
     names = list(given)
-    if model == FACTOR:
-        raise UsageError("explain does not tell of factor models; choose one of: logistic, svm, linear, softmax")
     _require_model_dir(names)
     if "model_dir" in names:
         _refuse(names, {"storage": "its storage is not timed"}, "a model on disk")

@@ -148,13 +148,14 @@ def _train_on_disk(job: Job, params: dict[str, Any]) -> None:
 def _train_factor(params: dict[str, Any], given: list[str]) -> None:
     from penstock.bigmodel.factor_training import FactorConfig
     from penstock.bigmodel.ratings import Roles
+    from penstock.bigmodel.storage import Storage
     from penstock.cli.ondisk import Inputs, train_factor
 
     shared = ("rate", "decay", "power", "epochs", "seed", "validation")
     own = (name for name in ("rank", "learning_rate", "l2", "threads") if name in given)
     chosen = {name: params[name] for name in (*shared, *own)}
     if "model_memory" in given:
-        chosen["memory"] = params["model_memory"]
+        chosen["memory"] = Storage(model_memory=params["model_memory"]).model_memory  # refused by this option's name
     train_factor(
         Inputs(params["data"], params["test"], params["format"], o.reading(params["header"], params["delimiter"])),
         params["model_dir"],

@@ -15,10 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from penstock.blocks.labels import LabelMap
 from penstock.config import Config
-from penstock.errors import LabelError, ModelFileError, UsageError
+from penstock.errors import LabelError, UsageError
 from penstock.estimators.base import Linear
 from penstock.linear import LinearModel
-from penstock.modelfile import read_model
 
 
 class _Classifier(ClassifierMixin, Linear):
@@ -235,14 +234,9 @@ def load(path: str | os.PathLike[str], *, memory: str | int | None = None) -> An
 def _from_directory(path: str | os.PathLike[str], memory: dict[str, str | int]) -> Any:
     """Return the estimator of a model on disk, with the hyper-parameters that it was trained with."""
     from penstock import bigmodel
-    from penstock.bigmodel.model import STATE, Saved
+    from penstock.bigmodel.model import Saved, read_state
 
-    if not os.path.isfile(os.path.join(path, STATE)):
-        raise ModelFileError(
-            f"{os.fspath(path)} is a folder without a model: it has no {STATE}; name the directory that was given as"
-            " model_dir, or a model's file"
-        )
-    if read_model(os.path.join(path, STATE))[1].get("bigmodel") == "factor":
+    if read_state(path)[1].get("bigmodel") == "factor":
         return bigmodel.MatrixFactorization.load(path, **memory)
     header = Saved.read(path).header
     kinds = (bigmodel.LogisticRegression, bigmodel.LinearSVM, bigmodel.LinearRegression)
