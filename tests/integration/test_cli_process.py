@@ -108,7 +108,7 @@ def test_resume_refuses_changed_data_other_options_and_another_label() -> None:
     process.kill()
     process.communicate()
     again = [*LONG, "--out", "m.penstock", "--resume"]
-    assert "no --learning-rate, this run has 0.5" in run(*again, "--learning-rate", "0.5", code=2).stderr
+    assert "--learning-rate 0.1, this run has 0.5" in run(*again, "--learning-rate", "0.5", code=2).stderr
     assert "label" in run(*[a.replace("clicked", "hour") for a in again], code=2).stderr
     assert "features" in run(*again, "--exclude", "hour", code=2).stderr
     pq.write_table(pq.read_table("clicks.parquet").slice(0, 19_000), "clicks.parquet")
