@@ -37,6 +37,7 @@ from penstock.modelfile import read_model, write_model
 from penstock.sgd.faults import Names
 from penstock.sgd.loop import EarlyStopping, EpochStats, Trainer
 from penstock.sgd.model import Weights
+from penstock.sgd.passes import FullTrainer
 
 # Measuring a test set needs windows of its own; this share of the memory is set aside for them.
 _MEASURING = 8
@@ -90,7 +91,7 @@ class Training:
         outputs = len(labels.classes) if labels is not None and config.model == "softmax" else 1
         window = Current()
         names = Names(row=window.name, feature=lambda j: feature_name(found.encoder, j))
-        trainer = Trainer(config.spec(), found.encoder.width or 0, outputs=outputs, names=names)
+        trainer = _trainer(config, found.encoder.width or 0, outputs=outputs, names=names)
         progress = _Progress.start(config)
         if saved is not None:
             progress = _Progress.load(saved, config)
@@ -98,11 +99,14 @@ class Training:
         with ExitStack() as stack:
             loader, measured = self._loaders(stack, found)
             self.stream.emit(Started("train", found.rows * (config.epochs - progress.epoch), "rows"))
-            while progress.epoch < config.epochs and not progress.watch.stop:
+            while progress.epoch < config.epochs and not (progress.watch.stop or _is_done(trainer)):
                 self._epoch(loader, trainer, window, measured, progress)
                 if self.checkpoint is not None:
                     self._save(trainer, found, progress)
             self.stream.emit(Finished("train"))
+            if isinstance(trainer, FullTrainer) and 0 < progress.epoch == config.epochs and not trainer.done:
+                told = f"{config.solver} has not converged in {progress.epoch} epochs"
+                self.stream.emit(Warned(f"{told}; allow more, a larger tolerance, or standardize the features"))
             self.prepare_seconds, self.extra_disk_bytes = loader.prepare_seconds, loader.extra_disk_bytes
         weights = progress.best if progress.best is not None else trainer.weights
         return self._model(weights, found, progress)
@@ -172,7 +176,7 @@ class Training:
     def _epoch(
         self,
         loader: Loader[Batch],
-        trainer: Trainer,
+        trainer: Trainer | FullTrainer,
         window: Current,
         measured: Loader[Batch] | None,
         progress: _Progress,
@@ -204,7 +208,7 @@ class Training:
         )
         progress.record(event, trainer)
         self.stream.emit(event)
-        if number == 0:
+        if number == 0 and isinstance(trainer, Trainer):
             warn_of_large_steps(event, trainer.spec.loss, trainer.weights.outputs, self.stream)
 
     def _model(self, weights: Weights, found: _Found, progress: _Progress) -> LinearModel:
@@ -229,7 +233,7 @@ class Training:
             metrics=metrics,
         )
 
-    def _save(self, trainer: Trainer, found: _Found, progress: _Progress) -> None:
+    def _save(self, trainer: Trainer | FullTrainer, found: _Found, progress: _Progress) -> None:
         assert self.checkpoint is not None
         tensors = {f"train.{name}": array for name, array in trainer.state().items()}
         if progress.best is not None:
@@ -315,7 +319,7 @@ class _Progress:
         progress.best = Weights.from_arrays(arrays) if arrays else None
         return progress
 
-    def record(self, event: Epoch, trainer: Trainer) -> None:
+    def record(self, event: Epoch, trainer: Trainer | FullTrainer) -> None:
         self.epoch += 1
         self.history.append(event.row())
         if self.stopping:
@@ -329,6 +333,16 @@ class _Progress:
         if not self.history:
             return {}
         return self.history[-1] if self.best is None else min(reversed(self.history), key=_held_out_loss)
+
+
+def _trainer(config: Config, width: int, *, outputs: int, names: Names) -> Trainer | FullTrainer:
+    if config.solver == "sgd":
+        return Trainer(config.spec(), width, outputs=outputs, names=names)
+    return FullTrainer(config.spec(), width, solver=config.solver, tolerance=config.tolerance, names=names)
+
+
+def _is_done(trainer: Trainer | FullTrainer) -> bool:
+    return isinstance(trainer, FullTrainer) and trainer.done
 
 
 def _held_out_loss(row: dict[str, Any]) -> float:

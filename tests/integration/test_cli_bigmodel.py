@@ -277,6 +277,7 @@ def test_factor_wants_a_directory_and_its_columns() -> None:
         (("--threads", "0"), "is not a number of threads"),
         (("--model-memory", "much"), "is not an amount of memory"),
         (("--model", "softmax"), "cannot live on disk"),
+        (("--solver", "lbfgs"), "is not there for models on disk, which learn by sgd or adagrad"),
         (("--l1", "0.1"), "l1 is not there for models on disk"),
         (("--standardize",), "are taken as they are"),
         (("--optimizer", "adagrad", "--batch-size", "4"), "AdaGrad makes an update after every row"),

@@ -74,10 +74,57 @@ def test_options_reach_the_model() -> None:
     assert model.encoder.names == ("age", "visits", "price")
     assert not model.weights.intercept.any()
     assert dict(model.config) == {
-        "model": "svm", "learning_rate": 0.05, "rate": "inverse-scaling", "decay": 0.9, "power": 0.5, "epochs": 2,
+        "model": "svm", "solver": "sgd", "learning_rate": 0.05, "rate": "inverse-scaling", "decay": 0.9, "power": 0.5, "epochs": 2,
         "batch_size": 4, "l1": 1e-6, "l2": 1e-5, "intercept": False, "shuffle": "global", "memory": "5MB", "seed": 7,
         "standardize": True, "validation": 0.1, "patience": 3, "tolerance": 0.01,
     }  # fmt: skip
+
+
+def test_a_solver_of_full_passes_ends_when_it_has_converged() -> None:
+    found = train("--solver", "lbfgs", "--standardize", "--epochs", "100", "--test", "test.parquet", "--memory", "2MB")
+    assert 3 < len(found["epochs"]) < 60
+    assert found["shuffle"] == "none"
+    assert found["accuracy"] > 0.95
+    assert found["test_accuracy"] > 0.95
+    losses = [row["loss"] for row in found["epochs"]]
+    assert losses == sorted(losses, reverse=True)
+    assert found["loss"] == losses[-1]
+    assert LinearModel.load("model.penstock").config["solver"] == "lbfgs"
+    result = run("train", "clicks.parquet", "--label", "clicked", "--solver", "lbfgs", "--epochs", "2")
+    assert "warning: lbfgs has not converged in 2 epochs; allow more" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--solver", "newton"), "gd, lbfgs, sgd"),
+        (("--solver", "lbfgs", "--model", "svm"), "is for logistic and linear models"),
+        (("--solver", "lbfgs", "--batch-size", "8"), "makes one step for each pass over all rows"),
+        (("--solver", "gd", "--rate", "constant"), "makes one step for each pass over all rows"),
+        (
+            *(
+                (
+                    "--solver",
+                    "gd",
+                    "--model",
+                    "factor",
+                    "--model-dir",
+                    "m",
+                    "--user",
+                    "a",
+                    "--item",
+                    "b",
+                    "--rating",
+                    "c",
+                ),
+            ),
+            "--solver is not for a factor model",
+        ),
+    ],
+)
+def test_what_does_not_go_with_a_solver_is_refused(options: tuple[str, ...], words: str) -> None:
+    label = () if "factor" in options else ("--label", "clicked")
+    assert words in run("train", "clicks.parquet", *label, *options, code=2).stderr
 
 
 def test_excluded_columns_are_left_out() -> None:

@@ -164,6 +164,8 @@ def baseline(kind: str, path: Path) -> int:
         ("sparse", {"shuffle": "corgipile"}),
         ("sparse", {"shuffle": "once"}),
         ("sparse", {"shuffle": "sliding-window"}),
+        ("packed", {"solver": "lbfgs"}),
+        ("sparse", {"solver": "lbfgs"}),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())),
 )

@@ -25,6 +25,7 @@ from penstock.blocks.memory import ArraySource
 from penstock.blocks.open import open as open_source
 from penstock.errors import ColumnError, LabelError, UsageError
 from penstock.events import Epoch
+from penstock.modelfile import read_model, write_model
 from tests import kinds
 
 CLASSIFIERS = (LogisticRegression, LinearSVM, SoftmaxRegression)
@@ -36,10 +37,58 @@ EXPECTED = {
 }
 
 
+_ROUNDING = "weights and repeated rows agree as far as float32 goes, not to the 1e-7 that is asked; see test_passes"
+FULL = [each(solver=solver) for each in (LogisticRegression, LinearRegression) for solver in ("lbfgs", "gd")]
+
+
 @parametrize_with_checks([each() for each in ALL], expected_failed_checks=lambda estimator: EXPECTED)
 @pytest.mark.filterwarnings("ignore")
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
+
+
+@parametrize_with_checks(
+    [each for each in FULL if each.solver == "lbfgs"],
+    expected_failed_checks=lambda estimator: dict.fromkeys(EXPECTED, _ROUNDING),
+)
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learns_own_checks_of_full_passes(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize("model", FULL, ids=str)
+def test_solvers_of_full_passes_have_no_partial_fit(model):
+    x, y = data()
+    assert not hasattr(model, "partial_fit")
+    with pytest.raises(
+        UsageError, match=f"partial_fit learns from some rows at a time, and solver='{model.solver}' needs"
+    ):
+        model.partial_fit(x, y)
+    assert hasattr(clone(model).set_params(solver="sgd"), "partial_fit")
+    assert "one array of rows" in type(model).partial_fit.__doc__
+
+
+@pytest.mark.parametrize("model", FULL, ids=str)
+def test_solvers_of_full_passes_learn_save_and_load(model, table, tmp_path):
+    model = clone(model).set_params(learning_rate=0.3, epochs=60).fit(table, y="label")
+    assert model.score(table, "label") > (0.5 if isinstance(model, LinearRegression) else 0.9)
+    assert model.n_iter_ == len(model.history_) <= 60
+    assert model.shuffle == "corgipile"  # a parameter stays as it was given
+    model.save(tmp_path / "m")
+    again = load(tmp_path / "m")
+    assert (again.solver, again.epochs, again.shuffle) == (model.solver, 60, "none")
+    np.testing.assert_array_equal(again.predict(table), model.predict(table))
+    np.testing.assert_array_equal(again.fit(table, y="label").coef_, model.coef_)
+
+
+def test_a_model_saved_before_there_were_solvers_is_one_of_sgd(table, tmp_path):
+    LogisticRegression(epochs=2).fit(table, y="label").save(tmp_path / "m")
+    tensors, header = read_model(tmp_path / "m")
+    del header["config"]["solver"]
+    write_model(tmp_path / "m", tensors, header)
+    again = load(tmp_path / "m")
+    assert again.solver == "sgd"
+    assert again.fit(*data()).partial_fit(*data()).score(*data()) > 0.9
 
 
 def test_at_most_three_checks_are_expected_to_fail():

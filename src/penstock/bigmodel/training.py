@@ -146,6 +146,11 @@ class BigTraining:
                 f"a {self.config.model} model cannot live on disk; choose one of: {', '.join(KINDS)}, or leave out"
                 " --model-dir to train it in memory"
             )
+        if self.config.solver != "sgd":
+            raise UsageError(
+                f"solver={self.config.solver!r} is not there for models on disk, which learn by sgd or adagrad; leave it"
+                " out, or train in memory"
+            )
         if self.config.l1 > 0:
             raise UsageError("l1 is not there for models on disk; use l2, or train in memory")
         if self.config.standardize:

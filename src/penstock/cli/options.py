@@ -94,6 +94,15 @@ AnyModel = Annotated[
     ),
 ]
 Epochs = Annotated[int, _option("--epochs", panel=_LEARNING, metavar="N", help="Passes over the data.")]
+Solver = Annotated[
+    str,
+    _option(
+        "--solver",
+        panel=_LEARNING,
+        metavar="NAME",
+        help="sgd, or of logistic and linear lbfgs or gd: one step to an epoch, the order of rows makes no difference.",
+    ),
+]
 BatchSize = Annotated[int, _option("--batch-size", panel=_LEARNING, metavar="N", help="Rows to an update.")]
 LearningRate = Annotated[
     float | None,
@@ -101,7 +110,7 @@ LearningRate = Annotated[
         "--learning-rate",
         panel=_LEARNING,
         metavar="X",
-        help="The first step size. [dim]\\[default: 0.1; linear and factor 0.01][/dim]",
+        help="The first step size. [dim]\\[default: 0.1; linear and factor 0.01; lbfgs and gd 1][/dim]",
     ),
 ]
 Rate = Annotated[
@@ -158,7 +167,13 @@ Patience = Annotated[
     _option("--patience", panel=_STOPPING, metavar="N", help="Stop after so many epochs without improvement."),
 ]
 Tolerance = Annotated[
-    float, _option("--tolerance", panel=_STOPPING, metavar="X", help="What counts as improvement of the loss.")
+    float,
+    _option(
+        "--tolerance",
+        panel=_STOPPING,
+        metavar="X",
+        help="What counts as improvement of the loss; the slope at which lbfgs and gd are done.",
+    ),
 ]
 
 ModelDir = Annotated[

@@ -31,6 +31,7 @@ def train(
     delimiter: o.Delimiter = None,
     model: o.AnyModel = "logistic",
     epochs: o.Epochs = 20,
+    solver: o.Solver = "sgd",
     batch_size: o.BatchSize = 1,
     learning_rate: o.LearningRate = None,
     rate: o.Rate = "exponential",
@@ -78,7 +79,7 @@ def train(
     if model_dir is not None and standardize is None:
         standardize = False  # features of models on disk are taken as they are
     config = Config(
-        model=model, learning_rate=learning_rate, rate=rate, decay=decay, power=power, epochs=epochs,
+        model=model, solver=solver, learning_rate=learning_rate, rate=rate, decay=decay, power=power, epochs=epochs,
         batch_size=batch_size, l1=l1, l2=l2, intercept=not no_intercept, shuffle=shuffle, memory=memory, seed=seed,
         standardize=standardize, validation=validation, patience=patience, tolerance=tolerance,
     )  # fmt: skip
@@ -150,7 +151,10 @@ def _train_factor(params: dict[str, Any], given: list[str]) -> None:
     from penstock.bigmodel.ratings import Roles
     from penstock.bigmodel.storage import Storage
     from penstock.cli.ondisk import Inputs, train_factor
+    from penstock.errors import UsageError
 
+    if params["solver"] != "sgd":
+        raise UsageError("--solver is not for a factor model: it learns by sgd; leave it out")
     shared = ("rate", "decay", "power", "epochs", "seed", "validation")
     own = (name for name in ("rank", "learning_rate", "l2", "threads") if name in given)
     chosen = {name: params[name] for name in (*shared, *own)}

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import fields
+from types import MethodType
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -34,6 +35,34 @@ from penstock.training import Columns, Training
 _LEARNT = ("model_", "classes_", "feature_names_in_", "n_features_in_", "_trainer", "_passes", "_encoder", "_labels")
 
 
+class _NotOfSolverError(UsageError, AttributeError):
+    """A method that the estimator has not with its solver; `hasattr` says so too, as scikit-learn's tools ask it."""
+
+
+class OfSgd:
+    """A method that estimators have with ``solver="sgd"`` alone.
+
+    Examples
+    --------
+    >>> from penstock import LogisticRegression
+    >>> hasattr(LogisticRegression(), "partial_fit"), hasattr(LogisticRegression(solver="lbfgs"), "partial_fit")
+    (True, False)
+    """
+
+    def __init__(self, method: Any) -> None:
+        self._method = method
+
+    def __get__(self, model: Any, kind: type | None = None) -> Any:
+        if model is None:
+            return self._method  # whose signature and docstring are then found
+        if model.solver != "sgd":
+            raise _NotOfSolverError(
+                f"{self._method.__name__} learns from some rows at a time, and solver={model.solver!r} needs all of them"
+                " for every step; use fit, or solver='sgd'"
+            )
+        return MethodType(self._method, model)
+
+
 class Linear(BaseEstimator):
     """What the four estimators share."""
 
@@ -42,6 +71,7 @@ class Linear(BaseEstimator):
     def __init__(
         self,
         *,
+        solver: str = "sgd",
         learning_rate: float | None = None,
         rate: str = "exponential",
         decay: float = 0.95,
@@ -59,6 +89,7 @@ class Linear(BaseEstimator):
         patience: int | None = None,
         tolerance: float = 1e-4,
     ) -> None:
+        self.solver = solver
         self.learning_rate = learning_rate
         self.rate = rate
         self.decay = decay
@@ -105,7 +136,7 @@ class Linear(BaseEstimator):
         listeners : callables
             Hear the events of `penstock.events`.
         """
-        config = self._config()
+        config = self.to_config()
         for learnt in _LEARNT:
             self.__dict__.pop(learnt, None)
         with ExitStack() as stack:
@@ -127,7 +158,8 @@ class Linear(BaseEstimator):
         with ExitStack() as stack:
             return evaluate(self.model_, _opened(stack, X), label=y, memory=self.memory)
 
-    def _config(self) -> Config:
+    def to_config(self) -> Config:
+        """Return the parameters as a checked config, as training and `penstock.groups` take it."""
         params = {f.name: getattr(self, f.name) for f in fields(Config) if f.name != "model"}
         return Config(model=self._kind, **params)
 
@@ -198,7 +230,7 @@ class Linear(BaseEstimator):
 
     def _one_pass(self, X: Any, y: Any, weight: Any, labels: LabelMap | None) -> Self:
         """Learn from rows in the order given, once, going on from what was learnt before."""
-        config, first = self._config(), not hasattr(self, "_trainer")
+        config, first = self.to_config(), not hasattr(self, "_trainer")
         x, y, weight = self._checked(X, y, weight, reset=first and not hasattr(self, "model_"))
         batch = _as_batch(x)
         target = np.asarray(y, np.float32) if labels is None else labels.encode(pa.array(np.asarray(y).tolist()))

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from penstock.blocks.labels import LabelMap
 from penstock.config import Config
 from penstock.errors import LabelError, UsageError
-from penstock.estimators.base import Linear
+from penstock.estimators.base import Linear, OfSgd
 from penstock.linear import LinearModel
 
 
@@ -43,6 +43,7 @@ class _Classifier(ClassifierMixin, Linear):
         scores = self._scores(X)
         return scores[:, 1] - scores[:, 0] if scores.ndim == 2 and scores.shape[1] == 2 else scores
 
+    @OfSgd
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Learn from one array of rows, in the order given, going on from what was learnt before.
 
@@ -87,11 +88,15 @@ class LogisticRegression(_Classifier):
 
     Parameters
     ----------
+    solver : str
+        ``"sgd"``, or ``"lbfgs"`` and ``"gd"`` (gradient descent) of `LogisticRegression` and `LinearRegression`: one step
+        for each pass over all rows, until no entry of the gradient is above ``tolerance``. These take no ``batch_size`` and
+        no schedule, and rows as they are stored, whose order makes no difference.
     learning_rate, rate, decay, power
-        The step (0.1, or 0.01 for squared loss, if not given) and its schedule: ``exponential`` (by ``decay`` an epoch), ``inverse-scaling`` (by ``power``) or
-        ``constant``.
+        The step (if not given 0.1, or 0.01 for squared loss; with ``"lbfgs"`` and ``"gd"`` 1) and its schedule:
+        ``exponential`` (by ``decay`` an epoch), ``inverse-scaling`` (by ``power``) or ``constant``.
     epochs, batch_size : int
-        Passes over the data, and rows to an update.
+        Passes over the data, at most, and rows to an update.
     l1, l2 : float
         Penalties on the weights.
     intercept, standardize : bool
@@ -110,7 +115,8 @@ class LogisticRegression(_Classifier):
     coef_, intercept_, classes_
         As in scikit-learn.
     history_ : list of dict
-        A metric row for each epoch.
+        A metric row for each epoch: with ``"sgd"`` of each row just before its own update, else of all rows at the best
+        weights so far, which in the first epoch are zero.
 
     Examples
     --------
@@ -120,6 +126,9 @@ class LogisticRegression(_Classifier):
     >>> y = np.array(["no", "no", "yes", "yes"] * 25)
     >>> LogisticRegression(epochs=5).fit(X, y).predict([[-3.0], [3.0]])
     array(['no', 'yes'], dtype='<U3')
+    >>> exact = LogisticRegression(solver="lbfgs", l2=0.1, epochs=50).fit(X, y)
+    >>> exact.n_iter_ < 50, exact.coef_.round(2)
+    (True, array([[1.46]], dtype=float32))
     """
 
     _kind = "logistic"
@@ -188,6 +197,7 @@ class LinearRegression(RegressorMixin, Linear):
             return self.evaluate(X, y)["r2"]
         return float(super().score(X, y, sample_weight))
 
+    @OfSgd
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from one array of rows, in the order given, going on from what was learnt before."""
         return self._one_pass(X, y, sample_weight, None)
