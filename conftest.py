@@ -31,9 +31,22 @@ def clicks(rows: int, seed: int) -> pa.Table:
     return pa.table({**columns, "clicked": clicked[order]})
 
 
+def visits(rows: int, seed: int) -> pa.Table:
+    """Make rows of twelve groups of unequal sizes, in which the first feature counts for or against a click."""
+    import pyarrow as pa
+
+    chance = np.random.default_rng(seed)
+    country = chance.choice(["FR", "DE", "IT", "NO"], rows, p=[0.5, 0.25, 0.15, 0.1])
+    device = chance.choice(["ios", "android", "web"], rows)
+    x = chance.standard_normal((rows, 3)).astype(np.float32)
+    clicked = x[:, 0] * np.where(device == "ios", 2, -1) + x[:, 1] + 0.5 * chance.standard_normal(rows) > 0
+    columns = dict(zip(FEATURES, x.T))
+    return pa.table({"country": country, "device": device, **columns, "clicked": clicked})
+
+
 @pytest.fixture(scope="session")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of the originals: clicks.parquet, test.parquet, new.parquet, clicks.csv, clicks.svm."""
+    """Return the folder of the originals: clicks.parquet, test.parquet, new.parquet, visits.parquet, clicks.csv and .svm."""
     import pyarrow.csv as csv
     import pyarrow.parquet as parquet
 
@@ -42,6 +55,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     parquet.write_table(train, folder / "clicks.parquet", row_group_size=1_000)
     parquet.write_table(test, folder / "test.parquet", row_group_size=1_000)
     parquet.write_table(test.drop_columns(["clicked"]), folder / "new.parquet", row_group_size=1_000)
+    parquet.write_table(visits(4_000, seed=3), folder / "visits.parquet", row_group_size=1_000)
     csv.write_csv(train, folder / "clicks.csv")
     with (folder / "clicks.svm").open("w") as file:
         for row in train.slice(9_000, 2_000).to_pylist():  # where the labels change

@@ -20,7 +20,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("README.md"), *(ROOT / "docs").glob("*.md")])
 # These make all that they use, and run in an empty folder.
-ALONE = {"models-on-disk.md"}
+ALONE = {"groups.md", "models-on-disk.md"}
 PYTHON, SHELL = ("python", "py", "pycon"), ("console", "bash", "sh", "shell")
 
 FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,}|~{3,}) *(?P<language>\w*).*$")
@@ -124,6 +124,7 @@ def test_document_runs(document: Path, desk: Path) -> None:
 
 # What an example must have shown; those that are not here check themselves.
 SAYS = {
+    "train_groups.py": r"12 groups, 1 without a model.*\n(.*\n)*after the kill .*\n(.*\n)*one model for all: 0\.[67]\d*, a model for each: 0\.[89]",
     "train_on_disk.py": r"Hot: [\d,]+ features(.*\n)*killed; .*\n.*\nafter 4 epochs the weights are the same; .*\n.* 0\.9\d+\n",
     "factorise_ratings.py": r"epoch 15: error 0\.1\d+, on rows held out 0\.1\d+\n(.*\n)*user 7 would like .*\n.*\(3, 16\)",
     "torch_images.py": r"none +test accuracy 0\.[0-4].*\n.*corgipile +test accuracy (0\.9|1\.0)",
@@ -191,7 +192,9 @@ def test_the_reference_has_every_command_and_option() -> None:
     from penstock.cli import app
 
     text = (ROOT / "docs" / "reference.md").read_text()
-    commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]  # a group has them
+    commands: dict[str, Any] = dict(get_command(app).commands)  # type: ignore[attr-defined]  # a group has them
+    for name, command in list(commands.items()):
+        commands |= {f"{name} {inner}": each for inner, each in getattr(command, "commands", {}).items()}
     wanted = {f"penstock {name}" for name in commands}
     for command in commands.values():
         options = [p for p in command.params if p.param_type_name == "option" and p.name != "help"]

@@ -261,3 +261,16 @@ def test_predictions_are_not_written_as_parquet_under_another_formats_name() -> 
     message = refused("predict", "model.penstock", "test.parquet", "--out", "p.csv", code=2)
     assert "name it p.parquet" in message
     assert not Path("p.csv").exists()
+
+
+def test_an_error_on_the_way_out_of_an_interrupt_is_the_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise ValueError("generator already executing")
+
+    monkeypatch.setattr("penstock.training.Training.run", interrupted)
+    found = CliRunner().invoke(app, ["train", "clicks.parquet", "--label", "clicked"])
+    assert found.exit_code == 130
+    assert "generator" not in found.stderr

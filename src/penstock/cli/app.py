@@ -22,11 +22,11 @@ from penstock.errors import PenstockError, UsageError
 # typer's own errors of usage; where their class lives depends on typer's version.
 _Refused: Any = next(each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException")
 _ARGUMENTS = "penstock.arguments"
-# Arguments as Python has them, in messages of the library: name='value'.
+# Arguments as Python has them, in messages of the library: name='value'. What --try is given looks the same.
 _ARGUMENT = re.compile(
-    r"\b(model|shuffles?|rate|memory|epochs|batch_size|learning_rate|decay|power|l1|l2|seed|standardize|validation"
+    r"(?<!--try )\b(model|shuffles?|rate|memory|epochs|batch_size|learning_rate|decay|power|l1|l2|seed|standardize|validation"
     r"|patience|tolerance|block_size|format|hash|size|header|delimiter|label|weight|scratch|model_memory"
-    r"|threads|optimizer|rank|dimension)=('([^']*)'|[\w.+^-]*)"
+    r"|threads|optimizer|rank|dimension|solver|workers|placement|unseen)=('([^']*)'|[\w.+^-]*)"
 )
 
 
@@ -41,7 +41,8 @@ class _Commands(TyperGroup):
             raise _refused(error, given) from None
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(self.commands)  # in the order of a user's work, not of the alphabet
+        # In the order of a user's work, not of the alphabet; typer puts a group of commands behind all others.
+        return sorted(self.commands, key="demo".__eq__)
 
     def invoke(self, ctx: Any) -> Any:
         args: list[str] = ctx.meta[_ARGUMENTS]
@@ -57,6 +58,19 @@ class _Commands(TyperGroup):
             raise
         except (OSError, MemoryError) as error:
             raise _failed(str(error) or type(error).__name__, args, code=1) from None
+        except Exception as error:
+            if not _from_interrupt(error):
+                raise
+            raise _failed(_interrupted(args), args, code=130, word="") from None
+
+
+def _from_interrupt(error: BaseException | None) -> bool:
+    """Say whether an error came up while an interrupt was being dealt with: it is the interrupt that counts."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__context__
+    return False
 
 
 def as_options(message: str) -> str:
@@ -92,7 +106,7 @@ def _refused(error: Any, args: list[str]) -> typer.Exit:
 
 
 def _interrupted(args: list[str]) -> str:
-    if args[:1] != ["train"]:
+    if args[:1] != ["train"] and args[:2] != ["groups", "train"]:
         return "interrupted"
     more = [] if "--resume" in args else ["--resume"]
     return f"interrupted; continue with: {shlex.join(['penstock', *args, *more])}"
@@ -144,3 +158,4 @@ for _name, _example in _COMMANDS.items():
     if importlib.util.find_spec(f"penstock.cli.{_name}"):
         _function = getattr(importlib.import_module(f"penstock.cli.{_name}"), _name)
         app.command(_name, epilog=f"Example: [bold]{_example}[/bold]", no_args_is_help=False)(_function)
+app.add_typer(importlib.import_module("penstock.cli.groups").app)

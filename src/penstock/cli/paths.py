@@ -6,7 +6,9 @@ import os
 import tempfile
 from pathlib import Path
 
-from penstock.errors import WriteError
+from penstock.errors import UsageError, WriteError
+
+_NOT_PARQUET = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".npy", ".arrow", ".feather")
 
 
 def require_writable(path: str | os.PathLike[str]) -> Path:
@@ -29,5 +31,29 @@ def require_writable(path: str | os.PathLike[str]) -> Path:
     except OSError as error:
         raise WriteError(
             f"cannot write {target}: {error.strerror or error}; choose a folder you can write to"
+        ) from error
+    return target
+
+
+def require_parquet(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a Parquet file that can be written; a name of another format is refused."""
+    target = require_writable(path)
+    if target.suffix.lower() in _NOT_PARQUET:
+        raise UsageError(f"--out {path}: predictions are written as Parquet; name it {target.with_suffix('.parquet')}")
+    return target
+
+
+def require_folder(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a folder that can be written to or made, or say why it cannot."""
+    target = Path(path)
+    there = next((each for each in (target, *target.absolute().parents) if each.exists()), Path("/"))
+    if not there.is_dir():
+        raise WriteError(f"cannot write to {target}: {there} is a file; name a folder")
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise WriteError(
+            f"cannot write to {target}: {error.strerror or error}; choose a folder you can write to"
         ) from error
     return target

@@ -27,14 +27,11 @@ def predict(
     from penstock.blocks.open import open as open_source
     from penstock.budget import peak_memory, show_bytes
     from penstock.cli.models import opened, refuse_memory
-    from penstock.cli.paths import require_writable
+    from penstock.cli.paths import require_parquet
     from penstock.cli.screen import Screen
-    from penstock.errors import UsageError
 
     began = time.perf_counter()
-    target = require_writable(out)
-    if target.suffix.lower() in (".csv", ".tsv", ".txt", ".json", ".jsonl", ".npy", ".arrow", ".feather"):
-        raise UsageError(f"--out {out}: predictions are written as Parquet; name it {target.with_suffix('.parquet')}")
+    target = require_parquet(out)
     refuse_memory(model, memory)
     with (
         Screen(json=json) as screen,

@@ -1,0 +1,62 @@
+"""What ``penstock groups train`` is to try: ``--try l2=1,0.1`` as often as there are parameters, or ``--grid FILE.toml``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import UsageError
+
+if TYPE_CHECKING:
+    from penstock.groups.spec import Search
+
+_GIVEN = re.compile(r"\b(\w+)=")
+
+
+def search_of(grid: str | None, tries: Sequence[str]) -> Search:
+    """Return what to try, held against what linear models take.
+
+    Examples
+    --------
+    >>> len(search_of(None, ["l2=1,0.1", "epochs=5,10,20"]).choices())
+    6
+    >>> search_of(None, ["l2=-1"])
+    Traceback (most recent call last):
+    penstock.errors.UsageError: --try l2=-1: l2 = -1 is out of range; choose a number of at least 0
+    """
+    from penstock.groups.spec import LINEAR, Search
+
+    if grid is not None and tries:
+        raise UsageError("--grid and --try both say what to try; put all of it in the file, or leave --grid out")
+    place = f"--grid {grid}" if grid is not None else " ".join(f"--try {text}" for text in tries)
+    values = _values(tries)
+    try:
+        search = Search.from_toml(grid) if grid is not None else Search.grid(values)
+        search.choices(LINEAR)
+    except UsageError as error:
+        # Written apart, as in the file: the command has no options of these names.
+        told = _GIVEN.sub(r"\1 = ", str(error).removeprefix(f"{grid}: ").replace("search=", ""))
+        raise UsageError(f"{place}: {told}") from None
+    return search
+
+
+def _values(tries: Sequence[str]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for text in tries:
+        name, equals, values = (part.strip() for part in text.partition("="))
+        texts = [value.strip() for value in values.split(",")]
+        if not equals or not name or not all(texts):
+            raise UsageError(f"--try {text} is not a name with its values; write --try l2=1,0.1,0.01")
+        if name in found:
+            raise UsageError(f"--try {text}: {name} was given before; write all its values in one --try")
+        found[name] = [_value(each) for each in texts]
+    return found
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return {"true": True, "false": False}.get(text, text)

@@ -1,0 +1,10 @@
+"""A model for every group of rows: GROUP BY for training, with a search over hyper-parameters in each group."""
+
+from __future__ import annotations
+
+from penstock.groups.group_by import GroupBy
+from penstock.groups.grouped import Grouped
+from penstock.groups.results import Result
+from penstock.groups.spec import Search
+
+__all__ = ["GroupBy", "Grouped", "Result", "Search"]

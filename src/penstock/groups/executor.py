@@ -1,0 +1,60 @@
+"""What carries tasks to workers and brings answers back: the face that all executors have.
+
+A worker is a slot that runs one task at a time, in the order given; the object that runs them is made once for each slot,
+from a plain description that can travel. A slot whose process dies is filled again, and its tasks are reported lost: they
+hold no state, so whoever drives gives them out anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A task's answer."""
+
+    worker: int
+    task: int
+    value: Any
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A worker died with these tasks not answered; another is in its place."""
+
+    worker: int
+    tasks: tuple[int, ...]
+    reason: str
+
+
+class Executor(Protocol):
+    """Runs tasks on workers."""
+
+    @property
+    def workers(self) -> int:
+        """How many slots there are."""
+        ...
+
+    def submit(self, worker: int, task: int, method: str, *arguments: Any) -> None:
+        """Have a worker call a method of its object; the number comes back with the answer."""
+        ...
+
+    def wait(self) -> Done | Lost:
+        """Return the next thing that happened; an exception that a task raised is raised here."""
+        ...
+
+    def close(self) -> None:
+        """End the workers, whatever they are doing."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
+
+Make = Callable[[], Any]
+"""Makes a worker's object, in the worker; must be picklable."""

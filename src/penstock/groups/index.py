@@ -1,0 +1,214 @@
+"""What the models of a folder have in common, and the tables that tell where each of them is.
+
+A folder of models has one table of all generations of results, or one for each generation while training goes on. The
+merged table says how many generations are in it; tables of those are leftovers of a writer that was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.errors import ModelFileError, UsageError
+from penstock.modelfile import atomic_path
+
+FORMAT = "penstock-groups"
+VERSION = 1
+INDEX, TABLE = "index.json", "groups.parquet"
+MEND = "restore the folder from a copy, or train anew"
+OWN = (
+    *("text", "group", "rows", "held_rows", "config", "loss", "held_loss", "held_accuracy", "held_r2"),
+    *("seconds", "epochs", "status", "reason", "generation", "place"),
+)
+"""The table's columns beside the groups' keys and the parameters; a table has one of the two scores."""
+_PART = re.compile(r"groups-(\d{5,})\.parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """What the models of a folder have in common.
+
+    Attributes
+    ----------
+    kind : str
+        logistic, svm or linear; for trees, what they were trained for.
+    encoder : dict
+        How columns become features, as `Encoder.to_dict` tells it.
+    by : tuple of str
+        The group columns.
+    configs : tuple of dict
+        The parameters of each config, by number.
+    fixed : dict
+        The parameters that all configs share.
+    fingerprint : str
+        Of the data.
+    family : str
+        linear or trees.
+    finished : bool
+        Whether training came to its end.
+    """
+
+    kind: str
+    encoder: Mapping[str, Any]
+    by: tuple[str, ...]
+    configs: tuple[Mapping[str, Any], ...]
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    fingerprint: str = ""
+    family: str = "linear"
+    finished: bool = False
+
+    @property
+    def label(self) -> str | None:
+        """The label column."""
+        label: str | None = self.encoder.get("label")
+        return label
+
+    @property
+    def classes(self) -> list[Any] | None:
+        """The classes, in ascending order; None for a regression."""
+        labels = self.encoder.get("labels")
+        return None if labels is None else list(labels["classes"])
+
+    @property
+    def score(self) -> str:
+        """The column of the score on rows held out: the accuracy of classes, the R² of a regression."""
+        return "held_r2" if self.classes is None else "held_accuracy"
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of the table, in order."""
+        names = [name for name in OWN if name not in ("held_accuracy", "held_r2") or name == self.score]
+        at = names.index("config") + 1
+        return [*self.key_columns.values(), *names[:at], *self.param_columns.values(), *names[at:]]
+
+    @property
+    def key_columns(self) -> dict[str, str]:
+        """The name that each group column has in the table: its own, unless the table has one of that name."""
+        taken = {*OWN, *self.param_columns.values()}
+        names: dict[str, str] = {}
+        for column in self.by:
+            name = column
+            while name in taken:
+                name = f"by_{name}"
+            taken.add(name)
+            names[column] = name
+        return names
+
+    @property
+    def param_columns(self) -> dict[str, str]:
+        """The name that each parameter has in the table."""
+        return {name: f"param_{name}" for config in self.configs for name in config}
+
+    def write(self, folder: Path) -> None:
+        """Write the index."""
+        told = {"format": FORMAT, "version": VERSION} | {f.name: getattr(self, f.name) for f in fields(self)}
+        told |= {"label": self.label, "classes": self.classes}
+        with atomic_path(folder / INDEX) as temporary:
+            temporary.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> Index:
+        """Read the index of a folder."""
+        path = folder / INDEX
+        if not path.is_file():
+            raise ModelFileError(
+                f"there are no models of groups in {folder}: it has no {INDEX}; name the folder they are in"
+            )
+        try:
+            told = json.loads(path.read_text(encoding="utf-8"))
+            if told["format"] != FORMAT:
+                raise KeyError("format")
+            newer = int(told["version"]) > VERSION
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ModelFileError(f"{path} is not an index of models: {error!r}; {MEND}") from error
+        if newer:
+            raise ModelFileError(f"{path} was written by a newer Penstock; upgrade with: pip install -U penstock")
+        try:
+            told |= {"by": tuple(told["by"]), "configs": tuple(told["configs"])}
+            return cls(**{f.name: told[f.name] for f in fields(cls)})
+        except (KeyError, TypeError) as error:
+            raise ModelFileError(f"{path} lacks {error}; {MEND}") from error
+
+    def require_same(self, saved: Index, folder: Path) -> None:
+        """Raise `UsageError` unless training that was begun in a folder is this one."""
+        for f in fields(self):
+            mine, other = (json.loads(json.dumps(getattr(each, f.name))) for each in (self, saved))
+            if f.name != "finished" and mine != other:
+                what = (
+                    "the data have changed"
+                    if f.name == "fingerprint"
+                    else f"{f.name} was {_short(other)}, and is now {_short(mine)}"
+                )
+                raise UsageError(
+                    f"{folder} holds models of another training: {what}; go on with the same, or choose another folder"
+                )
+
+
+def part_name(generation: int) -> str:
+    """Return the name of the table of a generation."""
+    return f"groups-{generation:05d}.parquet"
+
+
+def parts(folder: Path) -> dict[int, Path]:
+    """Return the tables of single generations, in their order."""
+    found = {int(match[1]): path for path in folder.iterdir() if (match := _PART.fullmatch(path.name))}
+    return dict(sorted(found.items()))
+
+
+def read_tables(folder: Path) -> tuple[pa.Table | None, int]:
+    """Return the rows of all generations, None where there are none, and how many generations are merged."""
+    try:
+        merged, tables = 0, []
+        if (folder / TABLE).exists():
+            tables.append(_read(folder / TABLE))
+            merged = _generations(tables[0], folder / TABLE)
+        tables += [_read(path) for number, path in parts(folder).items() if number >= merged]
+    except FileNotFoundError:  # a writer has just merged them
+        return read_tables(folder)
+    plain = [table.replace_schema_metadata(None) for table in tables]
+    for table in plain:
+        if table.schema != plain[0].schema:
+            raise ModelFileError(f"the tables in {folder} have different columns; {MEND}")
+    return (pa.concat_tables(plain) if plain else None), merged
+
+
+def in_order(table: pa.Table) -> pa.Table:
+    """Return a table by group and config."""
+    order = np.lexsort([table["config"].to_numpy(), table["group"].to_numpy()])
+    return table.combine_chunks() if (np.diff(order) == 1).all() else table.take(pa.array(order)).combine_chunks()
+
+
+def write_table(table: pa.Table, path: Path, *, generations: int | None = None) -> None:
+    """Write a table of results; a merged one tells how many generations are in it."""
+    noted = table if generations is None else table.replace_schema_metadata({"generations": str(generations)})
+    with atomic_path(path) as temporary:
+        pq.write_table(noted, temporary)
+
+
+def _read(path: Path) -> pa.Table:
+    try:
+        return pq.read_table(path, partitioning=None)
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise ModelFileError(f"{path} is not a whole table of models: {error}; {MEND}") from error
+
+
+def _generations(table: pa.Table, path: Path) -> int:
+    try:
+        return int((table.schema.metadata or {})[b"generations"])
+    except (KeyError, ValueError) as error:
+        raise ModelFileError(f"{path} does not tell how many generations it holds; {MEND}") from error
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"

@@ -1,0 +1,168 @@
+"""Folders that are partitioned already, as in ``country=FR/device=ios/part-0.parquet``: the path says the group.
+
+`PartitionedSource` adds the columns that stand in the path to those of the files. Files of one key come one after
+another; where the grouping columns are all in the path, rows are thereby grouped as they are read, and need no sorting.
+Files are opened when they are read, a few at a time, so there may be thousands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.blocks.base import BlockSource, Int64s, Source
+from penstock.blocks.open import SUFFIXES
+from penstock.blocks.open import open as open_source
+from penstock.blocks.reading import require_block, require_columns
+from penstock.blocks.storage import expand, require_equal, show_names
+from penstock.errors import DataChangedError
+
+NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
+def path_values(path: str) -> dict[str, str | None]:
+    """Return what the folders of a path say.
+
+    Examples
+    --------
+    >>> path_values("clicks/country=C%C3%B4te%2F1/day=__HIVE_DEFAULT_PARTITION__/part=0.parquet")
+    {'country': 'Côte/1', 'day': None}
+    """
+    named = (part.split("=", 1) for part in path.replace(os.sep, "/").split("/")[:-1] if "=" in part)
+    return {unquote(name): None if value == NULL else unquote(value) for name, value in named if name}
+
+
+def partitioned(data: Any, columns: Sequence[str]) -> PartitionedSource | None:
+    """Open data as partitioned by some of these columns, or return None where its paths name none of them."""
+    if not isinstance(data, (str, os.PathLike, list, tuple)):
+        return None
+    known = tuple(suffix for group in SUFFIXES.values() for suffix in group)
+    found = expand(data) if data else []
+    files = [file for file in found if file.lower().endswith(known)] or found
+    values = [path_values(file) for file in files]
+    named = [name for name in columns if values and all(name in each for each in values)]
+    return PartitionedSource(files, [[each[name] for name in named] for each in values], named) if named else None
+
+
+class PartitionedSource(Source):
+    """Files with further columns that each has one value of.
+
+    Parameters
+    ----------
+    files : list of str
+        The files.
+    values : list of list
+        Of each file, the values of the columns in its path.
+    columns : list of str
+        Their names; whole numbers throughout make a column of numbers, all else is text. Those that the files have
+        themselves are read from there.
+
+    Attributes
+    ----------
+    columns : list of str
+        The columns that come from the path.
+    """
+
+    def __init__(self, files: Sequence[str], values: Sequence[Sequence[str | None]], columns: Sequence[str]) -> None:
+        order: dict[tuple[str | None, ...], list[int]] = {}
+        for number, each in enumerate(values):
+            order.setdefault(tuple(each), []).append(number)
+        chosen = [number for numbers in order.values() for number in numbers]
+        self._files = [files[number] for number in chosen]
+        self.name = show_names(self._files)
+        self._prints: list[str] = []
+        self._local = threading.local()
+        self._open: list[BlockSource] = []
+        self._lock = threading.Lock()
+        digest = hashlib.blake2b(digest_size=16)
+        shapes: list[tuple[Int64s, Int64s]] = []
+        units: list[Int64s] = []
+        pieces = 0
+        for number, file in enumerate(self._files):
+            with open_source(file) as source:
+                if not number:
+                    self.schema = source.schema
+                    self.exact_rows, self.threads = source.exact_rows, source.threads
+                require_equal(self.schema, source.schema, names=(self._files[0], file))
+                self._prints.append(source.fingerprint)
+                digest.update(f"{values[chosen[number]]}{self._prints[-1]}|".encode())
+                shapes.append((source.block_rows, source.block_bytes))
+                if source.units is not None:
+                    units.append(source.units + pieces)
+                    pieces += int(source.units.max(initial=-1)) + 1
+                self.unit_bytes = max(self.unit_bytes, source.unit_bytes)
+        self._print = digest.hexdigest()
+        self.block_rows, self.block_bytes = (np.concatenate(each) for each in zip(*shapes))
+        self.units = np.concatenate(units) if units else None
+        self._first = np.cumsum([0] + [len(rows) for rows, _ in shapes])
+        self.columns = [name for name in columns if name not in self.schema.names]
+        self._added: dict[str, pa.Array] = {}
+        for place, name in enumerate(columns):
+            if name in self.columns:
+                self._added[name] = _typed([values[number][place] for number in chosen])
+                self.schema = self.schema.append(pa.field(name, self._added[name].type))
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash over the fingerprints of all files and what their paths say."""
+        return self._print
+
+    def read(self, block: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """Read one block; only the columns named, in that order."""
+        require_block(block, len(self.block_rows), name=self.name)
+        wanted = list(self.schema.names if columns is None else columns)
+        require_columns(self.schema, wanted, place=self.name)
+        number = int(np.searchsorted(self._first, block, side="right")) - 1
+        stored = [name for name in wanted if name not in self._added]
+        # Some column has to be asked for, to know how many rows there are.
+        asked = stored or [next(name for name in self.schema.names if name not in self._added)]
+        rows = self._source(number).read(block - int(self._first[number]), asked)
+        arrays = [
+            pa.repeat(self._added[name][number], len(rows)) if name in self._added else rows.column(name)
+            for name in wanted
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([self.schema.field(name) for name in wanted]))
+
+    def close(self) -> None:
+        """Close the files."""
+        with self._lock:
+            opened, self._open = self._open, []
+        for source in opened:
+            source.close()
+        self._local = threading.local()
+
+    def _source(self, number: int) -> BlockSource:
+        """Return a file, opened; each thread has one of its own open at a time."""
+        held: tuple[int, BlockSource] | None = getattr(self._local, "held", None)
+        if held is not None and held[0] == number:
+            return held[1]
+        if held is not None:
+            self._local.held = None
+            with self._lock:
+                self._open.remove(held[1])
+            held[1].close()
+        source = open_source(self._files[number])
+        with self._lock:
+            self._open.append(source)
+        self._local.held = (number, source)
+        if source.fingerprint != self._prints[number]:
+            raise DataChangedError(f"{self._files[number]} was changed while it was in use; start afresh")
+        return source
+
+
+def _typed(values: Sequence[str | None]) -> pa.Array:
+    """Return whole numbers as such, if all are, and text otherwise; ``007`` is text."""
+    try:
+        whole = all(value is None or (str(int(value)) == value and abs(int(value)) < 2**63) for value in values)
+    except ValueError:
+        whole = False
+    if whole and any(value is not None for value in values):
+        return pa.array([None if value is None else int(value) for value in values], pa.int64())
+    return pa.array(list(values), pa.string())

@@ -1,0 +1,144 @@
+"""The folder that grouped rows are made in, beside the one they will be: locked, kept if interrupted, gone when done."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from penstock.errors import DataChangedError, DataError, SourceError, UsageError, WriteError
+from penstock.groups.grouped import NOTE, Grouped, read_note
+
+_LOCK = "lock"
+
+
+def reusable(folder: Path, asked: Mapping[str, Any]) -> Grouped | None:
+    """Return the grouped rows in a folder if they are those asked for; refuse a folder of anything else.
+
+    Raises
+    ------
+    UsageError
+        The folder holds something that is not grouped rows, and would be lost.
+    """
+    if not folder.exists():
+        return None
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is a file; name a folder for the grouped rows")
+    if not any(folder.iterdir()):
+        return None
+    if not (folder / NOTE).exists():
+        raise UsageError(
+            f"{folder} holds something else than grouped rows; name a folder that is empty or not there yet"
+        )
+    try:
+        return Grouped(folder) if read_note(folder).get("asked") == json.loads(json.dumps(asked)) else None
+    except (SourceError, DataError):  # damaged, or of another version
+        return None
+
+
+class Scratch:
+    """Where grouped rows are made: ``<folder>.tmp-…``, with ``out`` in it, which becomes the folder.
+
+    The name tells what is asked for, so another attempt at the same finds it. One that cannot succeed takes it away.
+
+    Raises
+    ------
+    UsageError
+        Another process is at work on the same.
+    """
+
+    def __init__(self, folder: Path, asked: Mapping[str, Any]) -> None:
+        digest = hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=8).hexdigest()
+        self.folder = Path(os.path.abspath(folder))
+        self.path = self.folder.with_name(f"{self.folder.name}.tmp-{digest}")
+        self.out = self.path / "out"
+        self._lock: int | None = None
+
+    def finish(self) -> None:
+        """Let what was made take its place; what stood there before goes."""
+        old = self.path / "old"
+        try:
+            if self.folder.exists():
+                os.rename(self.folder, old)
+            os.rename(self.out, self.folder)
+        except OSError as error:
+            if old.exists() and not self.folder.exists():
+                os.rename(old, self.folder)
+            raise WriteError(f"{self.folder} cannot be written: {error.strerror or error}") from error
+        with contextlib.suppress(OSError):
+            handle = os.open(self.folder.parent, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+    def __enter__(self) -> Self:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            while self._lock is None:
+                self.path.mkdir(exist_ok=True)
+                self._lock = _locked(self.path)
+            self._remove_stale()
+            shutil.rmtree(self.out, ignore_errors=True)
+            self.out.mkdir()
+        except OSError as error:
+            if isinstance(error, WriteError):
+                raise
+            raise WriteError(
+                f"{self.path} cannot be made: {error.strerror or error}; choose a folder you can write to"
+            ) from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        hopeless = isinstance(error, (DataError, UsageError, WriteError, DataChangedError))
+        if error is None or hopeless or not any(self.path.glob("run-*.json")):
+            shutil.rmtree(self.path, ignore_errors=True)
+        else:
+            shutil.rmtree(self.out, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+
+    def _remove_stale(self) -> None:
+        """Remove what attempts at something else left for the same folder, unless they are still at work."""
+        for stale in self.path.parent.glob(f"{_escaped(self.folder.name)}.tmp-*"):
+            if stale != self.path and (stale / _LOCK).exists():
+                with contextlib.suppress(OSError, UsageError):
+                    lock = _locked(stale)
+                    shutil.rmtree(stale, ignore_errors=True)
+                    if lock is not None:
+                        os.close(lock)
+
+
+def _locked(path: Path) -> int | None:
+    """Lock a folder for this process; None where it was removed meanwhile."""
+    try:
+        handle = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.stat(path / _LOCK).st_ino == os.fstat(handle).st_ino:
+            return handle
+    except BlockingIOError:
+        os.close(handle)
+        raise UsageError(
+            f"{path} is in use: another process is grouping the same data; wait for it, or choose another folder"
+        ) from None
+    except FileNotFoundError:
+        pass
+    os.close(handle)
+    return None
+
+
+def _escaped(name: str) -> str:
+    """Return a name so that a glob takes it as it is."""
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)

@@ -1,0 +1,265 @@
+"""Write grouped rows: record batches of one group each, in Arrow files of about 256 MB, and what tells where each lies.
+
+The files are in the fast layout, so any reader of Arrow, ours too, can open them. Finished files are brought to disk in the
+background; the note comes last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.batch import Batch, Csr
+from penstock.blocks.arrow import METADATA_KEY
+from penstock.blocks.base import Int64s
+from penstock.blocks.features import Encoder
+from penstock.blocks.ipc import read_footer
+from penstock.blocks.storage import LocalFile
+from penstock.errors import WriteError
+from penstock.groups import keys
+from penstock.groups.grouped import BLOCKS, GROUPS, NOTE, padded, rows_name
+from penstock.groups.keys import Key
+from penstock.groups.merging import Piece
+from penstock.groups.sorting import Shape
+from penstock.modelfile import atomic_path
+
+FILE_BYTES = 256_000_000
+
+
+class GroupedWriter:
+    """Writes the rows of groups, one group after another, into a folder.
+
+    Parameters
+    ----------
+    folder : path
+        An empty folder.
+    encoder : Encoder
+        What the rows were made with.
+    most : int
+        Bytes of a block.
+    """
+
+    def __init__(self, folder: Path, encoder: Encoder, *, most: int) -> None:
+        self.folder = folder
+        self.rows = self.nbytes = 0
+        self._shape = Shape(encoder)
+        self._schema = _schema(encoder)
+        self._kinds = [field.type for field in self._schema]
+        self._most = most
+        # Of each block; arrays, since there may be many.
+        self._blocks = {name: array("q") for name in ("group", "file", "rows", "first", "entries")}
+        self._places: list[np.ndarray[Any, Any]] = []
+        self._sizes: list[int] = []
+        self._sink: Any = None
+        self._writer: Any = None
+        self._syncing: list[Future[None]] = []
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="penstock-sync")
+        self._group = self._written = -1
+        self._done = 0
+        self._held: list[Batch] = []
+        self._held_bytes = 0
+
+    def put(self, piece: Piece) -> None:
+        """Write whole groups, or a block of one."""
+        at = 0
+        with self._failing(self._path()):
+            for group, count in enumerate(piece.counts.tolist(), piece.first):
+                if count:
+                    self._write(group, piece.rows if count == len(piece.rows) else piece.rows.slice(at, at + count))
+                    at += count
+        self.rows += len(piece.rows)
+        self.nbytes += self._size(piece.rows)
+
+    def add(self, group: int, rows: Batch) -> None:
+        """Add rows of the group that came last, or of a new one; they reach the file when they fill a block."""
+        if group != self._group:
+            self.flush()
+        self._held.append(rows)
+        self._held_bytes += self._size(rows)
+        self._group = group
+        while self._held_bytes > self._most and (len(self._held) > 1 or len(self._held[0]) > 1):
+            whole = Batch.concat(self._held)
+            count = self._fitting(whole)
+            self.put(Piece(group, np.array([count]), whole.slice(0, count)))
+            rest = whole.take(np.arange(count, len(whole)))  # a copy: what was written is let go
+            self._held, self._held_bytes = ([rest], self._size(rest)) if len(rest) else ([], 0)
+            if not self._held:
+                break
+
+    def flush(self) -> None:
+        """Write what is held."""
+        if self._held:
+            whole = Batch.concat(self._held)
+            self._held, self._held_bytes = [], 0
+            self.put(Piece(self._group, np.array([len(whole)]), whole))
+
+    def finish(self, found: Sequence[Key], kinds: Sequence[pa.DataType], note: Mapping[str, Any]) -> None:
+        """Write the last rows, the tables of groups and blocks, and the note."""
+        self.flush()
+        with self._failing(self._path()):
+            self._end_file()
+        for future in self._syncing:
+            future.result()
+        columns = {name: np.array(column, np.int64) for name, column in self._blocks.items()}
+        columns["at"] = np.concatenate([np.zeros(0, np.int64), *self._places])
+        columns["batch"] = np.arange(len(columns["file"])) - np.searchsorted(columns["file"], columns["file"])
+        totals = np.zeros(len(found), np.int64)
+        np.add.at(totals, columns["group"], columns["rows"])
+        names = ["number", "text", "rows"]
+        while set(names) & set(note["by"]):
+            names = [f"{name}_" for name in names]
+        texts = pa.array((keys.to_text(key) for key in found), pa.string())
+        arrays = [pa.array(np.arange(len(found))), texts, pa.array(totals), *keys.to_columns(found, kinds)]
+        told = {
+            **note,
+            "groups": len(found),
+            "rows": self.rows,
+            "bytes": self.nbytes,
+            "files": self._sizes,
+        }
+        with self._failing(self.folder):
+            for name, table in (
+                (GROUPS, pa.Table.from_arrays(arrays, names=[*names, *note["by"]])),
+                (BLOCKS, pa.table(columns)),
+            ):
+                with atomic_path(self.folder / name) as temporary:
+                    pq.write_table(table, temporary)
+            with atomic_path(self.folder / NOTE) as temporary:
+                temporary.write_text(json.dumps(told))
+
+    def close(self) -> None:
+        """Stop writing."""
+        for part in (self._writer, self._sink):
+            if part is not None:
+                with contextlib.suppress(OSError, pa.ArrowException):
+                    part.close()
+        self._writer = self._sink = None
+        self._pool.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _write(self, group: int, rows: Batch) -> None:
+        if self._writer is None:
+            self._sink = pa.OSFile(str(self._path()), "wb")
+            self._writer = pa.ipc.new_file(self._sink, self._schema)
+        self._writer.write_batch(self._arrow(rows))
+        first = self._done if group == self._written else 0
+        entries = len(rows.x.indices) if isinstance(rows.x, Csr) else 0
+        for column, value in zip(self._blocks.values(), (group, len(self._sizes), len(rows), first, entries)):
+            column.append(value)
+        self._written, self._done = group, first + len(rows)
+        if self._sink.tell() >= FILE_BYTES:
+            self._end_file()
+
+    def _end_file(self) -> None:
+        if self._writer is None:
+            return
+        self._writer.close()
+        self._sink.close()
+        self._writer = self._sink = None
+        path = self._path()
+        file = LocalFile(path)
+        try:
+            footer, size = read_footer(file), file.size
+        finally:
+            file.close()
+        rows, entries = (np.array(self._blocks[name][-len(footer.body) :], np.int64) for name in ("rows", "entries"))
+        if not np.array_equal(
+            body_bytes(self._shape, rows, entries), footer.body
+        ):  # rows are found by where they must lie
+            raise WriteError(f"{path} is not laid out as it should be by pyarrow {pa.__version__}; use another version")
+        self._sizes.append(size)
+        self._places.append(footer.offset + footer.meta)
+        self._syncing.append(self._pool.submit(_sync, path))
+
+    def _path(self) -> Path:
+        return self.folder / rows_name(len(self._sizes))
+
+    def _arrow(self, rows: Batch) -> pa.RecordBatch:
+        """Return rows as Arrow, sharing their memory; from arrays, since of a slice Arrow may write more than it is."""
+        kinds = self._kinds
+        columns: list[pa.Array]
+        if isinstance(rows.x, Csr):
+            offsets = pa.array(rows.x.indptr.astype(np.int32))  # a slice's begin at zero
+            inner = (rows.x.indices, rows.x.values)
+            columns = [pa.ListArray.from_arrays(offsets, pa.array(v), type=k) for v, k in zip(inner, kinds)]
+        else:
+            columns = [pa.FixedSizeListArray.from_arrays(pa.array(rows.x.reshape(-1)), type=kinds[0])]
+        columns += [pa.array(column) for column in (rows.y, rows.weight) if column is not None]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _size(self, rows: Batch) -> int:
+        return int(self._shape.nbytes(len(rows), len(rows.x.indices) if isinstance(rows.x, Csr) else 0))
+
+    def _fitting(self, rows: Batch) -> int:
+        """Return how many rows fill a block, at least one."""
+        ends = rows.x.indptr[1:].astype(np.int64) if isinstance(rows.x, Csr) else np.zeros(len(rows), np.int64)
+        sizes = self._shape.nbytes(np.arange(1, len(rows) + 1), ends)
+        return max(int(np.searchsorted(sizes, self._most, side="right")), 1)
+
+    @contextlib.contextmanager
+    def _failing(self, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, WriteError):
+                raise
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
+            why = "the disk is full; make room or choose another folder" if full else error.strerror or error
+            raise WriteError(f"{path} cannot be written: {why}") from error
+
+
+def body_bytes(shape: Shape, rows: Int64s, entries: Int64s) -> Int64s:
+    """Return the bytes of record batches' bodies: what `Grouped.read` counts on."""
+    lists = 2 * (padded(4 * rows + 4) + padded(4 * entries)) if shape.sparse else padded(4 * rows * shape.width)
+    sizes: Int64s = lists + padded(4 * rows) * (1 + shape.weighted)
+    return sizes
+
+
+def _schema(encoder: Encoder) -> pa.Schema:
+    """Return the columns of grouped rows: features, ``y``, and the weight if there is one."""
+    width = encoder.width or 0
+    items = [pa.field("item", kind, nullable=False) for kind in (pa.float32(), pa.uint32())]
+    if encoder.sparse:
+        packed = {"indices": pa.list_(items[1]), "values": pa.list_(items[0])}
+    else:
+        packed = {"features": pa.list_(items[0], width)}
+    others = {"y": pa.float32(), **({"weight": pa.float32()} if encoder.weight is not None else {})}
+    noted = {
+        "version": 1,
+        "features": list(encoder.names) if encoder.names else None,
+        "columns": list(packed),
+        "label": "y",
+        "weight": "weight" if encoder.weight is not None else None,
+        "sparse": encoder.sparse,
+        "width": encoder.width,
+        "encoder": encoder.origin or [part.to_dict() for part in encoder.parts],
+    }
+    fields = [pa.field(name, kind, nullable=False) for name, kind in {**packed, **others}.items()]
+    return pa.schema(fields, {METADATA_KEY: json.dumps(noted).encode()})
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

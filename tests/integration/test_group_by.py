@@ -1,0 +1,645 @@
+"""A model for every group, from table to predictions: figures, failures, kills and leftovers."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from sklearn.linear_model import LogisticRegression as Theirs
+
+import penstock
+from penstock.errors import DataError, PenstockError, UnknownOptionError, UsageError
+from penstock.events import Advanced, Event, Finished, Started, Warned
+from penstock.groups import GroupBy, drive, group_by
+from penstock.groups.etl import group
+from penstock.groups.grouped import Grouped
+from penstock.groups.keys import to_text
+from penstock.groups.local import LocalExecutor
+from penstock.groups.results import Result
+from penstock.groups.spec import Search
+from penstock.loader.holdout import Part
+from penstock.testing.executors import InlineExecutor, await_that
+
+KEYS = [("FR", "i/os"), ("Ελλάδα", "100 %"), (None, "ios"), ("FR", None), ("", "a"), ("DE", "web")]
+SIZES = [500, 260, 150, 120, 90, 80]
+BAD = {("one", "class"): 40, ("too", "few"): 1, ("not a", "number"): 60}
+L2 = [0.5, 0.05, 0.01]
+
+
+def rows_of(
+    sizes: dict[tuple[Any, ...], int], *, by: tuple[str, ...] = ("country", "device"), seed: int = 0
+) -> pa.Table:
+    """Return rows of groups of these sizes, in no order, each with weights of its own."""
+    rng = np.random.default_rng(seed)
+    keys = list(sizes)
+    owner = rng.permutation(np.repeat(np.arange(len(keys)), list(sizes.values())))
+    x = rng.standard_normal((len(owner), 3)).astype(np.float32)
+    truth = rng.standard_normal((len(keys), 3))
+    score = (x * truth[owner]).sum(1) + rng.standard_normal(len(owner))
+    columns: dict[str, Any] = {
+        name: pa.array([keys[number][place] for number in owner]) for place, name in enumerate(by)
+    }
+    columns |= {name: x[:, place] for place, name in enumerate("abc")}
+    return pa.table(columns | {"clicked": score > 0, "amount": score})
+
+
+def with_bad() -> pa.Table:
+    """Return the rows of all keys and of groups that cannot be trained."""
+    table = rows_of(dict(zip(KEYS, SIZES, strict=True)) | BAD)
+    country = np.array(table["country"].to_pylist(), object)
+    clicked, a = table["clicked"].to_numpy().copy(), table["a"].to_numpy().copy()
+    clicked[country == "one"] = True
+    a[np.flatnonzero(country == "not a")[:30]] = np.nan  # more than can all be held out
+    columns = {name: table[name] for name in table.column_names} | {"clicked": clicked, "a": a}
+    return pa.table(columns).drop_columns(["amount"])
+
+
+def logistic(**options: Any) -> penstock.LogisticRegression:
+    return penstock.LogisticRegression(**{"solver": "lbfgs", "epochs": 100, "tolerance": 1e-6} | options)
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary files go, to see that they do not stay."""
+    place = tmp_path / "temporary"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", os.fspath(place))
+    return place
+
+
+@pytest.fixture
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have "local" mean this very process, where processes are not the point."""
+    monkeypatch.setitem(group_by.EXECUTORS, "local", InlineExecutor)
+
+
+@pytest.fixture(scope="module")
+def table() -> pa.Table:
+    return with_bad()
+
+
+@pytest.fixture(scope="module")
+def result(table: pa.Table) -> Result:
+    """Two processes, several columns, a dict to search."""
+    return GroupBy(table, by=["country", "device"]).fit(
+        logistic(), y="clicked", search={"l2": L2}, validation=0.2, workers=2
+    )
+
+
+def frame_rows(result: Result, key: tuple[Any, ...]) -> list[dict[str, Any]]:
+    return result.frame.filter(pc.equal(result.frame["text"], to_text(key))).to_pylist()
+
+
+def chosen(table: pa.Table, key: tuple[Any, ...], by: tuple[str, ...] = ("country", "device")) -> pa.Table:
+    """Return the rows of a group, in their order."""
+    places = [
+        at for at, found in enumerate(zip(*(table[name].to_pylist() for name in by), strict=True)) if found == key
+    ]
+    return table.take(pa.array(places))
+
+
+def same_results(one: Result, two: Result) -> None:
+    """Compare all but the time it took."""
+    for name in one.frame.column_names:
+        if name == "seconds":
+            continue
+        mine, other = one.frame[name], two.frame[name]
+        if pa.types.is_floating(mine.type):
+            np.testing.assert_allclose(mine.to_numpy(), other.to_numpy(), rtol=1e-5, err_msg=name)
+        else:
+            assert mine.to_pylist() == other.to_pylist(), name
+    for text in one._models:
+        for mine, other in zip(coefficients(one, text), coefficients(two, text), strict=True):
+            np.testing.assert_allclose(mine, other, atol=1e-5)
+
+
+def coefficients(result: Result, key: Any) -> tuple[Any, Any]:
+    weights = result.best(key).weights
+    return weights.coef[0], weights.intercept
+
+
+class TestAgainstScikitLearn:
+    def test_the_frame_has_a_row_for_each_group_and_config(self, result: Result) -> None:
+        assert result.frame.column_names == [
+            *("country", "device", "text", "group", "rows", "held_rows", "config", "param_l2"),
+            *("loss", "held_loss", "held_accuracy", "seconds", "epochs", "status", "reason"),
+        ]
+        assert result.frame.num_rows == (len(KEYS) + len(BAD)) * len(L2)
+        for key, size in zip(KEYS, SIZES, strict=True):
+            found = frame_rows(result, key)
+            assert [row["param_l2"] for row in found] == L2
+            assert {(row["country"], row["device"]) for row in found} == {key}
+            assert {row["rows"] for row in found} == {size}
+            assert {row["status"] for row in found} == {"done"}
+            assert all(row["seconds"] > 0 and row["epochs"] > 1 for row in found)
+
+    @pytest.mark.parametrize("key", KEYS, ids=to_text)
+    def test_every_model_and_figure(self, result: Result, table: pa.Table, key: tuple[Any, ...]) -> None:
+        own = chosen(table, key)
+        x = np.stack([own[name].to_numpy() for name in "abc"], axis=1)
+        y = own["clicked"].to_numpy()
+        found = frame_rows(result, key)
+        hold = Part(0.2, 0, held_out=True).keeps(np.int64(found[0]["group"]), np.arange(len(y)))
+        assert found[0]["held_rows"] == hold.sum()
+        losses = []
+        for config, row in enumerate(found):
+            theirs = Theirs(C=1 / (L2[config] * (~hold).sum()), tol=1e-9, max_iter=10_000).fit(x[~hold], y[~hold])
+            weights = result.model(key, config).weights
+            np.testing.assert_allclose(weights.coef, theirs.coef_, atol=2e-3)
+            np.testing.assert_allclose(weights.intercept, theirs.intercept_, atol=2e-3)
+            chances = theirs.predict_proba(x)[np.arange(len(y)), y.astype(int)]
+            losses.append(-np.log(chances[hold]).mean())
+            objective = -np.log(chances[~hold]).mean() + L2[config] / 2 * (theirs.coef_**2).sum()
+            assert row["loss"] == pytest.approx(objective, rel=1e-4)
+            assert row["held_loss"] == pytest.approx(losses[-1], rel=1e-3)
+            assert row["held_accuracy"] == pytest.approx((theirs.predict(x) == y)[hold].mean(), abs=0.011)
+        best = int(np.argmin(losses))
+        np.testing.assert_array_equal(result.best(key).weights.coef, result.model(key, best).weights.coef)
+        assert result.best(to_text(key)).weights.coef.tolist() == result.best(key).weights.coef.tolist()
+
+    def test_predictions_are_by_each_rows_group(self, result: Result, table: pa.Table) -> None:
+        table = table.filter(pc.is_finite(table["a"]))
+        predicted = result.predict(table, keep=["country"])
+        assert isinstance(predicted, pa.Table)
+        assert predicted["country"].to_pylist() == table["country"].to_pylist()
+        both = list(zip(table["country"].to_pylist(), table["device"].to_pylist(), strict=True))
+        x = np.stack([table[name].to_numpy() for name in "abc"], axis=1)
+        guesses = predicted["prediction"].to_pylist()
+        for key in KEYS:
+            at = [place for place, found in enumerate(both) if found == key]
+            coef, intercept = coefficients(result, key)
+            assert [guesses[place] for place in at] == (x[at] @ coef + intercept > 0).tolist()
+        for key in BAD:
+            assert {guesses[place] for place, found in enumerate(both) if found == key} == {None}
+
+    def test_groups_that_were_not_there(self, result: Result) -> None:
+        new = pa.table({"country": ["XX", "FR"], "device": ["ios", "i/os"], **{name: [1.0, 1.0] for name in "abc"}})
+        assert result.predict(new)["prediction"].is_null().to_pylist() == [True, False]
+        largest = result.predict(new.set_column(0, "country", [["FR", "FR"]]).set_column(1, "device", [["i/os"] * 2]))
+        assert result.predict(new, unseen="largest")["prediction"].to_pylist() == largest["prediction"].to_pylist()
+        with pytest.raises(DataError, match="XX/ios"):
+            result.predict(new, unseen="error")
+        with pytest.raises(UsageError, match="there is no group 'XX/ios'"):
+            result.best("XX/ios")
+
+    @pytest.mark.parametrize(
+        ("key", "reason"),
+        [
+            (("one", "class"), "only one class among its rows"),
+            (("too", "few"), "too few rows: "),
+            (("not a", "number"), "a feature is not a finite number"),
+        ],
+    )
+    def test_groups_that_cannot_be_trained_say_why(self, result: Result, key: tuple[str, str], reason: str) -> None:
+        found = frame_rows(result, key)
+        assert len(found) == len(L2)
+        for row in found:
+            assert row["status"] == "failed"
+            assert row["reason"].startswith(reason)
+        with pytest.raises(UsageError, match=reason):
+            result.best(key)
+
+    def test_the_result_in_figures(self, result: Result) -> None:
+        told = result.summary()
+        assert (told["groups"], told["groups_without_model"], told["configs"]) == (len(KEYS) + len(BAD), len(BAD), 3)
+        assert told["finished"]
+
+
+@pytest.mark.usefixtures("inline")
+class TestSearch:
+    SIZES: ClassVar = {("x",): 120, ("y",): 80}
+
+    def fit(self, search: Any, **options: Any) -> Result:
+        data = rows_of(self.SIZES, by=("g",)).drop_columns(["amount"])
+        return GroupBy(data, by="g").fit(logistic(**options), y="clicked", search=search)
+
+    def test_a_grid_in_a_file_is_the_grid(self, tmp_path: Path) -> None:
+        path = tmp_path / "grid.toml"
+        path.write_text("[grid]\nlearning_rate = [1, 0.5]\nl2 = [0.1, 0.01]\n")
+        one, two = self.fit(path), self.fit({"learning_rate": [1, 0.5], "l2": [0.1, 0.01]})
+        assert one.frame["param_l2"].to_pylist() == [0.1, 0.01] * 4
+        assert one.frame["param_learning_rate"].to_pylist() == [1, 1, 0.5, 0.5] * 2
+        same_results(one, two)
+
+    def test_by_chance(self) -> None:
+        search = Search.random({"l2": ("log", 1e-4, 1), "epochs": ("int", 3, 30)}, count=5, seed=1)
+        one, two = self.fit(search), self.fit(search)
+        assert one.frame.num_rows == 10
+        assert len(set(one.frame["param_l2"].to_pylist())) == 5
+        assert pc.all(pc.less_equal(one.frame["epochs"], one.frame["param_epochs"])).as_py()
+        same_results(one, two)
+
+    def test_nothing_to_search(self) -> None:
+        found = self.fit(None, l2=0.1)
+        assert found.frame.num_rows == 2
+        same = self.fit({"l2": [0.1]})
+        for text in ("x", "y"):
+            np.testing.assert_array_equal(coefficients(found, text)[0], coefficients(same, text)[0])
+
+    def test_what_is_searched_and_what_the_model_says_go_together(self) -> None:
+        found = self.fit({"epochs": [1, 4]}, l2=1e-6, tolerance=0.0)
+        assert found.frame["epochs"].to_pylist() == [1, 4, 1, 4]
+
+    def test_a_config_that_diverges(self) -> None:
+        found = self.fit({"learning_rate": [1.0, 1e12]}, solver="gd", epochs=40)
+        assert found.frame["status"].to_pylist() == ["done", "failed"] * 2
+        assert set(found.failed["reason"].to_pylist()) == {"training did not get anywhere; use a smaller learning rate"}
+        assert found.chosen["config"].to_pylist() == [0, 0]
+        assert np.isfinite(coefficients(found, "x")[0]).all()
+        with pytest.raises(PenstockError, match="no model is kept of config 1 of group x"):
+            found.model("x", 1)
+
+    def test_names_that_no_parameter_has(self, temporary: Path) -> None:
+        with pytest.raises(UnknownOptionError, match="did you mean 'learning_rate'"):
+            self.fit({"learning_rat": [1]})
+        assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.usefixtures("inline")
+class TestShapes:
+    def test_linear_models(self) -> None:
+        data = rows_of({("x",): 200, ("y",): 100}, by=("g",)).drop_columns(["clicked"])
+        found = GroupBy(data, by="g").fit(
+            penstock.LinearRegression(solver="lbfgs", epochs=50), y="amount", search={"l2": [0.0, 0.1]}
+        )
+        assert "held_r2" in found.frame.column_names
+        own = chosen(data, ("x",), ("g",))
+        x = np.stack([*(own[name].to_numpy() for name in "abc"), np.ones(200)], axis=1)
+        group_number = frame_rows(found, ("x",))[0]["group"]
+        keep = ~Part(0.1, 0, held_out=True).keeps(np.int64(group_number), np.arange(200))
+        exact = np.linalg.lstsq(x[keep], own["amount"].to_numpy()[keep], rcond=None)[0]
+        np.testing.assert_allclose(found.model("x", 0).weights.coef[0], exact[:-1], atol=1e-3)
+        assert all(value > 0 for value in found.frame["held_r2"].to_pylist())
+
+    def test_one_group_only(self) -> None:
+        data = rows_of({("x",): 100}, by=("g",)).drop_columns(["amount"])
+        for workers in (1, 3):
+            found = GroupBy(data, by="g").fit(logistic(), y="clicked", search={"l2": [0.1]}, workers=workers)
+            assert found.groups == ["x"]
+            assert found.frame["status"].to_pylist() == ["done"]
+
+    def test_almost_as_many_groups_as_rows(self) -> None:
+        sizes = {(f"g{number}",): 1 + (number % 10 == 0) * 20 for number in range(100)}
+        data = rows_of(sizes, by=("g",)).drop_columns(["amount"])
+        found = GroupBy(data, by="g").fit(logistic(), y="clicked", search={"l2": [0.1, 1.0]}, workers=2)
+        assert found.frame.num_rows == 200
+        assert found.summary()["groups_without_model"] >= 90
+        assert all(reason for reason in found.failed["reason"].to_pylist())
+        assert len(found.chosen) >= 5
+
+    def test_no_group_can_be_trained(self) -> None:
+        data = pa.table({"g": ["a", "b", "c"], "x": [1.0, 2.0, 3.0], "clicked": [True, False, True]})
+        found = GroupBy(data, by="g").fit(logistic(), y="clicked")
+        assert found.chosen.num_rows == 0
+        assert found.predict(data)["prediction"].to_pylist() == [None] * 3
+
+    def test_numbers_dates_and_booleans_as_keys(self) -> None:
+        data = rows_of({(1, True): 60, (2, False): 60, (None, True): 60}, by=("n", "flag")).drop_columns(["amount"])
+        found = GroupBy(data, by=["n", "flag"]).fit(logistic(), y="clicked", search={"l2": [0.1]})
+        assert sorted(found.groups) == ["%null/true", "1/true", "2/false"]
+        assert found.best((2, False)).weights.coef.shape == (1, 3)
+        assert found.predict(data)["prediction"].null_count == 0
+
+    def test_weights_of_rows(self) -> None:
+        data = rows_of({("x",): 200}, by=("g",)).drop_columns(["amount"])
+        weight = np.random.default_rng(1).integers(0, 3, 200)
+        repeated = data.take(pa.array(np.repeat(np.arange(200), weight)))
+        one = GroupBy(data.append_column("w", pa.array(weight.astype(float))), by="g", weight="w")
+        options: dict[str, Any] = {"y": "clicked", "search": {"l2": [0.1]}, "validation": 0}
+        mine, other = one.fit(logistic(), **options), GroupBy(repeated, by="g").fit(logistic(), **options)
+        np.testing.assert_allclose(coefficients(mine, "x")[0], coefficients(other, "x")[0], atol=1e-3)
+
+    def test_sparse_rows(self) -> None:
+        rng = np.random.default_rng(0)
+        words = rng.integers(0, 20, (300, 3))
+        text = [" ".join(f"w{word}" for word in each) for each in words]
+        data = pa.table({"g": np.repeat(["x", "y"], 150), "text": text, "clicked": (words < 5).sum(1) > 0})
+        found = GroupBy(data, by="g", hash=["text:2^12:words"]).fit(logistic(), y="clicked", search={"l2": [1e-3]})
+        assert found.frame["held_accuracy"].to_pylist() > [0.7, 0.7]
+        right = pc.equal(found.predict(data)["prediction"], data["clicked"])
+        assert pc.mean(right.cast(pa.float32())).as_py() > 0.9
+
+    def test_nothing_held_out(self) -> None:
+        data = rows_of({("x",): 100, ("y",): 50}, by=("g",)).drop_columns(["amount"])
+        found = GroupBy(data, by="g").fit(logistic(), y="clicked", search={"l2": [1.0, 1e-3]}, validation=0)
+        assert found.frame["held_rows"].to_pylist() == [0] * 4
+        assert found.frame["held_loss"].null_count == found.frame["held_accuracy"].null_count == 4
+        assert found.chosen["config"].to_pylist() == [1, 1], "by the training loss"
+
+    def test_a_nan_among_rows_held_out_is_told(self) -> None:
+        data = rows_of({("x",): 100, ("y",): 50}, by=("g",)).drop_columns(["amount"])
+        own = np.flatnonzero(np.array(data["g"].to_pylist()) == "x")
+        number = 0 if data["g"][0].as_py() == "x" else 1
+        held = np.flatnonzero(Part(0.1, 0, held_out=True).keeps(np.int64(number), np.arange(100)))
+        b = data["b"].to_numpy().copy()
+        b[own[held[0]]] = np.nan
+        spoilt = data.set_column(data.column_names.index("b"), "b", pa.array(b, from_pandas=False))
+        found = GroupBy(spoilt, by="g").fit(logistic(), y="clicked", search={"l2": [1.0, 1e-3]})
+        for row in frame_rows(found, ("x",)):
+            assert (row["status"], row["reason"]) == ("failed", "a feature is not a finite number")
+        assert {row["status"] for row in frame_rows(found, ("y",))} == {"done"}
+
+    @pytest.mark.parametrize("placement", list(group_by.PLACEMENTS))
+    @pytest.mark.parametrize("workers", [2, 3])
+    def test_placements_change_nothing(self, placement: str, workers: int) -> None:
+        data = rows_of({("x",): 900, ("y",): 100, ("z",): 100}, by=("g",)).drop_columns(["amount"])
+        options: dict[str, Any] = {"y": "clicked", "search": {"l2": [0.5, 0.2]}}
+        one = GroupBy(data, by="g").fit(logistic(epochs=4), workers=1, **options)
+        same_results(
+            one, GroupBy(data, by="g").fit(logistic(epochs=4), workers=workers, placement=placement, **options)
+        )
+
+
+@pytest.mark.usefixtures("inline")
+class TestAskedWrongly:
+    data = pa.table({"g": ["a", "a", "b", "b"], "x": [1.0, 2.0, 3.0, 4.0], "clicked": [True, False, True, False]})
+
+    @pytest.mark.parametrize(
+        ("options", "match"),
+        [
+            ({"executor": "cluster"}, "executor='cluster' is not known"),
+            ({"placement": "round-robin"}, "placement='round-robin' is not known"),
+            ({"validation": 1.0}, "validation=1.0"),
+            ({"validation": -0.1}, "validation=-0.1"),
+            ({"resume": True}, "name it with out="),
+            ({"y": None}, "say which column is the label"),
+            ({"y": "clickd"}, "clickd"),
+            ({"search": {"l2": [-1.0]}}, "l2=-1.0"),
+        ],
+    )
+    def test_options(self, options: dict[str, Any], match: str, temporary: Path) -> None:
+        with pytest.raises(PenstockError, match=match):
+            GroupBy(self.data, by="g").fit(logistic(), **{"y": "clicked"} | options)
+        gc.collect()
+        assert list(temporary.iterdir()) == []
+
+    def test_a_solver_that_is_not_there_for_groups(self) -> None:
+        with pytest.raises(UsageError, match="solver='lbfgs'"):
+            GroupBy(self.data, by="g").fit(penstock.LogisticRegression(), y="clicked")
+
+    def test_a_column_that_is_not_there(self) -> None:
+        with pytest.raises(PenstockError, match="city"):
+            GroupBy(self.data, by="city").fit(logistic(), y="clicked")
+
+
+@pytest.mark.usefixtures("inline")
+class TestRowsAndFolders:
+    def test_grouped_rows_are_taken_as_they_are(self, tmp_path: Path) -> None:
+        data = rows_of({("x",): 100, ("y",): 50}, by=("g",)).drop_columns(["amount"])
+        group(data, "g", tmp_path / "rows", label="clicked", memory="100MB").close()
+        before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "rows").iterdir()}
+        options: dict[str, Any] = {"search": {"l2": [0.1]}}
+        one = GroupBy(tmp_path / "rows", by="g").fit(logistic(), **options)
+        same_results(one, GroupBy(data, by="g").fit(logistic(), y="clicked", **options))
+        assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "rows").iterdir()} == before
+        with pytest.raises(UsageError, match="holds rows by g, not by country"):
+            GroupBy(tmp_path / "rows", by="country").fit(logistic(), **options)
+        with pytest.raises(UsageError, match="whose label is 'clicked', not 'bought'"):
+            GroupBy(tmp_path / "rows", by="g").fit(logistic(), y="bought", **options)
+
+    def test_rows_are_used_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = tmp_path / "data.parquet"
+        pq.write_table(rows_of({("x",): 100, ("y",): 50}, by=("g",)).drop_columns(["amount"]), path)
+        grouping = GroupBy(path, by="g", rows=tmp_path / "rows")
+        one = grouping.fit(logistic(), y="clicked", search={"l2": [0.1]})
+        before = (tmp_path / "rows" / "grouped.json").stat()
+        two = grouping.fit(logistic(), y="clicked", search={"l2": [0.1]})
+        after = (tmp_path / "rows" / "grouped.json").stat()
+        assert (after.st_mtime_ns, after.st_ino) == (before.st_mtime_ns, before.st_ino)
+        same_results(one, two)
+
+    def test_a_folder_of_models(self, tmp_path: Path) -> None:
+        data = rows_of({("x",): 100, ("y",): 50}, by=("g",)).drop_columns(["amount"])
+        found = GroupBy(data, by="g").fit(logistic(), y="clicked", search={"l2": [0.1]}, out=tmp_path / "models")
+        same_results(found, Result.open(tmp_path / "models"))
+        with pytest.raises(UsageError, match="holds models already"):
+            GroupBy(data, by="g").fit(logistic(), y="clicked", search={"l2": [0.1]}, out=tmp_path / "models")
+
+    def test_going_on_with_what_is_finished_trains_nothing(self, tmp_path: Path) -> None:
+        data = rows_of({("x",): 100, ("y",): 50}, by=("g",)).drop_columns(["amount"])
+        options: dict[str, Any] = {"y": "clicked", "search": {"l2": [0.1]}, "out": tmp_path / "models"}
+        one = GroupBy(data, by="g").fit(logistic(), **options)
+        heard: list[Event] = []
+        two = GroupBy(data, by="g").fit(logistic(), resume=True, listeners=[heard.append], **options)
+        assert [event for event in heard if isinstance(event, Advanced) and event.task == "groups"] == []
+        same_results(one, two)
+
+    def test_going_on_with_something_else_is_refused(self, tmp_path: Path) -> None:
+        data = rows_of({("x",): 100, ("y",): 50}, by=("g",)).drop_columns(["amount"])
+        options: dict[str, Any] = {"y": "clicked", "out": tmp_path / "models"}
+        GroupBy(data, by="g").fit(logistic(), search={"l2": [0.1]}, **options)
+        for model, search, validation in (
+            (logistic(), {"l2": [0.2]}, 0.1),
+            (logistic(epochs=3), {"l2": [0.1]}, 0.1),
+            (logistic(), {"l2": [0.1]}, 0.3),
+        ):
+            with pytest.raises(UsageError, match="another training"):
+                GroupBy(data, by="g").fit(model, search=search, validation=validation, resume=True, **options)
+        with pytest.raises(UsageError, match="data have changed"):
+            GroupBy(data.slice(0, 140), by="g").fit(logistic(), search={"l2": [0.1]}, resume=True, **options)
+
+    def test_two_writers(self, tmp_path: Path) -> None:
+        data = rows_of({("x",): 100, ("y",): 50}, by=("g",)).drop_columns(["amount"])
+        refused: list[PenstockError] = []
+
+        def second(event: Event) -> None:
+            if isinstance(event, Started) and event.task == "groups":
+                with pytest.raises(PenstockError) as raised:
+                    GroupBy(data, by="g").fit(logistic(), y="clicked", out=tmp_path / "models", resume=True)
+                refused.append(raised.value)
+
+        found = GroupBy(data, by="g").fit(logistic(), y="clicked", out=tmp_path / "models", listeners=[second])
+        assert len(refused) == 1
+        assert "models" in str(refused[0])
+        assert found.summary()["groups_without_model"] == 0
+
+    def test_nothing_is_left_when_the_result_is_gone(self, temporary: Path) -> None:
+        data = rows_of({("x",): 100}, by=("g",)).drop_columns(["amount"])
+        found = GroupBy(data, by="g").fit(logistic(), y="clicked")
+        assert [path.name.startswith("penstock-groups-") for path in temporary.iterdir()] == [True]
+        found.predict(data)
+        del found
+        gc.collect()
+        assert list(temporary.iterdir()) == []
+
+    def test_nothing_is_left_after_an_error(self, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def broken(event: Event) -> None:
+            if isinstance(event, Advanced) and event.task == "groups":
+                raise RuntimeError("a listener's own")
+
+        data = rows_of({("x",): 100}, by=("g",)).drop_columns(["amount"])
+        with pytest.raises(RuntimeError, match="a listener's own") as kept:
+            GroupBy(data, by="g").fit(logistic(), y="clicked", listeners=[broken])
+        assert kept.traceback, "not even while the error is held on to"
+        assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.usefixtures("inline")
+def test_what_is_told_on_the_way() -> None:
+    heard: list[Event] = []
+    data = rows_of({("x",): 100, ("y",): 50, ("z",): 1}, by=("g",)).drop_columns(["amount"])
+    GroupBy(data, by="g").fit(logistic(), y="clicked", search={"l2": [1, 0.1]}, listeners=[heard.append])
+    own = [event for event in heard if getattr(event, "task", "") == "groups"]
+    assert own[0] == Started("groups", 151, "rows")
+    assert own[-1] == Finished("groups")
+    steps = [event for event in own if isinstance(event, Advanced)]
+    assert sum(event.amount for event in steps) == 151
+    assert steps[-1].note == "3/3 groups x 2 configs  1 failed"
+
+
+class TestProcesses:
+    SIZES: ClassVar = {(f"g{number}",): 700 if number == 0 else 30 + number for number in range(12)}
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def path(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        place = tmp_path_factory.mktemp("processes") / "data.parquet"
+        pq.write_table(rows_of(cls.SIZES, by=("g",)).drop_columns(["amount"]), place)
+        return place
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def expected(cls, path: Path) -> Iterator[Result]:
+        """What an uninterrupted run gives."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(group_by.EXECUTORS, "local", InlineExecutor)
+            yield GroupBy(path, by="g").fit(logistic(epochs=4), y="clicked", search={"l2": [0.5, 0.2]}, workers=2)
+
+    def test_a_worker_is_killed(self, path: Path, expected: Result, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(drive, "_BUNDLE", 1)
+        made: list[LocalExecutor] = []
+        seen: set[int] = set()
+
+        def make(*arguments: Any, **named: Any) -> LocalExecutor:
+            made.append(LocalExecutor(*arguments, **named))
+            return made[0]
+
+        monkeypatch.setitem(group_by.EXECUTORS, "local", make)
+        warned: list[str] = []
+
+        def listen(event: Event) -> None:
+            if isinstance(event, Warned):
+                warned.append(event.message)
+            if isinstance(event, Advanced) and event.task == "groups":
+                if not seen:
+                    os.kill(made[0].pids[1], signal.SIGKILL)
+                seen.update(made[0].pids)
+
+        found = GroupBy(path, by="g").fit(
+            logistic(epochs=4), y="clicked", search={"l2": [0.5, 0.2]}, workers=2, listeners=[listen]
+        )
+        same_results(found, expected)
+        assert warned == ["worker 1 killed by SIGKILL; what it was doing was done again"]
+        assert len(seen) == 3
+        assert not any(Path(f"/proc/{pid}").exists() for pid in seen)
+
+    def test_the_driver_is_killed_and_goes_on(
+        self, path: Path, expected: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        out, done = tmp_path / "models", 5
+        with self.driver(path, out, tmp_path, when=done, what="os.kill(os.getpid(), signal.SIGKILL)") as killed:
+            told, said = killed.communicate(timeout=100)
+        pids = [int(pid) for pid in told.split()]
+        assert killed.returncode == -signal.SIGKILL
+        assert said == ""
+        await_that(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "a worker is left")
+        finished = Result.open(out)
+        assert not finished.summary()["finished"]
+        assert len(finished.groups) == done - 1, "the one that was being told of is not written yet"
+        monkeypatch.setitem(group_by.EXECUTORS, "local", InlineExecutor)
+        heard: list[Event] = []
+        found = GroupBy(path, by="g").fit(
+            logistic(epochs=4),
+            y="clicked",
+            search={"l2": [0.5, 0.2]},
+            workers=2,
+            out=out,
+            resume=True,
+            listeners=[heard.append],
+        )
+        steps = [event for event in heard if isinstance(event, Advanced) and event.task == "groups"]
+        assert len(steps) == len(self.SIZES) - len(finished.groups)
+        assert steps[-1].note.startswith("12/12 groups")
+        assert found.summary()["finished"]
+        same_results(found, expected)
+        for text in finished.groups:
+            mine, before = frame_rows(found, (text,)), frame_rows(finished, (text,))
+            assert mine == before, "a finished group was trained again"
+
+    def test_a_key_is_pressed_at_the_terminal(self, tmp_path: Path) -> None:
+        path = tmp_path / "data.parquet"
+        pq.write_table(rows_of({("x",): 20_000, ("y",): 1}, by=("g",)).drop_columns(["amount"]), path)
+        # The large group would take hours; the small one is found wanting at once, on the other worker.
+        with self.driver(path, tmp_path / "models", tmp_path, when=1, what="None", forever=True) as stopped:
+            try:
+                assert stopped.stdout is not None
+                pids = [int(pid) for pid in stopped.stdout.readline().split()]
+                os.killpg(stopped.pid, signal.SIGINT)
+                _, said = stopped.communicate(timeout=100)
+            finally:
+                stopped.kill()
+        assert len(pids) == 2
+        assert stopped.returncode == -signal.SIGINT
+        assert said.count("Traceback") == 1
+        assert said.rstrip().endswith("KeyboardInterrupt")
+        assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+        assert list((tmp_path / "left").iterdir()) == []
+        assert Result.open(tmp_path / "models").groups == ["y"], "what was done is kept"
+
+    def driver(
+        self, path: Path, out: Path, folder: Path, *, when: int, what: str, forever: bool = False
+    ) -> subprocess.Popen[str]:
+        """Start a program that trains, tells its workers after some groups, and then does something."""
+        options = "solver='gd', epochs=10**7, tolerance=0.0" if forever else "solver='lbfgs', epochs=4, tolerance=1e-6"
+        script = f"""
+import os, signal, sys
+import penstock
+from penstock.events import Advanced
+from penstock.groups import GroupBy, drive, group_by, local
+drive._BUNDLE, group_by._COMMIT = 1, -1.0
+made, seen = [], []
+def make(*arguments, **named):
+    made.append(local.LocalExecutor(*arguments, **named))
+    return made[0]
+group_by.EXECUTORS["local"] = make
+def listen(event):
+    if isinstance(event, Advanced) and event.task == "groups":
+        seen.append(event)
+        if len(seen) == {when}:
+            print(*made[0].pids, flush=True)
+            {what}
+GroupBy(sys.argv[1], by="g").fit(
+    penstock.LogisticRegression({options}), y="clicked", search={{"l2": [0.5, 0.2]}}, workers=2, out=sys.argv[2],
+    listeners=[listen], placement={"'wrap-around'" if forever else "'spread'"},
+)
+"""
+        (folder / "left").mkdir()
+        return subprocess.Popen(
+            [sys.executable, "-c", script, os.fspath(path), os.fspath(out)],
+            env={**os.environ, "TMPDIR": os.fspath(folder / "left")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+
+def test_rows_that_are_open_can_be_trained_from_twice_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(group_by.EXECUTORS, "local", InlineExecutor)
+    data = rows_of({("x",): 100, ("y",): 50}, by=("g",)).drop_columns(["amount"])
+    group(data, "g", tmp_path / "rows", label="clicked", memory="100MB").close()
+    with Grouped.open(tmp_path / "rows"):
+        one, two = (GroupBy(tmp_path / "rows", by="g").fit(logistic(), search={"l2": [0.1]}) for _ in range(2))
+    same_results(one, two)
