@@ -106,6 +106,8 @@ class Lbfgs:
         Passes after which a config is done, the one at its start included; without it, when converged.
     intercept : bool
         Whether intercepts are learnt.
+    smallest_fall : float
+        The fall of an objective, relative to it, that is taken for none.
 
     Attributes
     ----------
@@ -138,9 +140,11 @@ class Lbfgs:
         tolerance: ArrayLike = 1e-4,
         epochs: ArrayLike | None = None,
         intercept: bool = True,
+        smallest_fall: float = SMALLEST_FALL,
     ) -> None:
         if history < 1:
             raise UsageError(f"history={history!r} must be a whole number from 1; 10 is usual")
+        self._smallest_fall = smallest_fall
         self._at = at = Standing.at(start)
         self._terms = Terms.of(
             len(at.w), l1=l1, l2=l2, rate=rate, epochs=epochs, tolerance=tolerance, intercept=intercept
@@ -217,7 +221,7 @@ class Lbfgs:
         line.gradient[taken] = gradient[taken]
         line.steep[taken] = terms.steepest(at.w, gradient)[taken]
         flat = np.abs(line.steep).max(1) <= terms.tolerance
-        still = later & (fall <= SMALLEST_FALL * np.abs(value))
+        still = later & (fall <= self._smallest_fall * np.abs(value))
         at.status[taken & still] = STALLED
         at.status[taken & (flat | (still & (line.retries == 0)))] = CONVERGED
         self._turn(taken)
@@ -265,7 +269,7 @@ class Lbfgs:
         share = np.where(np.isfinite(rise) & (rise > 0), np.clip(-promised / (2 * rise), 0.1, 0.5), 0.1)
         line.step[missed] *= share[missed]
         line.retries[missed] += 1
-        unseen = -promised <= SMALLEST_FALL * np.abs(at.loss)
+        unseen = -promised <= self._smallest_fall * np.abs(at.loss)
         weary = missed & ((line.retries > RETRIES) | unseen)
         lost = weary & (line.learnt == 0)
         at.status[lost] = np.where(at.moved > 0, STALLED, FAILED)[lost]

@@ -9,6 +9,7 @@ what an epoch's figures tell, are the best weights so far. For one config the ke
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,8 @@ SOLVERS = ("lbfgs", "gd")
 _TILE, _SPARSE_ROWS = 1 << 17, 1 << 12
 # Sums of float32 losses show no difference below this share of them; slopes do.
 _UNSEEN = 1e-7
-# What the optimiser is told of the objective: it takes falls below a share of that for rounding, and ours are finer.
-_SHOWN = 0.01
+# Below this share of the objective a fall is none: finer than the optimiser's own limit, since `_level` sees more.
+_SMALLEST_FALL = 1e-11
 _NO_BIAS, _ONES = np.zeros(1, np.float32), np.ones(_TILE, np.float32)
 
 
@@ -80,7 +81,7 @@ class FullTrainer:
         self.names = names or Names()
         self._loss: Loss = smooth(spec.loss)
         self._rate = spec.rate.at(0, 0)
-        make: Any = Lbfgs if solver == "lbfgs" else Descent
+        make: Any = partial(Lbfgs, smallest_fall=_SMALLEST_FALL) if solver == "lbfgs" else Descent
         self._search: Optimiser = make(
             np.zeros((width + 1, 1)),
             l1=spec.l1,
@@ -91,7 +92,6 @@ class FullTrainer:
         )
         self._tries = RETRIES if solver == "lbfgs" else 0
         self._best, self._slope = kernels.Totals(), np.zeros((width + 1, 1))
-        self._hidden = 0.0
 
     @property
     def weights(self) -> Weights:
@@ -134,10 +134,8 @@ class FullTrainer:
             )
         self._level(totals, gradient, asked)
         none = np.zeros(1)
-        shown = np.array([totals.sums[LOSS] - self._hidden * totals.weight])
-        self._search.tell(Sums(shown, gradient, totals.weight, none, none, 0.0))
+        self._search.tell(Sums(totals.sums[LOSS : LOSS + 1].copy(), gradient, totals.weight, none, none, 0.0))
         self._check(epoch)
-        self._hide()
         if np.array_equal(self._search.best, asked):
             self._best, self._slope = totals, gradient
         return self._stats(self._best)
@@ -151,19 +149,19 @@ class FullTrainer:
         return {
             **self._search.state(),
             "slope": self._slope,
-            "totals": np.array([self._best.rows, self._hidden, *self._best.sums]),
+            "totals": np.array([self._best.rows, *self._best.sums]),
         }
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on from a state as if there had been no break, to the last bit."""
         told = np.asarray(state.get("totals", ()), np.float64)
-        if told.shape != (2 + TOTALS,) or "slope" not in state:
+        if told.shape != (1 + TOTALS,) or "slope" not in state:
             raise ModelFileError("the state is not of full passes; resume with the solver it was saved with")
         self._search.restore(state)
         self._slope = np.array(state["slope"], np.float64)
         self._best = kernels.Totals()
-        self._best.rows, self._hidden = int(told[0]), float(told[1])
-        self._best.sums[:] = told[2:]
+        self._best.rows = int(told[0])
+        self._best.sums[:] = told[1:]
 
     def _add(self, batch: Batch, weights: Weights, totals: kernels.Totals, gradient: Doubles) -> None:
         """Add a batch's loss, right answers and gradient at the weights."""
@@ -197,12 +195,6 @@ class FullTrainer:
         kept = self._best.sums[LOSS]
         if self._best.rows and abs(ends[1] - ends[0]) <= _UNSEEN * kept:
             totals.sums[LOSS] = kept + sum(ends) / 2
-
-    def _hide(self) -> None:
-        """Show the optimiser a small share of the objective from here on, and keep the rest to ourselves."""
-        whole = float(self._search.loss[0]) + self._hidden
-        self._hidden = (1 - _SHOWN) * whole
-        self._search.loss[0] = whole - self._hidden
 
     def _check(self, epoch: int) -> None:
         passes = int(self._search.evaluations[0])
