@@ -9,7 +9,6 @@ import inspect
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -23,6 +22,7 @@ from penstock.blocks.base import BlockSource
 from penstock.blocks.memory import ArraySource
 from penstock.blocks.open import open as open_source
 from penstock.budget import Budget
+from penstock.closing import Closing
 from penstock.config import Config
 from penstock.errors import UsageError
 from penstock.events import Listener, Stream
@@ -34,7 +34,7 @@ _ROWS_SHARE, _ROWS_MOST = 4, 512_000_000
 _ROWS = "256MB"
 
 
-class OnDisk:
+class OnDisk(Closing):
     """What all estimators share whose model lives in a directory: parameters by name, and that they can be closed."""
 
     model_dir: str | os.PathLike[str]
@@ -58,14 +58,6 @@ class OnDisk:
 
     def close(self) -> None:
         """Close the model's files, where any are open; leaving a ``with`` block does, too."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _Linear(OnDisk):

@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from penstock.batch import Batch, Csr, Floats
 from penstock.bigmodel.chunks import Chunk
 from penstock.bigmodel.passes import ABSENT, gather, ranges, spread, spread_adagrad
 from penstock.bigmodel.pool import Pool
+from penstock.closing import Closing
 from penstock.errors import UsageError
 from penstock.sgd import adagrad, kernels, losses
 from penstock.sgd.faults import diverged
@@ -39,7 +39,7 @@ _FADED = 1e-3
 """The common factor of all weights below which it is multiplied into them."""
 
 
-class Learner:
+class Learner(Closing):
     """Learns a linear model whose weights are in a pool.
 
     Parameters
@@ -182,14 +182,6 @@ class Learner:
         """End the threads."""
         if self._workers is not None:
             self._workers.shutdown()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _run(self, batch: Batch, step: kernels.Step, totals: kernels.Totals) -> bool:
         return self._learn(batch, step, totals, self.intercept, self.clock) < 0

@@ -12,8 +12,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from itertools import pairwise
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from penstock.bigmodel.buckets import UInt32s, UInt64s, mix_all, unmix
 from penstock.bigmodel.spill import Spill
 from penstock.blocks.storage import LocalFile
+from penstock.closing import Closing
 from penstock.errors import CorruptFileError
 from penstock.native import kernel
 
@@ -91,7 +91,7 @@ class MapWriter:
         self._spill.close()
 
 
-class IndexMap:
+class IndexMap(Closing):
     """Finds the positions of features.
 
     Examples
@@ -150,14 +150,6 @@ class IndexMap:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _read_directory(self) -> None:
         name, size = self._file.name, self._file.size

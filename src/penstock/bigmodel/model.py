@@ -8,8 +8,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +25,7 @@ from penstock.blocks.base import BlockSource
 from penstock.blocks.features import Encoder
 from penstock.blocks.reading import require_columns
 from penstock.budget import Budget
+from penstock.closing import Closing
 from penstock.config import LOSSES
 from penstock.errors import ModelFileError, UsageError
 from penstock.events import Stream
@@ -114,7 +114,7 @@ class Saved:
         )
 
 
-class BigLinearModel:
+class BigLinearModel(Closing):
     """A linear model whose weights are on disk.
 
     Parameters
@@ -211,14 +211,6 @@ class BigLinearModel:
     def close(self) -> None:
         """Close the files."""
         self._open.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _scored(
         self, source: BlockSource, encoder: Encoder, columns: Sequence[str]

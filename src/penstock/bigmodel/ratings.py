@@ -17,8 +17,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +29,7 @@ from penstock.bigmodel.grid import Grid, Layout
 from penstock.bigmodel.keys import KeyCounts, KeyTable, as_keys
 from penstock.bigmodel.store import Int64s
 from penstock.blocks.base import BlockSource
+from penstock.closing import Closing
 from penstock.errors import ColumnError, CorruptFileError, DataError, LabelError, UsageError
 from penstock.events import Advanced, Finished, Started, Stream
 from penstock.loader.decode import row_number
@@ -194,7 +194,7 @@ def write_ratings(
     return count
 
 
-class RatingsFile:
+class RatingsFile(Closing):
     """Ratings by buckets, as `write_ratings` left them.
 
     Parameters
@@ -278,14 +278,6 @@ class RatingsFile:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _damaged(self, why: str) -> CorruptFileError:
         return CorruptFileError(

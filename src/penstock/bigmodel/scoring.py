@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Sequence
 from contextlib import closing
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +19,7 @@ from penstock.bigmodel.hogwild import Learner
 from penstock.bigmodel.index_map import ABSENT, IndexMap
 from penstock.blocks.base import BlockSource
 from penstock.blocks.features import Encoder
+from penstock.closing import Closing
 from penstock.linear import encoded
 from penstock.parallel import in_order
 from penstock.sgd import kernels, losses
@@ -28,7 +27,7 @@ from penstock.sgd import kernels, losses
 _LEAST = 1 << 20
 
 
-class Scorer:
+class Scorer(Closing):
     """Scores rows by a model on disk.
 
     Parameters
@@ -102,14 +101,6 @@ class Scorer:
     def close(self) -> None:
         """Close the map; the pool stays."""
         self._map.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _joined(held: list[tuple[pa.RecordBatch, Batch]]) -> tuple[pa.RecordBatch, Batch]:

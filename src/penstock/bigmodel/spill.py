@@ -5,16 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.closing import Closing
 from penstock.errors import CorruptFileError, WriteError
 
 
-class Spill:
+class Spill(Closing):
     """One file of raw bytes.
 
     Examples
@@ -90,14 +90,6 @@ class Spill:
         fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def _open(self) -> int:

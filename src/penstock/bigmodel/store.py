@@ -12,8 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from penstock.batch import Floats
 from penstock.bigmodel.pages import DONE, NEVER, find_damage, write_pages
 from penstock.budget import available_memory
+from penstock.closing import Closing
 from penstock.errors import CorruptFileError, ModelFileError, UsageError, WriteError
 from penstock.loader.direct import LEAST, PAGE, aligned
 from penstock.loader.pieces import read_pieces
@@ -38,7 +38,7 @@ _TASK = 16
 """The fewest pages that are worth a thread."""
 
 
-class PageStore:
+class PageStore(Closing):
     """A model's pages on disk.
 
     Parameters
@@ -172,14 +172,6 @@ class PageStore:
             self._pool.shutdown()
         while self._fds:
             os.close(self._fds.pop())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _restore(self, saved: Mapping[str, NDArray[Any]]) -> None:
         sides, sums = saved.get("pages.side"), saved.get("pages.checksum")

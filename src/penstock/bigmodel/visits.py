@@ -12,8 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +24,7 @@ from penstock.bigmodel.grid import Grid, Layout
 from penstock.bigmodel.pool import Pool
 from penstock.bigmodel.ratings import RatingsFile, Triples
 from penstock.bigmodel.store import Int64s
+from penstock.closing import Closing
 from penstock.errors import BudgetError
 from penstock.native import kernel
 from penstock.sgd.factor import ABSENT, TOTALS, factor_rows, factor_scores
@@ -67,7 +67,7 @@ class RatingChunk:
         return len(self.ratings)
 
 
-class Visits:
+class Visits(Closing):
     """Makes chunks of pieces, and learns from them or scores them.
 
     Parameters
@@ -156,14 +156,6 @@ class Visits:
         """End the threads."""
         if self._workers is not None:
             self._workers.shutdown()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _ready(self, piece: Piece) -> RatingChunk:
         pool, shift, n = self.pool, np.uint32(self.layout.shift), len(piece.order)

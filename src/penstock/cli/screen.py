@@ -10,13 +10,13 @@ import json
 import logging
 import sys
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from penstock.closing import Closing
 from penstock.events import Advanced, Epoch, Event, Finished, Started, Stream, Warned
 
 
-class Screen:
+class Screen(Closing):
     """The face of one command; a context manager that takes the bar away at the end.
 
     Parameters
@@ -84,14 +84,6 @@ class Screen:
             self._bar.stop()
             self._bar = None
             self._tasks = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _start(self, event: Started) -> None:
         if not sys.stderr.isatty():

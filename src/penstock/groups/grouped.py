@@ -12,8 +12,7 @@ import os
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +21,7 @@ import pyarrow.parquet as pq
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import Int64s
 from penstock.blocks.features import Encoder
+from penstock.closing import Closing
 from penstock.errors import CorruptFileError, DataError, SourceNotFoundError, UsageError, nearest, some_of
 from penstock.groups import keys
 from penstock.groups.keys import Key
@@ -37,7 +37,7 @@ def rows_name(number: int) -> str:
     return f"rows-{number:05d}.arrow"
 
 
-class Grouped:
+class Grouped(Closing):
     """Rows by group, as `penstock.groups.etl.group` wrote them.
 
     Attributes
@@ -173,14 +173,6 @@ class Grouped:
     def close(self) -> None:
         """Let go of the maps; rows that were read stay as long as they are used."""
         self._maps.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> tuple[Callable[..., Grouped], tuple[str]]:
         return Grouped, (str(self.folder),)

@@ -19,8 +19,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +27,7 @@ from numpy.typing import NDArray
 
 from penstock.batch import Floats
 from penstock.bigmodel.lock import locked
+from penstock.closing import Closing
 from penstock.errors import ModelFileError, UsageError
 from penstock.groups.index import INDEX, MEND, TABLE, Index, in_order, part_name, parts, read_tables, write_table
 from penstock.groups.keys import to_text
@@ -40,7 +40,7 @@ COMMIT = 64 << 20
 """Bytes of weights that are written without waiting for `Writer.commit`."""
 
 
-class Writer:
+class Writer(Closing):
     """Writes models as they are trained.
 
     Parameters
@@ -122,14 +122,6 @@ class Writer:
         """Let go of the folder; what was added and not committed is given up."""
         self._waiting = []
         self._held.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _begin(self, resume: bool) -> set[int]:
         if (self.folder / INDEX).exists():

@@ -14,8 +14,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +26,7 @@ from penstock.blocks.base import Int64s
 from penstock.blocks.features import Encoder
 from penstock.blocks.ipc import read_footer
 from penstock.blocks.storage import LocalFile
+from penstock.closing import Closing
 from penstock.errors import WriteError
 from penstock.groups import keys
 from penstock.groups.grouped import BLOCKS, GROUPS, NOTE, padded, rows_name
@@ -38,7 +38,7 @@ from penstock.modelfile import atomic_path
 FILE_BYTES = 256_000_000
 
 
-class GroupedWriter:
+class GroupedWriter(Closing):
     """Writes the rows of groups, one group after another, into a folder.
 
     Parameters
@@ -147,14 +147,6 @@ class GroupedWriter:
                     part.close()
         self._writer = self._sink = None
         self._pool.shutdown()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _write(self, group: int, rows: Batch) -> None:
         if self._writer is None:

@@ -11,8 +11,7 @@ import operator
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from penstock.blocks.arrays import table_of
 from penstock.blocks.base import BlockSource
@@ -20,6 +19,7 @@ from penstock.blocks.counted import counted
 from penstock.blocks.fields import Fields
 from penstock.blocks.open import open as open_source
 from penstock.budget import Budget
+from penstock.closing import Closing
 from penstock.errors import DataChangedError, DataError, UnknownOptionError, UsageError
 from penstock.loader.loader import Loader
 from penstock.loader.passes import Pass, Running, end_left
@@ -62,7 +62,7 @@ def batches(data: Any, batch_size: int = 32, **options: Any) -> Batches:
     return Batches(data, batch_size, **options)
 
 
-class Batches:
+class Batches(Closing):
     """A stream of batches; one pass over it is one epoch.
 
     One pass runs at a time: beginning another ends it, and leaving the loop early makes the next pass the next epoch.
@@ -302,14 +302,6 @@ class Batches:
         self._loader.close()
         if self._owned:
             self._source.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _stop(self, why: str) -> None:
         running, self._running = self._running, None

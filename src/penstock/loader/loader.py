@@ -13,13 +13,13 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from types import TracebackType
-from typing import Any, Generic, Self
+from typing import Any, Generic
 
 import numpy as np
 
 from penstock.blocks.base import BlockSource, Int64s
 from penstock.budget import Budget
+from penstock.closing import Closing
 from penstock.errors import DataChangedError, UsageError
 from penstock.loader.decode import ResidentDecoder
 from penstock.loader.feed import Feed
@@ -44,7 +44,7 @@ class Position:
     row: int = 0
 
 
-class Loader(Generic[R]):
+class Loader(Closing, Generic[R]):
     """Rows of a source in the order asked for, within the memory given.
 
     Parameters
@@ -307,14 +307,6 @@ class Loader(Generic[R]):
             self._ready.abandon()
         elif running is not None:
             running.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def _feed(self) -> Feed[R]:

@@ -12,8 +12,7 @@ import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from multiprocessing.util import Finalize
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +21,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from penstock.blocks.base import BlockSource
 from penstock.budget import Budget
+from penstock.closing import Closing
 from penstock.errors import DataError, NoLengthError, UnknownOptionError, UsageError
 from penstock.loader.batches import Uneven
 from penstock.loader.passes import Pass, Running, end_left
@@ -36,7 +36,7 @@ from penstock.torch.stored_samples import Storage, StoredSamples
 _MEMORY = "512MB"
 
 
-class CorgiPileDataset(IterableDataset[Any]):
+class CorgiPileDataset(Closing, IterableDataset[Any]):
     """Shuffled samples for the stock loader with any ``num_workers``, one by one.
 
     Every rank gives out the same number of samples, and worker ``w`` of one as many as worker ``w`` of any other: in a
@@ -183,14 +183,6 @@ class CorgiPileDataset(IterableDataset[Any]):
     def close(self) -> None:
         """Close the files that a pass in this process has left open for the next; there may be one still."""
         _close(self._open)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: value for name, value in self.__dict__.items() if name != "_open"}

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 import torch.distributed
 from torch.utils.data import default_collate
 
 from penstock.budget import Budget
+from penstock.closing import Closing
 from penstock.errors import UsageError
 from penstock.loader.batches import Batches, Uneven
 from penstock.loader.transforms import ROW_NUMBERS
@@ -24,7 +24,7 @@ from penstock.shuffle import Order
 from penstock.torch.tensors import pinned, tensors
 
 
-class DataLoader:
+class DataLoader(Closing):
     """Batches of tensors from any source; one pass over it is one epoch.
 
     Parameters
@@ -169,14 +169,6 @@ class DataLoader:
     def close(self) -> None:
         """Stop the threads and close the files."""
         self._batches.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _make(self, batch: Any) -> Any:
         made = tensors(batch)
