@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from penstock.closing import Closing
+
 Int64s = NDArray[np.int64]
 
 
@@ -118,7 +120,7 @@ class PackedSource(BlockSource, Protocol):
         ...
 
 
-class Source:
+class Source(Closing):
     """What all sources share: a name, a fixed schema, and being a context manager."""
 
     name: str
@@ -136,14 +138,6 @@ class Source:
 
     def close(self) -> None:
         """Give back files and memory; reading afterwards fails."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return (
