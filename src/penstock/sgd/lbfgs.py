@@ -87,7 +87,47 @@ class _Search:
     scales: Doubles
 
 
-class Lbfgs:
+class _Asked:
+    """What both optimisers are: asked for weights, told sums, and made of arrays that can be saved."""
+
+    def __init__(self, start: NDArray[np.floating[Any]], **terms: Any) -> None:
+        self._at = at = Standing.at(start)
+        self._terms = Terms.of(len(at.w), **terms)
+        self.loss, self.evaluations, self.status = at.loss, at.evaluations, at.status
+        self.held_loss, self.held_right, self.held_weight = at.held_loss, at.held_right, at.held_weight
+
+    @property
+    def done(self) -> NDArray[np.bool_]:
+        """Which configs want no more passes."""
+        return np.not_equal(self.status, RUNNING)
+
+    @property
+    def failed(self) -> NDArray[np.bool_]:
+        """Which configs cannot be trained."""
+        return np.equal(self.status, FAILED)
+
+    @property
+    def best(self) -> Doubles:
+        """The best weights so far, (d + 1, S)."""
+        return np.ascontiguousarray(self._at.w.T)
+
+    def ask(self) -> Doubles:
+        """Return the weights (d + 1, S) at which sums are wanted; of a config that is done, its best."""
+        return np.ascontiguousarray(np.where(self.done[:, None], self._at.w, self._at.trial).T)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return all that the next steps depend on, as arrays."""
+        return {name: array.copy() for name, array in self._arrays().items()}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from a state as if there had been no break, to the last bit."""
+        fill(self._arrays(), state)
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        raise NotImplementedError
+
+
+class Lbfgs(_Asked):
     """Limited-memory BFGS over S configs, one pass over the data to each `tell`.
 
     Parameters
@@ -145,10 +185,8 @@ class Lbfgs:
         if history < 1:
             raise UsageError(f"history={history!r} must be a whole number from 1; 10 is usual")
         self._smallest_fall = smallest_fall
-        self._at = at = Standing.at(start)
-        self._terms = Terms.of(
-            len(at.w), l1=l1, l2=l2, rate=rate, epochs=epochs, tolerance=tolerance, intercept=intercept
-        )
+        super().__init__(start, l1=l1, l2=l2, rate=rate, epochs=epochs, tolerance=tolerance, intercept=intercept)
+        at = self._at
         configs, size = at.w.shape
         self._line = _Search(
             gradient=np.zeros((configs, size)),
@@ -161,27 +199,6 @@ class Lbfgs:
             bends=np.zeros((configs, history, size)),
             scales=np.zeros((configs, history)),
         )
-        self.loss, self.evaluations, self.status = at.loss, at.evaluations, at.status
-        self.held_loss, self.held_right, self.held_weight = at.held_loss, at.held_right, at.held_weight
-
-    @property
-    def done(self) -> NDArray[np.bool_]:
-        """Which configs want no more passes."""
-        return np.not_equal(self.status, RUNNING)
-
-    @property
-    def failed(self) -> NDArray[np.bool_]:
-        """Which configs began at something that is not finite, or found no way down from their start."""
-        return np.equal(self.status, FAILED)
-
-    @property
-    def best(self) -> Doubles:
-        """The weights accepted, (d + 1, S)."""
-        return np.ascontiguousarray(self._at.w.T)
-
-    def ask(self) -> Doubles:
-        """Return the weights (d + 1, S) at which sums are wanted; of a config that is done, its best."""
-        return np.ascontiguousarray(np.where(self.done[:, None], self._at.w, self._at.trial).T)
 
     def tell(self, sums: Sums) -> None:
         """Take the sums at the weights last asked for: each config accepts them, or steps back."""
@@ -285,19 +302,11 @@ class Lbfgs:
         trial[:, :-1][crossed] = 0
         at.trial[live] = as_evaluated(trial)[live]
 
-    def state(self) -> dict[str, NDArray[Any]]:
-        """Return all that the next steps depend on, as arrays."""
-        return {name: array.copy() for name, array in self._arrays().items()}
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from a state as if there had been no break, to the last bit."""
-        fill(self._arrays(), state)
-
     def _arrays(self) -> dict[str, NDArray[Any]]:
         return arrays_of(self._at) | arrays_of(self._line)
 
 
-class Descent:
+class Descent(_Asked):
     """Gradient descent over S configs at fixed rates, with a proximal step for L1; asked and told like `Lbfgs`.
 
     ``best`` and what is measured belong to the lowest objective met. A config fails when its objective is no
@@ -336,32 +345,9 @@ class Descent:
         epochs: ArrayLike | None = None,
         intercept: bool = True,
     ) -> None:
-        self._at = at = Standing.at(start)
-        self._terms = Terms.of(
-            len(at.w), l1=l1, l2=l2, rate=rate, epochs=epochs, tolerance=tolerance, intercept=intercept
-        )
+        super().__init__(start, l1=l1, l2=l2, rate=rate, epochs=epochs, tolerance=tolerance, intercept=intercept)
+        at = self._at
         self._first = np.full(len(at.w), np.inf)
-        self.loss, self.evaluations, self.status = at.loss, at.evaluations, at.status
-        self.held_loss, self.held_right, self.held_weight = at.held_loss, at.held_right, at.held_weight
-
-    @property
-    def done(self) -> NDArray[np.bool_]:
-        """Which configs want no more passes."""
-        return np.not_equal(self.status, RUNNING)
-
-    @property
-    def failed(self) -> NDArray[np.bool_]:
-        """Which configs diverged."""
-        return np.equal(self.status, FAILED)
-
-    @property
-    def best(self) -> Doubles:
-        """The weights of the lowest objective met, (d + 1, S)."""
-        return np.ascontiguousarray(self._at.w.T)
-
-    def ask(self) -> Doubles:
-        """Return the weights (d + 1, S) at which sums are wanted; of a config that is done, its best."""
-        return np.ascontiguousarray(np.where(self.done[:, None], self._at.w, self._at.trial).T)
 
     def tell(self, sums: Sums) -> None:
         """Take the sums at the weights last asked for, and step down from there."""
@@ -386,14 +372,6 @@ class Descent:
             trial[:, :-1] = np.sign(trial[:, :-1]) * np.maximum(np.abs(trial[:, :-1]) - pull, 0)
             live = ~self.done
             at.trial[live] = as_evaluated(trial)[live]
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        """Return all that the next steps depend on, as arrays."""
-        return {name: array.copy() for name, array in self._arrays().items()}
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from a state as if there had been no break, to the last bit."""
-        fill(self._arrays(), state)
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         return arrays_of(self._at) | {"first": self._first}
