@@ -669,14 +669,3 @@ def test_a_group_of_bad_numbers_is_kept_for_training_to_judge(tmp_path):
     table = rows_table(10).set_column(2, "x", pa.array([math.nan, *range(9)], pa.float32()))
     grouped = group(table, "city", tmp_path / "g", label="y", memory=MEMORY)
     assert np.isnan(whole(grouped, 0).x[0, 1])
-
-
-def test_places_match_their_reference():
-    rng = np.random.default_rng(0)
-    numbers = rng.integers(0, 9, 500)
-    counts = np.bincount(numbers, minlength=9)
-    found = [np.empty(500, np.uint32) for _ in range(2)]
-    for slots, function in zip(found, (sorting.places, sorting.places_reference)):
-        function(numbers, np.cumsum(counts) - counts, slots)
-    assert np.array_equal(*found)
-    assert np.array_equal(np.argsort(found[0]), np.argsort(numbers, kind="stable"))

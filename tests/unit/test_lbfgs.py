@@ -36,7 +36,7 @@ def run(search: Search, x: Floats, y: Floats, *, loss: str = "logistic", most: i
     return search
 
 
-def objective_reference(w: Doubles, x: Floats, y: Floats, *, l1: float, l2: float, loss: str = "logistic") -> float:
+def plain_objective(w: Doubles, x: Floats, y: Floats, *, l1: float, l2: float, loss: str = "logistic") -> float:
     z = x.astype(float) @ w[:-1] + w[-1]
     value = named(loss).value(z, y.astype(float)).mean()
     return float(value + l2 / 2 * (w[:-1] @ w[:-1]) + l1 * np.abs(w[:-1]).sum())
@@ -53,11 +53,11 @@ def test_with_l2_it_reaches_scipys_minimum(loss: str) -> None:
         def smooth(w: Doubles, c: int = c) -> tuple[float, Doubles]:
             slope = named(loss).slope(x.astype(float) @ w[:-1] + w[-1], y.astype(float)) / len(y)
             gradient = np.append(x.T.astype(float) @ slope + l2[c] * w[:-1], slope.sum())
-            return objective_reference(w, x, y, l1=0, l2=l2[c], loss=loss), gradient
+            return plain_objective(w, x, y, l1=0, l2=l2[c], loss=loss), gradient
 
         least = minimize(smooth, np.zeros(13), jac=True, method="L-BFGS-B", options={"ftol": 1e-15, "gtol": 1e-9}).fun
         assert search.loss[c] == pytest.approx(least, rel=1e-6)
-        reached = objective_reference(search.best[:, c], x, y, l1=0, l2=l2[c], loss=loss)
+        reached = plain_objective(search.best[:, c], x, y, l1=0, l2=l2[c], loss=loss)
         assert reached == pytest.approx(least, rel=1e-6)
 
 
@@ -66,7 +66,7 @@ def test_with_l2_it_reaches_scikit_learns_logistic_regression() -> None:
     search = run(Lbfgs(np.zeros((13, 1)), l2=1e-2, tolerance=1e-6), x, y)
     peer = LogisticRegression(C=1 / (1e-2 * len(y)), tol=1e-8, max_iter=5000).fit(x.astype(float), y)
     w = np.append(peer.coef_[0], peer.intercept_[0])
-    assert search.loss[0] == pytest.approx(objective_reference(w, x, y, l1=0, l2=1e-2), rel=1e-6)
+    assert search.loss[0] == pytest.approx(plain_objective(w, x, y, l1=0, l2=1e-2), rel=1e-6)
     np.testing.assert_allclose(search.best[:, 0], w, atol=1e-3)
 
 
@@ -80,7 +80,7 @@ def test_with_l1_it_reaches_saga() -> None:
             warnings.simplefilter("ignore")  # how penalties are spelt differs between versions
             peer.fit(x.astype(float), y)
         w = np.append(peer.coef_[0], peer.intercept_[0])
-        assert search.loss[c] == pytest.approx(objective_reference(w, x, y, l1=l1[c], l2=0), rel=1e-4)
+        assert search.loss[c] == pytest.approx(plain_objective(w, x, y, l1=l1[c], l2=0), rel=1e-4)
         assert ((search.best[:-1, c] == 0) == (np.abs(peer.coef_[0]) < 1e-6)).all()
     assert (search.best[:-1, 0] == 0).sum() > (search.best[:-1, 2] == 0).sum()
 
@@ -93,7 +93,7 @@ def test_l1_of_the_squared_loss_is_the_lasso(kind: type[Search]) -> None:
     )
     peer = Lasso(alpha=0.3, tol=1e-10, max_iter=100_000).fit(x.astype(float), y)
     w = np.append(peer.coef_, peer.intercept_)
-    assert search.loss[0] == pytest.approx(objective_reference(w, x, y, l1=0.3, l2=0, loss="squared"), rel=1e-5)
+    assert search.loss[0] == pytest.approx(plain_objective(w, x, y, l1=0.3, l2=0, loss="squared"), rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", [Lbfgs, Descent])
@@ -107,7 +107,7 @@ def test_the_objective_never_rises_and_is_that_of_the_best_weights(kind: type[Se
         assert (search.loss <= last).all()
         last = search.loss.copy()
     for c in range(3):
-        assert last[c] == pytest.approx(objective_reference(search.best[:, c], x, y, l1=l1[c], l2=l2[c]), rel=1e-6)
+        assert last[c] == pytest.approx(plain_objective(search.best[:, c], x, y, l1=l1[c], l2=l2[c]), rel=1e-6)
 
 
 def test_gradient_descent_gets_there_too() -> None:
