@@ -26,7 +26,7 @@ from penstock.config import LOSSES
 from penstock.errors import DataError, ModelFileError
 from penstock.events import Advanced, Finished, Started, Stream
 from penstock.loader.decode import row_number
-from penstock.modelfile import atomic_path, read_model, write_model
+from penstock.modelfile import atomic_path, read_model, require_other, write_model
 from penstock.parallel import in_order
 from penstock.sgd.model import Weights
 
@@ -191,6 +191,7 @@ def write_predictions(
     stream: Stream,
 ) -> int:
     """Write the predictions of a source to a Parquet file as they are made, and return how many there are."""
+    require_other(path, source.name)
     stream.emit(Started("predict", int(source.block_rows.sum()), "rows"))
     count = 0
     with atomic_path(path) as temporary:

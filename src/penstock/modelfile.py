@@ -17,10 +17,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import ModelFileError, PenstockError, WriteError
+from penstock.errors import ModelFileError, PenstockError, UsageError, WriteError
 
 FORMAT = "penstock"
 VERSION = 1
+
+
+def require_other(path: str | os.PathLike[str], read: str | os.PathLike[str]) -> None:
+    """Raise where what is to be written is the very file being read, or one of the folder being read."""
+    target, data = Path(path), Path(read)
+    if target.exists() and data.exists() and (target.samefile(data) or target.parent.samefile(data)):
+        raise UsageError(f"{target} is the file being read; write to another name")
 
 
 @contextlib.contextmanager

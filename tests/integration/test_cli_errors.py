@@ -274,3 +274,16 @@ def test_an_error_on_the_way_out_of_an_interrupt_is_the_interrupt(monkeypatch: p
     found = CliRunner().invoke(app, ["train", "clicks.parquet", "--label", "clicked"])
     assert found.exit_code == 130
     assert "generator" not in found.stderr
+
+
+def test_the_data_are_not_written_over() -> None:
+    CliRunner().invoke(app, ["train", "clicks.parquet", "--label", "clicked", "--epochs", "1", "--out", "m.penstock"])
+    before = Path("clicks.parquet").read_bytes()
+    assert "is the file being read" in train("clicks.parquet", "--out", "clicks.parquet", code=2)
+    assert "is the file being read" in refused(
+        "predict", "m.penstock", "clicks.parquet", "--out", "./clicks.parquet", code=2
+    )
+    Path("many").mkdir()
+    Path("many/a.parquet").write_bytes(before)
+    assert "is the file being read" in refused("predict", "m.penstock", "many", "--out", "many/a.parquet", code=2)
+    assert Path("clicks.parquet").read_bytes() == before == Path("many/a.parquet").read_bytes()

@@ -278,8 +278,9 @@ def test_a_directory_that_holds_something_else_is_told_of(tmp_path: Path) -> Non
         assert not explain_model(source, notes, columns=COLUMNS).warnings
         (notes / "lock").touch()
         assert not explain_model(source, notes, columns=COLUMNS).warnings
+        (notes / "lock").unlink()
         (notes / "letter.txt").touch()
-        assert "is no model's directory: it holds letter.txt" in told(notes)
+        assert "other files (letter.txt), and training there will be refused" in told(notes)
         (notes / "state.penstock").write_text("nonsense")
         assert "holds no whole model, and training there will be refused" in told(notes)
         file.touch()

@@ -93,6 +93,15 @@ class TestRefused:
 
 
 class TestLeftBehind:
+    @pytest.mark.parametrize("options", [{"memory": "40kB"}, {"test": pa.table({"other": [1.0], "y": [1]})}])
+    def test_a_refused_run_leaves_the_model_that_is_there(self, tmp_path, options):
+        learnt(tmp_path / "m").close()
+        before = {name: (tmp_path / "m" / name).read_bytes() for name in ("state.penstock", "layout.json")}
+        model = LogisticRegression(tmp_path / "m", epochs=1, memory=options.get("memory", "60MB"))
+        with pytest.raises((BudgetError, penstock.errors.DataError)):
+            model.fit(table(), y="y", test=options.get("test"))
+        assert before == {name: (tmp_path / "m" / name).read_bytes() for name in before}
+
     def test_a_run_that_fails_takes_away_what_it_made_alone(self, tmp_path):
         for there in ([], ["m"], ["m", "m/lock"]):
             for name in there:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bigmodel.layout import Layout
+from penstock.bigmodel.lock import strangers
 from penstock.bigmodel.model import STATE
 from penstock.bigmodel.prepare import NOTE
 from penstock.blocks.base import BlockSource
@@ -21,9 +22,6 @@ from penstock.errors import ModelFileError, UsageError, some_of
 from penstock.modelfile import read_model
 from penstock.training import require_same_columns
 
-_OURS = ("lock", "prepare.tmp", "pages.a", "pages.b", "map.bin", "rows.arrow", NOTE, STATE)
-"""Files that a linear model has; with some of them alone, preparing was broken off."""
-_FACTORS = ("users.arrow", "items.arrow", "ratings.bin", "held.bin")
 _ELSEWHERE = "choose another directory, or remove that one"
 
 
@@ -126,10 +124,9 @@ def _noted(place: Path, source: BlockSource, asked: Encoder, header: Mapping[str
 
 def _strangers(place: Path) -> str | None:
     """Say that a directory holds files that are of no model, if it does."""
-    try:
-        names = sorted(each.name for each in place.iterdir() if each.name not in (*_OURS, *_FACTORS))
-    except OSError:
-        return None
+    names = strangers(place)
     if not names:
         return None
-    return f"{place} is no model's directory: it holds {some_of(names)}; a model would be written beside these"
+    return (
+        f"{place} holds no model but other files ({some_of(names)}), and training there will be refused; {_ELSEWHERE}"
+    )

@@ -23,7 +23,7 @@ from penstock.bigmodel.ratings import Roles
 from penstock.budget import Budget
 from penstock.errors import UsageError
 from penstock.events import Listener, Stream
-from penstock.modelfile import atomic_path
+from penstock.modelfile import atomic_path, require_other
 
 
 class MatrixFactorization(OnDisk):
@@ -160,6 +160,7 @@ class MatrixFactorization(OnDisk):
             if out is None:
                 parts = list(model.predictions(source, memory=memory))
                 return np.concatenate(parts) if parts else np.empty(0, np.float32)
+            require_other(out, source.name)
             count, schema = 0, pa.schema([("prediction", pa.float32())])
             with atomic_path(out) as temporary, pq.ParquetWriter(temporary, schema) as writer:
                 for scores in model.predictions(source, memory=memory):

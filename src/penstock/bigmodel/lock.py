@@ -64,13 +64,19 @@ def _acquired(place: Path) -> int:
         os.close(descriptor)
 
 
-def _require_free(place: Path) -> None:
-    """Raise where a directory holds files that are not a model's: training would write over those of the same names."""
+def strangers(place: Path) -> list[str]:
+    """Return the files of a directory that is no model's; none where it is one, or there is nothing."""
     try:
         names = sorted(os.listdir(place))
     except OSError:  # not there yet, or told by whoever makes it
-        return
-    if names and not {LOCK, STATE} & set(names):
+        return []
+    return [] if {LOCK, STATE} & set(names) else names
+
+
+def _require_free(place: Path) -> None:
+    """Raise where a directory holds files that are not a model's: training would write over those of the same names."""
+    names = strangers(place)
+    if names:
         raise UsageError(
             f"{place} holds no model but other files ({some_of(names)}), which training might write over; choose a new or"
             " an empty directory"

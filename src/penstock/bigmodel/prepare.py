@@ -23,6 +23,7 @@ from penstock.batch import Batch
 from penstock.bigmodel.costs import measure_cost
 from penstock.bigmodel.index_map import NAME as MAP
 from penstock.bigmodel.index_map import IndexMap
+from penstock.bigmodel.model import STATE
 from penstock.bigmodel.partition import Partitions, partition
 from penstock.bigmodel.rewrite import ROWS, Layout, rewrite
 from penstock.bigmodel.sampling import sample_of
@@ -62,7 +63,7 @@ def prepare(
     seed: int = 0,
     stream: Stream | None = None,
 ) -> Prepared:
-    """Make a directory ready for training, or find that it is.
+    """Make a directory ready for training, or find that it is. A model of rows laid out otherwise is given up.
 
     Parameters
     ----------
@@ -87,7 +88,6 @@ def prepare(
     found = _noted(place, wanted)
     if found is not None:
         return Prepared(encoder, *found)
-    (place / NOTE).unlink(missing_ok=True)
     told: dict[str, Any] = {}
     room = max(memory + storage.least_memory, LEAST_MEMORY)
 
@@ -102,6 +102,10 @@ def prepare(
         give_back()
         return _by_partition(parts, features)
 
+    def give_up() -> None:
+        for name in (NOTE, STATE):  # of other rows, or of the same laid out otherwise
+            (place / name).unlink(missing_ok=True)
+
     layout = rewrite(
         source,
         encoder,
@@ -110,6 +114,7 @@ def prepare(
         hot=storage.hot,
         seed=seed,
         order_hot=order,
+        on_ready=give_up,
         stream=stream,
     )
     give_back()

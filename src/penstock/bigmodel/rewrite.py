@@ -45,6 +45,7 @@ def rewrite(
     hot: int | Callable[[int], int],
     seed: int = 0,
     order_hot: OrderHot | None = None,
+    on_ready: Callable[[], object] = lambda: None,
     stream: Stream | None = None,
 ) -> Layout:
     """Write ``rows.arrow`` and ``map.bin`` into a folder.
@@ -67,6 +68,8 @@ def rewrite(
     order_hot : callable, optional
         Is given hot features and their counts by falling count, and returns their numbers in the order wanted. Where
         they are more than memory allows to sort, those that come after go by classes of falling counts.
+    on_ready : callable
+        Is called when both files are whole, before they take the place of others.
     stream : Stream, optional
         Hears how far it is.
 
@@ -116,6 +119,7 @@ def rewrite(
         give_back()
         clock.lap("place")
         rows_bytes = job.write(work / ROWS, parts, numbers, features=int(places.sizes.sum()))
+        on_ready()
         for name in (MAP, ROWS):
             os.replace(work / name, Path(folder) / name)
         clock.lap("write")

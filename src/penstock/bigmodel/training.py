@@ -96,8 +96,11 @@ class BigTraining:
             else:
                 prepared = Prepared(Encoder.from_dict(saved.header["encoder"]), saved.layout)
                 progress = Progress.load(saved.header, self.config)
-            learner = self._learner(stack, place, saved, prepared.layout.features)
+            # All that may be refused comes before a model that is there is given up.
             loader, held_out = self._loaders(stack, place)
+            if self.test is not None:
+                self._test_encoder(prepared)
+            learner = self._learner(stack, place, saved, prepared.layout.features)
             scorer = None
             if self.test is not None:
                 memory = Budget.parse(self.config.memory).resolve(int(prepared.layout.rows_bytes))
@@ -125,14 +128,14 @@ class BigTraining:
     def _learner(self, stack: ExitStack, place: Path, saved: Saved | None, features: int) -> Learner:
         """Open the pages, new ones or those of a checkpoint, with a pool and a learner on them."""
         storage = self.storage
+        memory, beside = storage.pool_memory(features), Learner.beside(storage.optimizer, storage.threads)
         if saved is not None:
             store = stack.enter_context(saved.store(place, writable=True))
         else:
             (place / STATE).unlink(missing_ok=True)  # its pages are about to be given up
             pages, floats, staging = storage.pages(features), storage.page_floats, storage.staging(features)
             store = stack.enter_context(PageStore(place, pages=pages, page_floats=floats, staging=staging))
-        beside = Learner.beside(storage.optimizer, storage.threads)
-        pool = Pool(store, memory=storage.pool_memory(features), beside=beside)
+        pool = Pool(store, memory=memory, beside=beside)
         learner = Learner(
             self.config.spec(), pool, shift=storage.shift, optimizer=storage.optimizer, threads=storage.threads
         )
@@ -309,6 +312,10 @@ class BigTraining:
             with closing(ahead(make, chunker.release)) as chunks:
                 yield from chunks
 
+    def _test_encoder(self, prepared: Prepared) -> Encoder:
+        assert self.test is not None
+        return prepared.encoder.for_schema(self.test.schema, place=self.test.name, scored=True)
+
     def _tested(
         self,
         event: Epoch,
@@ -320,8 +327,7 @@ class BigTraining:
         """Return the epoch's event with the loss and score of the rows held out, or of the test set."""
         if scorer is not None:
             assert self.test is not None
-            encoder = prepared.encoder.for_schema(self.test.schema, place=self.test.name, scored=True)
-            found = scorer.evaluate(self.test, encoder, self.config.spec().loss)
+            found = scorer.evaluate(self.test, self._test_encoder(prepared), self.config.spec().loss)
             return replace(event, test_loss=found["loss"], test_score=found[event.metric])
         if held_out is None:
             return event

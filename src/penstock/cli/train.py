@@ -110,11 +110,13 @@ def _train_in_memory(job: Job, out: str, *, resume: bool, json: bool) -> None:
     from penstock.cli.paths import require_writable
     from penstock.cli.screen import Screen, final_score
     from penstock.compare import figures
+    from penstock.modelfile import require_other
 
     began = time.perf_counter()
     target = require_writable(out)
     checkpoint = Path(f"{target}.checkpoint")
     with Screen(json=json) as screen, job.opened(screen.stream, checkpoint=checkpoint) as training:
+        require_other(target, training.source.name)
         if resume and not checkpoint.exists():
             screen.note(f"there is no checkpoint {checkpoint}; training starts from the beginning")
         found = training.run(resume=resume)
