@@ -350,10 +350,12 @@ def test_groups_made_before_are_used_again(tmp_path, monkeypatch):
         patch.setattr(etl, "scan", None)  # nothing of the data is read
         group(str(path), ["city"], str(tmp_path / "g"), label="y", memory="1GB")
     assert (first.folder / "grouped.json").stat().st_ino == (tmp_path / "g" / "grouped.json").stat().st_ino
-    other = group(path, "city", tmp_path / "g", label="y", memory=MEMORY, features=["row"])
-    assert other.width == 1
+    with pytest.raises(UsageError, match="rows by city of other columns"):
+        group(path, "city", tmp_path / "g", label="y", memory=MEMORY, features=["row"])
+    with pytest.raises(UsageError, match="holds rows by city, not by row"):
+        group(path, "row", tmp_path / "g", label="y", memory=MEMORY, features=["x"])
     pq.write_table(table.slice(500), path)
-    assert group(path, "city", tmp_path / "g", label="y", memory=MEMORY, features=["row"]).rows.sum() == 1500
+    assert group(path, "city", tmp_path / "g", label="y", memory=MEMORY).rows.sum() == 1500
     assert sorted(os.listdir(tmp_path)) == ["g", "t.parquet"]
 
 
@@ -519,9 +521,9 @@ def test_two_processes_do_not_make_the_same_folder(tmp_path):
     busy.mkdir()
     with open(busy / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        group(table, "city", tmp_path / "g", label="y", memory=MEMORY, features=["x"])
+        group(table.slice(1), "city", tmp_path / "g", label="y", memory=MEMORY)
         assert busy.exists()
-    group(table, "city", tmp_path / "g", label="y", memory=MEMORY, features=["row"])
+    group(table.slice(2), "city", tmp_path / "g", label="y", memory=MEMORY)
     assert not busy.exists()
 
 

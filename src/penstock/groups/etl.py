@@ -72,7 +72,7 @@ def group(
     by : str or list of str
         The grouping columns. They are no features, unless named as such. A null is a group of its own.
     folder : path
-        The folder to make. One that holds other grouped rows is replaced, anything else is refused.
+        The folder to make. Rows of the same columns before the data changed are replaced; anything else is refused.
     label, weight, features, exclude, hash
         The columns, as in `penstock.blocks.choose`.
     memory : int or str

@@ -20,12 +20,12 @@ _LOCK = "lock"
 
 
 def reusable(folder: Path, asked: Mapping[str, Any]) -> Grouped | None:
-    """Return the grouped rows in a folder if they are those asked for; refuse a folder of anything else.
+    """Return the grouped rows in a folder if they are those asked for; None where they are to be made, or made anew.
 
     Raises
     ------
     UsageError
-        The folder holds something that is not grouped rows, and would be lost.
+        The folder holds rows by other columns, or something that is not grouped rows, and would be lost.
     """
     if not folder.exists():
         return None
@@ -38,9 +38,19 @@ def reusable(folder: Path, asked: Mapping[str, Any]) -> Grouped | None:
             f"{folder} holds something else than grouped rows; name a folder that is empty or not there yet"
         )
     try:
-        return Grouped(folder) if read_note(folder).get("asked") == json.loads(json.dumps(asked)) else None
+        noted, wanted = read_note(folder).get("asked", {}), json.loads(json.dumps(asked))
+        if noted == wanted:
+            return Grouped(folder)
     except (SourceError, DataError):  # damaged, or of another version
         return None
+    if noted.get("version") != wanted["version"] or {**noted, "fingerprint": wanted["fingerprint"]} == wanted:
+        return None  # the data have changed
+    by, had = ", ".join(wanted["by"]), ", ".join(noted["by"])
+    raise UsageError(
+        f"{folder} holds rows by {had}, not by {by}; name another folder, or remove that one"
+        if by != had
+        else f"{folder} holds rows by {by} of other columns, or in other blocks; name another folder, or remove that one"
+    )
 
 
 class Scratch:
