@@ -643,3 +643,9 @@ def test_rows_that_are_open_can_be_trained_from_twice_at_once(tmp_path: Path, mo
     with Grouped.open(tmp_path / "rows"):
         one, two = (GroupBy(tmp_path / "rows", by="g").fit(logistic(), search={"l2": [0.1]}) for _ in range(2))
     same_results(one, two)
+
+
+@pytest.mark.parametrize("model", [penstock.LinearSVM(), object()])
+def test_what_is_not_there_for_groups_is_named_with_what_is(model: Any) -> None:
+    with pytest.raises(UsageError, match=r"LogisticRegression.*solver='lbfgs'"):
+        GroupBy(rows_of({("x",): 20}, by=("g",)), by="g").fit(model, y="clicked")

@@ -188,7 +188,7 @@ def show(
     with Screen(json=json, rows=False) as screen:
         told: dict[str, Any] = {"models": models, "finished": result.registry.index.finished}
         if not told["finished"]:
-            screen.note(f"warning: the training of {models} was not finished; go on with it by --resume")
+            screen.note(_unfinished(models))
         if target is not None:
             written = write_csv(result, target, group=group)
             screen.say(f"saved {target}: {written:,} rows, one for each group and config")
@@ -248,6 +248,8 @@ def predict(
     reading = o.reading(header, delimiter)
     with ExitStack() as stack:
         screen = stack.enter_context(Screen(json=json, rows=False))
+        if not result.registry.index.finished:
+            screen.note(_unfinished(models))
         given: Any = data
         if reading or format is not None:
             given = stack.enter_context(open_source(data, format=format, **reading))
@@ -269,3 +271,7 @@ def predict(
                 "out": str(target),
             }
         )
+
+
+def _unfinished(models: str) -> str:
+    return f"warning: the training of {models} was not finished, and groups may lack their models; go on with it by --resume"

@@ -139,6 +139,11 @@ class GroupBy:
             raise UnknownOptionError.of("placement", placement, PLACEMENTS)
         if resume and out is None:
             raise UsageError("resume=True goes on with the models of a folder; name it with out=")
+        if not hasattr(model, "to_config"):
+            raise UsageError(
+                f"model={model!r} is not one of Penstock's; give penstock.LogisticRegression(solver='lbfgs') or"
+                " penstock.LinearRegression(solver='lbfgs')"
+            )
         config, stream = model.to_config(), Stream(list(listeners))
         choices = Search.of(search).choices(LINEAR)
         job = _job(config, [choice.params for choice in choices], validation)
@@ -210,6 +215,11 @@ class _Folder:
 
 def _job(config: Config, choices: Sequence[Mapping[str, Any]], validation: float) -> Callable[[str], Algebraic]:
     """Check what is to be learnt, and return what makes a job of it for a folder of rows."""
+    if config.model not in ("logistic", "linear"):
+        raise UsageError(
+            f"{config.model} models are not there for groups yet; use LogisticRegression or LinearRegression with"
+            " solver='lbfgs'"
+        )
     if config.solver not in SOLVERS:
         raise UsageError(
             f"solver={config.solver!r} is not there for groups yet; use solver='lbfgs' or solver='gd', for example"
