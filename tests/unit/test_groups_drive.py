@@ -359,14 +359,6 @@ class TestDeaths:
             trained(grouped)
 
 
-def test_what_workers_did_when(grouped: Grouped) -> None:
-    _, run, executor = trained(grouped, workers=2)
-    assert len(run.stretches) == len(executor.asked)
-    assert {number for stretch in run.stretches for number in stretch.groups} == set(range(len(grouped)))
-    assert {stretch.worker for stretch in run.stretches} == {0, 1}
-    assert all(stretch.start <= stretch.stop for stretch in run.stretches)
-
-
 def test_seconds_of_a_split_group_are_those_of_all_its_shards(grouped: Grouped) -> None:
     fits, run, _ = trained(grouped, workers=3)
     split = [number for number, held in run.placement.held.items() if len(held) > 1]

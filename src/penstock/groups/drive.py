@@ -8,7 +8,6 @@ it costs what that worker was doing, and nothing else.
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,22 +34,11 @@ _MANY = 8
 _TRIES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """What a worker did from when to when, in seconds since the start."""
-
-    worker: int
-    start: float
-    stop: float
-    groups: tuple[int, ...]
-
-
 @dataclass(slots=True)
 class _Task:
     worker: int
     turns: list[Turn]
     items: list[tuple[Any, ...]]
-    began: float
     tries: int = 0
 
 
@@ -86,8 +74,6 @@ class Drive:
         The workers, whose object is a `penstock.groups.patterns.Worker`.
     on_fit : callable
         Is given each group's `Fit` when it is done.
-    stretches : list of Stretch
-        What every worker did when.
     """
 
     job: Algebraic
@@ -95,7 +81,6 @@ class Drive:
     placement: Placement
     executor: Executor
     on_fit: Callable[[Fit], None]
-    stretches: list[Stretch] = field(default_factory=list)
     deaths: list[str] = field(default_factory=list)
     _tasks: dict[int, _Task] = field(default_factory=dict)
     _lanes: dict[tuple[int, int], _Lane] = field(default_factory=dict)
@@ -105,13 +90,11 @@ class Drive:
     _seconds: dict[int, float] = field(default_factory=dict)
     _ended: dict[int, list[tuple[int, _Lane]]] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
-    _start: float = 0.0
 
     def run(self) -> None:
         """Train all groups of the placement."""
         if not self.placement.shards:
             return
-        self._start = time.perf_counter()
         lanes = 2 if self.executor.workers >= _MANY else 1
         epochs = self.job.epochs.tolist()
         passes = Passes(self.placement, configs=self.job.configs, epochs=epochs, lanes=lanes)
@@ -126,9 +109,9 @@ class Drive:
 
     def _give_out(self, passes: Passes) -> None:
         """Give every worker that has nothing to do a bundle of turns, if there are any for it."""
-        passes.woken()
+        passes.woken()  # all that are idle are asked, whoever was woken; so as not to pile up
         most = max(1, _ANSWER // (4 * (self.grouped.width + 1) * self.job.configs))
-        for worker in set(range(self.executor.workers)) - {task.worker for task in self._tasks.values()}:
+        for worker in sorted(set(range(self.executor.workers)) - {task.worker for task in self._tasks.values()}):
             turns: list[Turn] = []
             units = 0
             while units < _BUNDLE and len(turns) < most and (turn := passes.next(worker)) is not None:
@@ -139,11 +122,10 @@ class Drive:
                 # A whole group is done with when it comes back; to the scheduler it is now, so that it gives out more.
                 passes.done(turn, finished=True)
             if turns:
-                self._submit(_Task(worker, turns, [self._item(turn) for turn in turns], 0.0))
+                self._submit(_Task(worker, turns, [self._item(turn) for turn in turns]))
 
     def _submit(self, task: _Task) -> None:
         number = next(self._numbers)
-        task.began = time.perf_counter()
         self._tasks[number] = task
         self.executor.submit(task.worker, number, "run", task.items)
 
@@ -167,9 +149,6 @@ class Drive:
 
     def _take(self, done: Done, passes: Passes) -> None:
         task = self._tasks.pop(done.task)
-        now = time.perf_counter() - self._start
-        groups = tuple(turn.group for turn in task.turns)
-        self.stretches.append(Stretch(task.worker, now - done.seconds, now, groups))
         for turn, value in zip(task.turns, done.value, strict=True):
             if turn.whole:
                 self.on_fit(value)

@@ -20,7 +20,7 @@ import pyarrow as pa
 from penstock.config import LOSSES, Config
 from penstock.errors import UnknownOptionError, UsageError
 from penstock.events import Advanced, Finished, Listener, Started, Stream, Warned
-from penstock.groups.drive import Drive, Stretch
+from penstock.groups.drive import Drive
 from penstock.groups.etl import group as write_grouped
 from penstock.groups.executor import Executor
 from penstock.groups.grouped import NOTE, Grouped
@@ -257,7 +257,6 @@ class _Run:
     job: Algebraic
     writer: Writer
     stream: Stream
-    stretches: list[Stretch] = field(default_factory=list)
     _done: int = 0
     _failed: int = 0
     _committed: float = 0.0
@@ -277,7 +276,6 @@ class _Run:
                     drive.run()
                 for death in drive.deaths:
                     self.stream.emit(Warned(f"{death}; what it was doing was done again"))
-                self.stretches = drive.stretches
             self.writer.finish()
         finally:
             self.writer.commit()

@@ -18,8 +18,8 @@ from penstock.sgd.adagrad import SMALLEST
 from penstock.sgd.scalar import ZERO, closed, opened, pull, rate_at, tally, usable, weight_of
 
 RUN = 2
-"""Rows between two meetings of a thread's own copies and what is shared. On 16 cores 2 to 8 are about as fast, and the
-fewer, the nearer the loss stays to that of one thread."""
+"""Rows between two meetings of a thread's own copies and what is shared: the fewer, the nearer the loss stays to that of one
+thread."""
 HOT = 256
 """Weights that a thread takes along, at most."""
 
