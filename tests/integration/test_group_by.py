@@ -22,7 +22,8 @@ from sklearn.linear_model import LogisticRegression as Theirs
 import penstock
 from penstock.errors import DataError, PenstockError, UnknownOptionError, UsageError
 from penstock.events import Advanced, Event, Finished, Started, Warned
-from penstock.groups import GroupBy, drive, group_by
+from penstock.groups import GroupBy, running
+from penstock.groups.drivers import passes
 from penstock.groups.etl import group
 from penstock.groups.grouped import Grouped
 from penstock.groups.keys import to_text
@@ -82,7 +83,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have "local" mean this very process, where processes are not the point."""
-    monkeypatch.setitem(group_by.EXECUTORS, "local", InlineExecutor)
+    monkeypatch.setitem(running.EXECUTORS, "local", InlineExecutor)
 
 
 @pytest.fixture(scope="module")
@@ -351,7 +352,7 @@ class TestShapes:
             assert (row["status"], row["reason"]) == ("failed", "a feature is not a finite number")
         assert {row["status"] for row in frame_rows(found, ("y",))} == {"done"}
 
-    @pytest.mark.parametrize("placement", list(group_by.PLACEMENTS))
+    @pytest.mark.parametrize("placement", list(running.PLACEMENTS))
     @pytest.mark.parametrize("workers", [2, 3])
     def test_placements_change_nothing(self, placement: str, workers: int) -> None:
         data = rows_of({("x",): 900, ("y",): 100, ("z",): 100}, by=("g",)).drop_columns(["amount"])
@@ -385,9 +386,18 @@ class TestAskedWrongly:
         gc.collect()
         assert list(temporary.iterdir()) == []
 
-    def test_a_solver_that_is_not_there_for_groups(self) -> None:
-        with pytest.raises(UsageError, match="solver='lbfgs'"):
-            GroupBy(self.data, by="g").fit(penstock.LogisticRegression(), y="clicked")
+    def test_halving_of_what_shares_all_passes(self) -> None:
+        with pytest.raises(UsageError, match="halving is for models that learn row by row"):
+            GroupBy(self.data, by="g").fit(logistic(), y="clicked", halving=True)
+
+    @pytest.mark.parametrize("halving", [3, {"rungs": 3}, {"eta": 1}])
+    def test_halving_asked_for_wrongly(self, halving: Any) -> None:
+        with pytest.raises(UsageError, match=r"halving|eta=1"):
+            GroupBy(self.data, by="g").fit(penstock.LogisticRegression(epochs=2), y="clicked", halving=halving)
+
+    def test_an_address_without_ray(self) -> None:
+        with pytest.raises(UsageError, match="executor='ray'"):
+            GroupBy(self.data, by="g").fit(logistic(), y="clicked", address="auto")
 
     def test_a_column_that_is_not_there(self) -> None:
         with pytest.raises(PenstockError, match="city"):
@@ -514,11 +524,11 @@ class TestProcesses:
     def expected(cls, path: Path) -> Iterator[Result]:
         """What an uninterrupted run gives."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(group_by.EXECUTORS, "local", InlineExecutor)
+            patch.setitem(running.EXECUTORS, "local", InlineExecutor)
             yield GroupBy(path, by="g").fit(logistic(epochs=4), y="clicked", search={"l2": [0.5, 0.2]}, workers=2)
 
     def test_a_worker_is_killed(self, path: Path, expected: Result, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(drive, "_BUNDLE", 1)
+        monkeypatch.setattr(passes, "BUNDLE", 1)
         made: list[LocalExecutor] = []
         seen: set[int] = set()
 
@@ -526,7 +536,7 @@ class TestProcesses:
             made.append(LocalExecutor(*arguments, **named))
             return made[0]
 
-        monkeypatch.setitem(group_by.EXECUTORS, "local", make)
+        monkeypatch.setitem(running.EXECUTORS, "local", make)
         warned: list[str] = []
 
         def listen(event: Event) -> None:
@@ -558,7 +568,7 @@ class TestProcesses:
         finished = Result.open(out)
         assert not finished.summary()["finished"]
         assert len(finished.groups) == done - 1, "the one that was being told of is not written yet"
-        monkeypatch.setitem(group_by.EXECUTORS, "local", InlineExecutor)
+        monkeypatch.setitem(running.EXECUTORS, "local", InlineExecutor)
         heard: list[Event] = []
         found = GroupBy(path, by="g").fit(
             logistic(epochs=4),
@@ -607,13 +617,14 @@ class TestProcesses:
 import os, signal, sys
 import penstock
 from penstock.events import Advanced
-from penstock.groups import GroupBy, drive, group_by, local
-drive._BUNDLE, group_by._COMMIT = 1, -1.0
+from penstock.groups import GroupBy, local, running
+from penstock.groups.drivers import passes
+passes.BUNDLE, running._COMMIT = 1, -1.0
 made, seen = [], []
 def make(*arguments, **named):
     made.append(local.LocalExecutor(*arguments, **named))
     return made[0]
-group_by.EXECUTORS["local"] = make
+running.EXECUTORS["local"] = make
 def listen(event):
     if isinstance(event, Advanced) and event.task == "groups":
         seen.append(event)
@@ -637,7 +648,7 @@ GroupBy(sys.argv[1], by="g").fit(
 
 
 def test_rows_that_are_open_can_be_trained_from_twice_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(group_by.EXECUTORS, "local", InlineExecutor)
+    monkeypatch.setitem(running.EXECUTORS, "local", InlineExecutor)
     data = rows_of({("x",): 100, ("y",): 50}, by=("g",)).drop_columns(["amount"])
     group(data, "g", tmp_path / "rows", label="clicked", memory="100MB").close()
     with Grouped.open(tmp_path / "rows"):
@@ -645,7 +656,7 @@ def test_rows_that_are_open_can_be_trained_from_twice_at_once(tmp_path: Path, mo
     same_results(one, two)
 
 
-@pytest.mark.parametrize("model", [penstock.LinearSVM(), object()])
+@pytest.mark.parametrize("model", [object()])
 def test_what_is_not_there_for_groups_is_named_with_what_is(model: Any) -> None:
     with pytest.raises(UsageError, match=r"LogisticRegression.*solver='lbfgs'"):
         GroupBy(rows_of({("x",): 20}, by=("g",)), by="g").fit(model, y="clicked")

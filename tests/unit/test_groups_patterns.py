@@ -16,9 +16,11 @@ from sklearn.metrics import accuracy_score, log_loss, r2_score
 from sklearn.preprocessing import StandardScaler
 
 from penstock.batch import Batch
-from penstock.groups import patterns
 from penstock.groups.etl import group
-from penstock.groups.patterns import Algebraic, Fit, Partial, Targets, Worker
+from penstock.groups.patterns import algebraic as patterns
+from penstock.groups.patterns import base
+from penstock.groups.patterns.algebraic import Algebraic, AlgebraicWorker, Partial
+from penstock.groups.patterns.base import Fit, Targets
 from penstock.sgd import terms
 from penstock.sgd.full import Sums
 
@@ -94,13 +96,13 @@ def loss_of(kind: str) -> str:
     return "squared" if "linear" in kind else "logistic"
 
 
-def group_rows(worker: Worker, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def group_rows(worker: AlgebraicWorker, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return all of a group: features, targets, weights, and which rows are held out."""
     batch = Batch.concat(worker.grouped.batch(number))
     x = batch.x if isinstance(batch.x, np.ndarray) else batch.x.to_dense()
     assert batch.y is not None
     weight = np.ones(len(batch), np.float32) if batch.weight is None else batch.weight
-    hold = worker.job.held(number, 0, len(batch))
+    hold = worker.held(number, 0, len(batch))
     return x, batch.y, weight, np.zeros(len(batch), bool) if hold is None else hold
 
 
@@ -123,7 +125,7 @@ def same_fit(one: Fit, two: Fit, *, close: float = 2e-3) -> None:
 def test_a_group_is_solved_alike_in_one_call_and_by_sums(
     folder: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = Worker(job_of(folder, loss=loss_of(kind), **GRID))
+    worker = AlgebraicWorker(job_of(folder, loss=loss_of(kind), **GRID))
     called: list[int] = []
     solve = patterns.solve
     monkeypatch.setattr(patterns, "solve", lambda *args, **named: (called.append(1), solve(*args, **named))[1])
@@ -147,7 +149,7 @@ def test_features_are_scaled_within_each_group(tmp_path: Path, loss: str, monkey
     for place, (name, scale) in enumerate((("x0", 100.0), ("x1", 0.01))):
         column = table[name].to_numpy() * np.float32(scale) + np.float32(50 * scale * place)
         table = table.set_column(table.column_names.index(name), name, pa.array(column))
-    worker = Worker(job_of(written(tmp_path, kind, table), loss=loss, l2=[1e-1, 1e-2], standardize=True))
+    worker = AlgebraicWorker(job_of(written(tmp_path, kind, table), loss=loss, l2=[1e-1, 1e-2], standardize=True))
     for small in (patterns._SMALL, -1):
         monkeypatch.setattr(patterns, "_SMALL", small)
         fit = worker.solve(0)
@@ -166,7 +168,7 @@ def test_features_are_scaled_within_each_group(tmp_path: Path, loss: str, monkey
 
 @pytest.mark.parametrize("ways", [1, 2, 3, 7])
 def test_sums_of_shards_add_up_wherever_they_are_cut(folder: str, kind: str, ways: int) -> None:
-    worker = Worker(job_of(folder, loss=loss_of(kind), **GRID))
+    worker = AlgebraicWorker(job_of(folder, loss=loss_of(kind), **GRID))
     rng = np.random.default_rng(ways)
     at = rng.standard_normal((worker.grouped.width + 1, 4)) / 10
     for number, size in enumerate(worker.grouped.rows.tolist()):
@@ -191,45 +193,45 @@ def test_sums_of_shards_add_up_wherever_they_are_cut(folder: str, kind: str, way
 
 def test_shards_are_cut_inside_blocks(dense: str) -> None:
     # What the test above promises is nothing unless borders fall there.
-    worker = Worker(job_of(dense))
+    worker = AlgebraicWorker(job_of(dense))
     firsts = worker.grouped.block_first[worker.grouped.blocks(0)].tolist()
     assert len(firsts) > 2
-    parts = list(worker._rows(0, firsts[1] - 3, 5))
+    parts = list(worker.rows(0, firsts[1] - 3, 5))
     assert [len(batch) for batch, _ in parts] == [3, 2]
 
 
 def test_targets_are_looked_at_only_when_asked(dense: str) -> None:
-    worker = Worker(job_of(dense))
+    worker = AlgebraicWorker(job_of(dense))
     assert worker.partial(0, 0, 50, np.zeros((WIDTH + 1, 1)), False).targets == Targets()
 
 
 def test_the_same_rows_are_held_out_however_a_group_is_cut(dense: str, monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_of(dense)
-    whole = job.held(0, 0, 400)
+    whole = AlgebraicWorker(job).held(0, 0, 400)
     assert whole is not None
     assert 40 < whole.sum() < 120
     for kept in (1 << 16, 1):  # the second remembers every mask
-        monkeypatch.setattr(patterns, "_KEPT", kept)
-        worker = Worker(job)
+        monkeypatch.setattr(base, "_KEPT", kept)
+        worker = AlgebraicWorker(job)
         for borders in ([0, 400], [0, 1, 77, 78, 300, 400], [0, 199, 400]):
             for _ in range(2):
                 found = [
                     hold
                     for first, end in itertools.pairwise(borders)
-                    for _, hold in worker._rows(0, first, end - first)
+                    for _, hold in worker.rows(0, first, end - first)
                 ]
                 np.testing.assert_array_equal(np.concatenate(found), whole)  # type: ignore[arg-type]  # none is None
 
 
 def test_other_groups_and_seeds_hold_out_other_rows(dense: str) -> None:
     job = job_of(dense)
-    masks = [job.held(0, 0, 400), job.held(1, 0, 400), job_of(dense, seed=4).held(0, 0, 400)]
+    masks = [AlgebraicWorker(job).held(0, 0, 400), AlgebraicWorker(job).held(1, 0, 400), AlgebraicWorker(job_of(dense, seed=4)).held(0, 0, 400)]
     assert len({mask.tobytes() for mask in masks if mask is not None}) == 3
 
 
 def test_nothing_held_out(dense: str) -> None:
-    worker = Worker(job_of(dense, validation=0.0))
-    assert worker.job.held(0, 0, 400) is None
+    worker = AlgebraicWorker(job_of(dense, validation=0.0))
+    assert worker.held(0, 0, 400) is None
     fit = worker.solve(0)
     assert fit.targets.rows == SIZES[0]
     assert fit.targets.held_rows == 0
@@ -243,7 +245,7 @@ def test_groups_against_scikit_learn(kind: str, folder: str) -> None:
 
 
 def compare_logistic(folder: str) -> None:
-    worker = Worker(job_of(folder, l2=[1e-1, 1e-2]))
+    worker = AlgebraicWorker(job_of(folder, l2=[1e-1, 1e-2]))
     for number in range(2):
         fit = worker.solve(number)
         x, y, weight, hold = group_rows(worker, number)
@@ -261,7 +263,7 @@ def compare_logistic(folder: str) -> None:
 
 
 def compare_linear(folder: str) -> None:
-    worker = Worker(job_of(folder, loss="squared", l2=[1e-1, 1e-3]))
+    worker = AlgebraicWorker(job_of(folder, loss="squared", l2=[1e-1, 1e-3]))
     for number in range(2):
         fit = worker.solve(number)
         x, y, weight, hold = group_rows(worker, number)
@@ -275,13 +277,13 @@ def compare_linear(folder: str) -> None:
 
 
 def test_plain_descent(dense: str) -> None:
-    worker = Worker(job_of(dense, solver="gd", l2=[1e-1, 1e-2], epochs=400, tolerance=1e-5))
-    expected = Worker(job_of(dense, l2=[1e-1, 1e-2])).solve(0)
+    worker = AlgebraicWorker(job_of(dense, solver="gd", l2=[1e-1, 1e-2], epochs=400, tolerance=1e-5))
+    expected = AlgebraicWorker(job_of(dense, l2=[1e-1, 1e-2])).solve(0)
     same_fit(worker.solve(0), expected, close=2e-2)
 
 
 def test_without_an_intercept(dense: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = Worker(job_of(dense, intercept=False))
+    worker = AlgebraicWorker(job_of(dense, intercept=False))
     one = worker.solve(0)
     monkeypatch.setattr(patterns, "_SMALL", -1)
     two = worker.solve(0)
@@ -292,7 +294,7 @@ def test_without_an_intercept(dense: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_configs_have_epochs_of_their_own(dense: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = Worker(job_of(dense, l2=[1e-5] * 3, epochs=[1, 3, 200]))
+    worker = AlgebraicWorker(job_of(dense, l2=[1e-5] * 3, epochs=[1, 3, 200]))
     for small in (patterns._SMALL, -1):
         monkeypatch.setattr(patterns, "_SMALL", small)
         fit = worker.solve(0)
@@ -303,7 +305,7 @@ def test_configs_have_epochs_of_their_own(dense: str, monkeypatch: pytest.Monkey
 
 
 def test_a_config_that_fails_leaves_the_others_alone(dense: str) -> None:
-    worker = Worker(job_of(dense, solver="gd", l2=[1e-2, 1e-2], rate=[1.0, 1e9], epochs=50))
+    worker = AlgebraicWorker(job_of(dense, solver="gd", l2=[1e-2, 1e-2], rate=[1.0, 1e9], epochs=50))
     fit = worker.solve(0)
     assert (fit.status == terms.FAILED).tolist() == [False, True]
     assert fit.weights is not None
@@ -312,7 +314,7 @@ def test_a_config_that_fails_leaves_the_others_alone(dense: str) -> None:
 
 
 def test_several_things_at_once(dense: str) -> None:
-    worker = Worker(job_of(dense))
+    worker = AlgebraicWorker(job_of(dense))
     found = worker.run([("solve", 1), ("partial", 0, 10, 20, np.zeros((WIDTH + 1, 1)), True), ("solve", 2)])
     assert [type(each) for each in found] == [Fit, Partial, Fit]
     assert (found[0].group, found[2].group) == (1, 2)
@@ -322,7 +324,7 @@ def test_several_things_at_once(dense: str) -> None:
 def test_jobs_and_fits_can_travel(dense: str) -> None:
     job = pickle.loads(pickle.dumps(job_of(dense, **GRID)))
     assert job.configs == 4
-    fit = Worker(job).solve(0)
+    fit = AlgebraicWorker(job).solve(0)
     same_fit(pickle.loads(pickle.dumps(fit)), fit, close=0)
 
 
@@ -333,7 +335,7 @@ def test_a_wide_sparse_group_is_cut_down_to_its_features(tmp_path: Path, monkeyp
     text = [" ".join(f"w{word}" for word in each) for each in words]
     table = pa.table({"g": np.zeros(500, np.int64), "words": text, "y": (words < 700).sum(1) > 1})
     group(table, "g", tmp_path / "r", label="y", memory="200MB", hash=["words:2^20:words"], block_size=8000).close()
-    worker = Worker(job_of(os.fspath(tmp_path / "r"), l2=[1e-2, 1e-3]))
+    worker = AlgebraicWorker(job_of(os.fspath(tmp_path / "r"), l2=[1e-2, 1e-3]))
     widths: list[int] = []
     optimiser = Algebraic.optimiser
     monkeypatch.setattr(
@@ -354,7 +356,7 @@ def test_a_wide_sparse_group_is_cut_down_to_its_features(tmp_path: Path, monkeyp
 def test_sparse_rows_without_an_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = pa.table({"g": [0] * 40, "words": [""] * 40, "y": [True, True, True, False] * 10})
     group(table, "g", tmp_path / "r", label="y", memory="100MB", hash=["words:2^4:words"]).close()
-    worker = Worker(job_of(os.fspath(tmp_path / "r"), validation=0.0))
+    worker = AlgebraicWorker(job_of(os.fspath(tmp_path / "r"), validation=0.0))
     for small in (patterns._SMALL, -1):
         monkeypatch.setattr(patterns, "_SMALL", small)
         fit = worker.solve(0)

@@ -20,7 +20,7 @@ from penstock.events import Advanced, Event
 from penstock.groups.group_by import GroupBy
 from penstock.groups.grouped import NOTE
 from penstock.groups.index import INDEX
-from penstock.groups.patterns import SOLVERS
+from penstock.groups.patterns.algebraic import SOLVERS
 from penstock.groups.spec import Search
 
 _MODELS = ("logistic", "linear")

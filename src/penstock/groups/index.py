@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,9 @@ class Index:
     fingerprint : str
         Of the data.
     family : str
-        linear or trees.
+        linear, trees or modules.
+    layout : sequence
+        Of modules: the name, shape and type of each array in a model's row of numbers.
     finished : bool
         Whether training came to its end.
     """
@@ -63,6 +65,7 @@ class Index:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     fingerprint: str = ""
     family: str = "linear"
+    layout: Sequence[Any] = ()
     finished: bool = False
 
     @property
@@ -133,7 +136,7 @@ class Index:
             raise ModelFileError(f"{path} was written by a newer Penstock; upgrade with: pip install -U penstock")
         try:
             told |= {"by": tuple(told["by"]), "configs": tuple(told["configs"])}
-            return cls(**{f.name: told[f.name] for f in fields(cls)})
+            return cls(**{f.name: told[f.name] for f in fields(cls) if f.name != "layout" or f.name in told})
         except (KeyError, TypeError) as error:
             raise ModelFileError(f"{path} lacks {error}; {MEND}") from error
 

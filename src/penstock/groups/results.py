@@ -29,6 +29,7 @@ from penstock.blocks.open import open as open_source
 from penstock.blocks.reading import require_columns
 from penstock.errors import ColumnError, DataError, ModelFileError, UnknownOptionError, UsageError, nearest, some_of
 from penstock.events import Stream
+from penstock.groups import timeline
 from penstock.groups.index import INDEX, MEND
 from penstock.groups.keys import Key, coded, kind_of, to_text
 from penstock.groups.partitioned import partitioned
@@ -55,6 +56,8 @@ class Result:
         Where they are.
     owner : object, optional
         Whatever has to live as long, such as a temporary folder.
+    model : Trainable, optional
+        What was trained; modules cannot be rebuilt without.
 
     Examples
     --------
@@ -77,14 +80,15 @@ class Result:
     array([[10.]], dtype=float32)
     """
 
-    def __init__(self, registry: Registry, *, owner: object = None) -> None:
+    def __init__(self, registry: Registry, *, owner: object = None, model: Any = None) -> None:
         self.registry = registry
         self._owner = owner
+        self._trainable = model
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str]) -> Result:
+    def open(cls, folder: str | os.PathLike[str], *, model: Any = None) -> Result:
         """Open a folder of models; see `Registry.open`."""
-        return cls(Registry.open(folder))
+        return cls(Registry.open(folder), model=model)
 
     def __repr__(self) -> str:
         index = self.registry.index
@@ -97,6 +101,11 @@ class Result:
     def frame(self) -> pa.Table:
         """A row for each group × config: key, sizes, parameters, metrics, seconds, status. ``to_pandas()`` works."""
         return self.registry.table.drop_columns(list(_INNER))
+
+    @property
+    def timeline(self) -> pa.Table | None:
+        """What workers did when: run, worker, begin, end, group, groups, what. None where nothing is known of it."""
+        return timeline.read(self.registry.folder)
 
     @property
     def failed(self) -> pa.Table:

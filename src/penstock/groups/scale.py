@@ -7,6 +7,7 @@ square and not shifted, which would fill their zeros.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -50,6 +51,11 @@ class Moments:
             own, tile = mass[taken].astype(np.float64), x[taken].astype(np.float64)
             found += cls(0.0, own @ tile, own @ tile**2)
         return replace(found, weight=total)
+
+    @classmethod
+    def of_parts(cls, parts: Sequence[tuple[Batch, NDArray[np.bool_] | None]]) -> Moments:
+        """Add up the rows of some parts, at least one."""
+        return sum((cls.of(batch, hold) for batch, hold in parts), cls.none(parts[0][0].width))
 
     def __add__(self, other: Moments) -> Moments:
         return Moments(self.weight + other.weight, self.total + other.total, self.squares + other.squares)

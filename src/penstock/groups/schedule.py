@@ -35,6 +35,8 @@ class Hopper:
         (the paper's fourth invariant), which makes a group take as long as if it were not split.
     begun
         Epochs that a config has behind it, by (group, config), where a run is taken up again.
+    long
+        Rows × configs × epochs from which on a group is scheduled epoch by epoch though it lies on one worker.
 
     Examples
     --------
@@ -57,10 +59,11 @@ class Hopper:
         epochs: int | Sequence[int],
         isolation: str = "config",
         begun: Mapping[tuple[int, int], int] | None = None,
+        long: int | None = None,
     ) -> None:
         if isolation not in ("config", "group"):
             raise UnknownOptionError.of("isolation", isolation, ("config", "group"))
-        self._floor = floor = Floor(placement, configs=configs, epochs=epochs, begun=begun or {})
+        self._floor = floor = Floor(placement, configs=configs, epochs=epochs, begun=begun or {}, long=long)
         self.trace = floor.trace
         self._one_by_one = isolation == "group"
         self._busy: set[int] = set()
@@ -184,6 +187,8 @@ class Passes:
         that have nothing but one group go on with one batch while the sums of the other are under way.
     begun
         Passes that a group has behind it, where a run is taken up again.
+    long
+        Rows × configs × epochs from which on a group is scheduled pass by pass though it lies on one worker.
 
     Examples
     --------
@@ -204,11 +209,12 @@ class Passes:
         epochs: int | Sequence[int],
         lanes: int = 1,
         begun: Mapping[int, int] | None = None,
+        long: int | None = None,
     ) -> None:
         if lanes < 1:
             raise UsageError(f"lanes={lanes!r} carry no config; give at least 1")
         had = {(group, config): passes for group, passes in (begun or {}).items() for config in range(configs)}
-        self._floor = floor = Floor(placement, configs=configs, epochs=epochs, begun=had)
+        self._floor = floor = Floor(placement, configs=configs, epochs=epochs, begun=had, long=long)
         self.trace = floor.trace
         self._queue: list[list[tuple[int, int, int, int]]] = [[] for _ in range(placement.workers)]
         lanes = min(lanes, configs)

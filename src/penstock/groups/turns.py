@@ -91,7 +91,13 @@ class Floor:
     """The workers, what each is running, and the whole groups that each has. Common to both schedulers."""
 
     def __init__(
-        self, placement: Placement, *, configs: int, epochs: int | Sequence[int], begun: Mapping[tuple[int, int], int]
+        self,
+        placement: Placement,
+        *,
+        configs: int,
+        epochs: int | Sequence[int],
+        begun: Mapping[tuple[int, int], int],
+        long: int | None = None,
     ) -> None:
         each = [epochs] * configs if isinstance(epochs, int) else list(epochs)
         if configs < 1 or len(each) != configs or min(each) < 1:
@@ -114,7 +120,7 @@ class Floor:
         self.open = len(placement.held)
         shared = [0] * placement.workers
         for group, held in placement.held.items():
-            if len(held) > 1:
+            if len(held) > 1 or (long is not None and self.units(placement.shards[held[0]].rows, 0, self.most) >= long):
                 self.split[group] = held
                 for number in held:
                     shared[placement.shards[number].worker] += placement.shards[number].rows

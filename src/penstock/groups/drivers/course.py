@@ -1,0 +1,98 @@
+"""How far the configs of a group are that is trained step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.groups.patterns.base import Fit, Targets
+from penstock.groups.patterns.sequential import Look, Measured, Sequential, State, Trained, fit_of
+from penstock.groups.scale import Scale
+from penstock.groups.turns import Wait
+from penstock.sgd.loop import EarlyStopping
+
+
+@dataclass(slots=True)
+class Course:
+    """How far the configs of a group are: a value for each."""
+
+    states: list[State | None]
+    had: NDArray[np.int64]
+    losses: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    failed: NDArray[np.bool_]
+    stopped: NDArray[np.bool_]
+    watches: list[EarlyStopping | None]
+    look: Look | None = None
+    scale: Scale | None = None
+    seconds: float = 0.0
+    held: NDArray[np.float64] = field(default_factory=lambda: np.empty((2, 0)))
+    models: Any = None
+    targets: Targets = field(default_factory=Targets)
+
+    @classmethod
+    def of(cls, job: Sequential) -> Course:
+        count = job.configs
+        watch = None if job.patience is None else EarlyStopping(job.patience, job.tolerance)
+        return cls(
+            [None] * count,
+            np.zeros(count, np.int64),
+            np.full(count, np.nan),
+            np.full(count, np.nan),
+            np.zeros(count, bool),
+            np.zeros(count, bool),
+            [watch] * count,
+            held=np.full((2, count), np.nan),
+        )
+
+    def taken(self, configs: Sequence[int]) -> list[State] | None:
+        """Return the states of configs; None where they have none yet."""
+        found = [state for config in configs if (state := self.states[config]) is not None]
+        return found or None
+
+    def left(self, goal: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Say which configs have not come to their goal, and still can."""
+        return (self.had < goal) & ~self.failed & ~self.stopped
+
+    def watch(self, config: int) -> None:
+        """Note the loss of a config that has just been measured, and whether its patience has come to its end."""
+        watch = self.watches[config]
+        if watch is not None:
+            self.watches[config] = watch = watch.after(float(self.standing[config]))
+            self.stopped[config] = watch.stop
+
+    @property
+    def standing(self) -> NDArray[np.float64]:
+        """The mean loss of each config that it is judged by: on rows held out, or in training where there are none."""
+        weight = self.targets.held_weight
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return self.held[0] / weight if weight else self.losses / self.weights
+
+    def fit(self, job: Sequential, group: int, *, given_up: NDArray[np.bool_] | None = None) -> Fit:
+        """Put together what came of the group."""
+        found = Trained(
+            self.seconds,
+            losses=self.losses,
+            weights=self.weights,
+            failed=self.failed,
+            epochs=self.had,
+            stopped=self.stopped,
+        )
+        measured = Measured(self.held[0], self.held[1], self.models, self.targets, 0.0)
+        return fit_of(job, group, self.targets, found, measured, seconds=self.seconds, given_up=given_up)
+
+
+@dataclass(slots=True)
+class Measuring:
+    """Configs of a group that are being measured, part by part."""
+
+    configs: list[int]
+    missing: int
+    wait: Wait | None
+    """What goes on with the config when this is over; None where the whole group has come to its goal."""
+    sums: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+    """Of each part: losses, and right answers or squared errors."""

@@ -1,0 +1,369 @@
+"""The driver of SGD: configs hop between the workers that hold the parts of a group, and their states come along.
+
+States rest here between turns, so that a death costs the turn that was under way and nothing else. Small whole groups are
+trained at one go, in bundles. With halving, training goes in rounds: all configs that are still in the race train to the
+next rung, are measured on the rows held out, and the best of each group go on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.groups.drivers.base import Drive, Task
+from penstock.groups.drivers.course import Course, Measuring
+from penstock.groups.halving import Halving, Run
+from penstock.groups.patterns.base import Fit
+from penstock.groups.patterns.sequential import Look, Measured, Sequential, Trained, scale_of
+from penstock.groups.schedule import Hopper
+from penstock.groups.turns import Turn, Wait, shard_order
+
+BUNDLE = 2_000_000
+"""Rows x configs x epochs that are worth a message: some tens of milliseconds of work."""
+_LONG = 50_000_000
+"""Rows x configs x epochs that a message asks for at most, unless one epoch is more: about a second of work."""
+
+
+@dataclass(slots=True)
+class HopsDrive(Drive[Sequential]):
+    """Trains row by row."""
+
+    halving: Halving | None = None
+    """Over the groups that have rows in the placement, in the order of their numbers."""
+    _hopper: Hopper | None = None
+    _courses: dict[int, Course] = field(default_factory=dict)
+    _goals: dict[int, NDArray[np.int64]] = field(default_factory=dict)
+    _side: dict[int, deque[Task]] = field(default_factory=dict)
+    _going: dict[int, Turn] = field(default_factory=dict)
+    _measuring: dict[tuple[int, int], Measuring] = field(default_factory=dict)
+    _running: dict[int, list[Run]] = field(default_factory=dict)
+    _dead: dict[int, str] = field(default_factory=dict)
+    _over: set[int] = field(default_factory=set)
+
+    _groups: list[int] = field(default_factory=list)
+    _length: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """The epochs of the round, as the scheduler counts them for each config."""
+
+    def start(self) -> None:
+        """Look at the groups that lie on several workers: what they are like is known to none of them."""
+        self._groups = sorted(self.placement.held)
+        for group, held in self.placement.held.items():
+            if len(held) > 1:
+                for number in held:
+                    shard = self.placement.shards[number]
+                    self._aside(shard.worker, group, ("look", group, shard.first, shard.rows), ("look", None))
+
+    def work(self) -> None:
+        Drive.work(self)
+        for goals in self._rounds():
+            self._goals = goals
+            self._hopper = self._scheduler(goals)
+            Drive.work(self)
+            self._report()
+
+    @property
+    def finished(self) -> bool:
+        return not any(self._side.values()) and (self._hopper is None or self._hopper.finished)
+
+    @property
+    def alive(self) -> int:
+        """Configs that are still in the race, of all groups."""
+        return sum(len(runs) for runs in self._running.values())
+
+    def next(self, worker: int) -> Task | None:
+        side = self._side.get(worker)
+        if side:
+            return side.popleft()
+        if worker in self._going:
+            return self._whole(self._going[worker])
+        if self._hopper is None:
+            return None
+        self._hopper.woken()  # all that are idle are asked, whoever was woken; so as not to pile up
+        return self._turns(worker, self._hopper)
+
+    def take(self, worker: int, group: int, note: tuple[str, Any], value: Any) -> None:
+        what, rest = note
+        if what == "solve":
+            self._end(value)
+        elif what == "look":
+            self._looked(group, value)
+        elif what == "measure":
+            self._measured(group, rest[0], rest[1], value)
+        else:
+            self._trained(rest, value)
+
+    def give_up(self, worker: int, group: int, note: tuple[str, Any], reason: str) -> None:
+        what, rest = note
+        self._fail(group, reason)
+        if what == "train":
+            self._end_turn(rest)
+        elif what == "measure":
+            self._judged(group, rest[0])
+
+    def _rounds(self) -> Iterator[dict[int, NDArray[np.int64]]]:
+        """Yield the epochs that configs are to have after each round."""
+        if self.halving is None:
+            yield {group: self.job.epochs for group in self._groups if group not in self._over}
+            return
+        while True:
+            goals: dict[int, NDArray[np.int64]] = {}
+            while (run := self.halving.next()) is not None:
+                group = self._groups[run.group]
+                self._running.setdefault(group, []).append(run)
+                if group not in goals:
+                    goals[group] = self._course(group).had.copy()
+                goals[group][run.config] = run.to_epoch
+            if not goals:
+                return
+            yield goals
+
+    def _scheduler(self, goals: dict[int, NDArray[np.int64]]) -> Hopper:
+        """Schedule what is between where configs are and their goals: as many epochs before the end of the round."""
+        count = self.job.configs
+        if self.halving is None:
+            self._length = self.job.epochs
+        else:
+            most = max(int((goal - self._had(group)).max()) for group, goal in goals.items())
+            self._length = np.full(count, max(1, most))
+        begun = {}
+        for group in self._groups:
+            running = group in goals and group not in self._over
+            had = self._length - (goals[group] - self._had(group)) if running else self._length
+            begun.update({(group, config): int(had[config]) for config in range(count) if had[config]})
+        return Hopper(self.placement, configs=count, epochs=self._length.tolist(), begun=begun)
+
+    def _turns(self, worker: int, hopper: Hopper) -> Task | None:
+        """Return a turn of a split group, or a bundle of whole ones."""
+        solved: list[int] = []
+        units = 0
+        while units < BUNDLE and (turn := hopper.next(worker)) is not None:
+            if turn.whole and self._at_one_go(turn):
+                hopper.done(turn, finished=True)
+                solved.append(turn.group)
+                units += turn.units
+                continue
+            if turn.group in self._dead or (turn.whole and not self._taking_part(turn)):
+                self._end_turn(turn)
+                continue
+            if solved:  # kept for when the bundle is back
+                self._going[worker] = turn
+                break
+            return self._whole(turn) if turn.whole else self._part(turn)
+        if not solved:
+            return None
+        items: list[tuple[Any, ...]] = [("solve", group) for group in solved]
+        return Task(worker, items, solved, [("solve", None)] * len(solved), "solve")
+
+    def _at_one_go(self, turn: Turn) -> bool:
+        everything = turn.configs == self.job.configs and turn.group not in self._courses
+        return self.halving is None and everything and turn.units <= _LONG and turn.epochs >= self.job.epochs.max()
+
+    def _whole(self, turn: Turn) -> Task:
+        """Ask for some epochs of configs of a group that lies on this worker alone."""
+        if not turn.whole:
+            del self._going[turn.worker]
+            return self._part(turn)
+        self._going[turn.worker] = turn
+        course, rows = self._course(turn.group), self.placement.shards[turn.shard].rows
+        configs = self._taking_part(turn)
+        epochs = max(1, _LONG // (rows * len(configs)))
+        until = np.minimum(self._until(turn)[configs], course.had[configs] + epochs)
+        item = ("train", turn.group, 0, rows, configs, course.taken(configs), None, course.had[configs], until, True)
+        return Task(turn.worker, [item], [turn.group], [("train", turn)], "train")
+
+    def _part(self, turn: Turn) -> Task:
+        """Ask for one config's way over one part of a group."""
+        course, shard = self._course(turn.group), self.placement.shards[turn.shard]
+        had, configs = course.had[[turn.config]], [turn.config]
+        ends = turn.shard == self._order(turn)[-1]
+        where = (turn.group, shard.first, shard.rows)
+        item = ("train", *where, configs, course.taken(configs), course.scale, had, had + 1, ends)
+        return Task(turn.worker, [item], [turn.group], [("train", turn)], "train")
+
+    def _taking_part(self, turn: Turn) -> list[int]:
+        left = self._course(turn.group).left(self._until(turn))
+        if self.halving is not None:  # those that are still in the race, scattered as they are, share each read
+            return np.flatnonzero(left).tolist()
+        return [config for config in range(turn.config, turn.config + turn.configs) if left[config]]
+
+    def _until(self, turn: Turn) -> NDArray[np.int64]:
+        """Return the epochs that each config has had when a turn of a whole group is over."""
+        if self.halving is not None:
+            return self._goals[turn.group]
+        still: NDArray[np.int64] = np.maximum(0, self._length - turn.epoch - turn.epochs)
+        return self._goals[turn.group] - still
+
+    def _order(self, turn: Turn) -> list[int]:
+        held = self.placement.held[turn.group]
+        return [held[place] for place in shard_order(turn.config, shards=len(held))]
+
+    def _trained(self, turn: Turn, found: Trained) -> None:
+        group, course = turn.group, self._course(turn.group)
+        course.seconds += found.seconds
+        if found.reason:
+            self._fail(group, found.reason)
+            self._end_turn(turn)
+            return
+        if turn.whole:
+            configs = np.array(self._taking_part(turn))
+            course.losses[configs], course.weights[configs] = found.losses, found.weights
+            course.had[configs], course.stopped[configs] = found.epochs, found.stopped
+        else:
+            configs = np.array([turn.config])
+            first = turn.shard == self._order(turn)[0]
+            for sums, more in ((course.losses, found.losses), (course.weights, found.weights)):
+                sums[configs] = more if first else sums[configs] + more
+            course.had[configs] += turn.shard == self._order(turn)[-1]
+        course.failed[configs] |= found.failed
+        for config, state in zip(configs.tolist(), found.states, strict=True):
+            course.states[config] = state
+        if not turn.whole or not self._taking_part(turn):
+            self._end_turn(turn)
+
+    def _end_turn(self, turn: Turn) -> None:
+        """Tell the scheduler, and have configs measured where they have come to their goal."""
+        hopper, group = self._hopper, turn.group
+        assert hopper is not None
+        dead = group in self._dead
+        if turn.whole:
+            self._going.pop(turn.worker, None)
+            over = dead or not self._course(group).left(self._goals[group]).any()
+            hopper.done(turn, finished=over)
+            if over and not dead:
+                self._measure(group, np.flatnonzero(self._trying(group)).tolist(), None)
+            return
+        course, wait = self._course(group), hopper.done(turn)
+        ended = turn.shard == self._order(turn)[-1]
+        if wait is not None and ended and self.job.patience is not None and not dead and not course.failed[turn.config]:
+            self._measure(group, [turn.config], wait)
+            return
+        self._went_on(group, turn.config, wait)
+
+    def _went_on(self, group: int, config: int, wait: Wait | None) -> None:
+        """Send a config of a split group on, or see whether it was the last of its group."""
+        hopper, course = self._hopper, self._course(group)
+        assert hopper is not None
+        dead = group in self._dead
+        if wait is not None:
+            finished = dead or bool(course.failed[config] or course.stopped[config])
+            hopper.ready(wait, finished=finished)
+            if not finished:
+                return
+        if not dead and not course.left(self._goals[group]).any() and group not in self._over:
+            self._measure(group, np.flatnonzero(self._trying(group)).tolist(), None)
+
+    def _trying(self, group: int) -> NDArray[np.bool_]:
+        """Say which configs have been trained in this round."""
+        if self.halving is None:
+            return np.ones(self.job.configs, bool)
+        running = np.zeros(self.job.configs, bool)
+        running[[run.config for run in self._running[group]]] = True
+        return running
+
+    def _measure(self, group: int, configs: list[int], wait: Wait | None) -> None:
+        """Have configs measured on the rows held out, by all workers that have some of the group."""
+        course, held = self._course(group), self.placement.held[group]
+        key = -1 if wait is None else wait.config
+        self._measuring[group, key] = Measuring(configs, len(held), wait)
+        for number in held:
+            shard = self.placement.shards[number]
+            item = ("measure", group, shard.first, shard.rows, configs, course.taken(configs), course.scale)
+            self._aside(shard.worker, group, item, ("measure", (key, number)))
+
+    def _measured(self, group: int, key: int, number: int, found: Measured) -> None:
+        measuring, course = self._measuring[group, key], self._course(group)
+        course.seconds += found.seconds
+        measuring.sums[number] = np.stack([found.losses, found.right])
+        if course.models is None:
+            course.models = np.full((len(found.models), self.job.configs), np.nan, np.float32)
+        course.models[:, measuring.configs] = found.models
+        if course.look is None:
+            course.targets = found.targets
+        self._judged(group, key)
+
+    def _judged(self, group: int, key: int) -> None:
+        """Go on when all parts of what was measured are there."""
+        measuring, course = self._measuring[group, key], self._course(group)
+        measuring.missing -= 1
+        if measuring.missing:
+            return
+        del self._measuring[group, key]
+        if group in self._dead:
+            if measuring.wait is not None:
+                self._went_on(group, key, measuring.wait)
+            return
+        # In the order of the rows, whoever was first.
+        course.held[:, measuring.configs] = sum(sums for _, sums in sorted(measuring.sums.items()))
+        if measuring.wait is not None:
+            course.watch(key)
+            self._went_on(group, key, measuring.wait)
+        elif self.halving is None:
+            self._end(course.fit(self.job, group))
+
+    def _looked(self, group: int, found: Look) -> None:
+        course = self._course(group)
+        course.look = found if course.look is None else course.look + found
+        course.targets = course.look.targets
+        if any(note[0] == "look" for task in self._waiting(group) for note in task.notes):
+            return
+        flaw = course.look.flaw(self.job.loss)
+        if flaw:
+            self._fail(group, flaw)
+        course.scale = scale_of(self.job, course.look, self.grouped)
+
+    def _waiting(self, group: int) -> Iterator[Task]:
+        """Yield what is asked, or about to be asked, of a group."""
+        for task in [*self._tasks.values(), *(task for queue in self._side.values() for task in queue)]:
+            if group in task.groups:
+                yield task
+        for queue in self._again.values():
+            yield from (task for task in queue if group in task.groups)
+
+    def _aside(self, worker: int, group: int, item: tuple[Any, ...], note: tuple[str, Any]) -> None:
+        """Have a worker do something that the scheduler does not know of, before anything else."""
+        self._side.setdefault(worker, deque()).append(Task(worker, [item], [group], [note], item[0]))
+
+    def _course(self, group: int) -> Course:
+        if group not in self._courses:
+            self._courses[group] = Course.of(self.job)
+        return self._courses[group]
+
+    def _had(self, group: int) -> NDArray[np.int64]:
+        return self._courses[group].had if group in self._courses else np.zeros(self.job.configs, np.int64)
+
+    def _fail(self, group: int, reason: str) -> None:
+        if group not in self._dead:
+            self._dead[group] = reason
+            targets = self._course(group).targets
+            self._end(Fit(group, targets, self._course(group).seconds, reason))
+
+    def _end(self, fit: Fit) -> None:
+        self._over.add(fit.group)
+        if fit.group not in self._dead:
+            self._courses.pop(fit.group, None)  # states are many times the models
+        self.done(fit)
+
+    def _report(self) -> None:
+        """Tell the race how the configs of a round did, and hand on the groups that are through."""
+        if self.halving is None:
+            return
+        for group, runs in self._running.items():
+            course = self._course(group)
+            losses = course.standing
+            for run in runs:
+                bad = group in self._dead or course.failed[run.config]
+                early = bool(course.stopped[run.config])
+                epoch = max(run.from_epoch + 1, int(course.had[run.config]))
+                loss = float("nan") if bad else float(losses[run.config])
+                self.halving.report(run.group, run.config, min(epoch, run.to_epoch), loss, converged=early)
+        self._running.clear()
+        for number in self.halving.ended():
+            group = self._groups[number]
+            if group not in self._dead:
+                standing = np.array(self.halving.standing(number))
+                self._end(self._course(group).fit(self.job, group, given_up=standing == "stopped"))

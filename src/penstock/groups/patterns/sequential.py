@@ -1,0 +1,349 @@
+"""The sequential pattern: what learns from rows one after another, and so is at one place at a time.
+
+A `Learner` is some configs of a group that learn from the same rows; all that its training depends on can be taken out of
+it and put into another, so that configs hop between the workers that hold the parts of a group, and go on to the last bit
+as if all parts had lain in one place.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.batch import Batch, Csr, Floats
+from penstock.groups.executor import Make
+from penstock.groups.grouped import Grouped
+from penstock.groups.patterns.base import NOT_FINITE, Doubles, Fit, Held, Targets, Worker
+from penstock.groups.patterns.shuffled import Shuffled, require_ordered
+from penstock.groups.scale import Moments, Scale
+from penstock.sgd import terms
+from penstock.sgd.loop import EarlyStopping
+
+State = dict[str, NDArray[Any]]
+"""All that the training of a config depends on."""
+
+
+class Learner(Protocol):
+    """Some configs of a group, learning from the same rows."""
+
+    def learn(self, batch: Batch, epoch: int) -> None:
+        """Learn from rows, in their order."""
+        ...
+
+    def end_epoch(self) -> None:
+        """Do what is to be done once for each epoch."""
+        ...
+
+    def take_losses(self) -> tuple[Doubles, Doubles]:
+        """Return sums of the losses of rows learnt from since this was last asked, each as scored before it was learnt
+        from, and of the rows' weights; a value for each config."""
+        ...
+
+    def measure(self, batch: Batch) -> tuple[Doubles, Doubles]:
+        """Return sums of losses, and of right answers or squared errors, without learning; a value for each config."""
+        ...
+
+    def states(self) -> list[State]:
+        """Return all that the training of each config depends on."""
+        ...
+
+    def failed(self) -> NDArray[np.bool_]:
+        """Say which configs' weights are no longer finite; they disturb none of the others."""
+        ...
+
+    def weights(self) -> Floats:
+        """Return the numbers of each config's model, float32 (numbers, configs)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sequential:
+    """What is to be learnt of every group, row by row.
+
+    Attributes
+    ----------
+    folder : str
+        The grouped rows.
+    loss : str
+        logistic, hinge, squared or softmax; what targets are, and how answers are judged.
+    epochs : array
+        A number for each config.
+    validation, seed
+        The share of each group's rows that is held out, and the seed of that choice and of the order of rows.
+    patience, tolerance
+        Stop a config when its loss on rows held out (or in training, where none are) has not fallen by the tolerance for so
+        many epochs.
+    standardize, shift : bool
+        Bring features to spread 1 within each group, and to mean 0 where they may be shifted.
+    shuffle, memory
+        The order of rows, and the bytes that a window of them may take.
+    """
+
+    pattern: ClassVar[str] = "sequential"
+    folder: str
+    loss: str
+    epochs: NDArray[np.int64]
+    validation: float = 0.0
+    seed: int = 0
+    patience: int | None = None
+    tolerance: float = 1e-4
+    standardize: bool = False
+    shift: bool = True
+    shuffle: str = "corgipile"
+    memory: int = 64 << 20
+
+    def __post_init__(self) -> None:
+        require_ordered(self.shuffle)
+
+    @property
+    def configs(self) -> int:
+        return len(self.epochs)
+
+    def make(self) -> Make:
+        return partial(SequentialWorker, self)
+
+    def learner(
+        self, grouped: Grouped, group: int, *, configs: Sequence[int], states: Sequence[State] | None
+    ) -> Learner:
+        """Make a learner of some configs of a group, at the beginning or where states were taken."""
+        raise NotImplementedError
+
+    def stored(self, weights: Floats, scale: Scale | None) -> Floats:
+        """Return a model's numbers as they are kept, for features as they are."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the rows of a group are like."""
+
+    targets: Targets
+    moments: Moments
+    finite: bool
+
+    def __add__(self, other: Look) -> Look:
+        return Look(self.targets + other.targets, self.moments + other.moments, self.finite and other.finite)
+
+    def flaw(self, loss: str) -> str:
+        """Say why nothing can be learnt from these rows, if so."""
+        return self.targets.flaw(loss) or ("" if self.finite else NOT_FINITE)
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What training came to: a value for each config. ``reason`` says why a group cannot be trained at all."""
+
+    seconds: float
+    reason: str = ""
+    states: tuple[State, ...] = ()
+    losses: Doubles = field(default_factory=lambda: np.empty(0))
+    weights: Doubles = field(default_factory=lambda: np.empty(0))
+    failed: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, bool))
+    epochs: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """Epochs that each has had in all; fewer than were asked for where its patience came to an end."""
+    stopped: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, bool))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Sums over rows held out: a value for each config; of whole groups, also what their rows are like."""
+
+    losses: Doubles
+    right: Doubles
+    models: Floats
+    targets: Targets
+    seconds: float
+
+
+class SequentialWorker(Worker):
+    """Trains configs on parts of groups, or on whole ones."""
+
+    def __init__(self, job: Sequential) -> None:
+        super().__init__(job.folder, validation=job.validation, seed=job.seed)
+        self.job = job
+        self._shuffled = Shuffled(self, job.shuffle, job.memory, job.seed)
+        self._looks: dict[int, Look] = {}
+
+    def look(self, group: int, first: int, rows: int) -> Look:
+        """Look at the rows of a part of a group."""
+        parts = list(self.rows(group, first, rows))
+        moments = Moments.of_parts(parts) if self.job.standardize else Moments.none(0)
+        finite = all(np.isfinite(batch.x.values if isinstance(batch.x, Csr) else batch.x).all() for batch, _ in parts)
+        return Look(Targets.of_parts(parts), moments, finite)
+
+    def solve(self, group: int) -> Fit:
+        """Train a whole group, all configs together."""
+        began = time.perf_counter()
+        rows, configs = int(self.grouped.rows[group]), list(range(self.job.configs))
+        look = self._look(group)
+        targets, flaw = look.targets, look.flaw(self.job.loss)
+        if flaw:
+            return Fit(group, targets, time.perf_counter() - began, flaw)
+        found = self.train(group, 0, rows, configs, None, None, np.zeros(len(configs), np.int64), self.job.epochs, True)
+        measured = self.measure(group, 0, rows, configs, found.states, None)
+        return fit_of(self.job, group, targets, found, measured, seconds=time.perf_counter() - began)
+
+    def train(
+        self,
+        group: int,
+        first: int,
+        rows: int,
+        configs: list[int],
+        states: Sequence[State] | None,
+        scale: Scale | None,
+        had: NDArray[np.int64],
+        until: NDArray[np.int64],
+        ends: bool,
+    ) -> Trained:
+        """Train some configs on a part of a group, each from the epochs it has had to those it is to have.
+
+        ``scale`` is that of the group where this is not the whole of it, and ``ends`` says whether an epoch ends with this
+        part. Only on whole groups can there be several epochs, and patience.
+        """
+        began = time.perf_counter()
+        whole = rows == self.grouped.rows[group]
+        if whole:
+            flaw = self._look(group).flaw(self.job.loss)
+            if flaw:
+                return Trained(time.perf_counter() - began, flaw)
+            scale = self._scale(group)
+        kept: list[State | None] = list(states) if states is not None else [None] * len(configs)
+        at, losses, weights = had.copy(), np.zeros(len(configs)), np.zeros(len(configs))
+        failed, stopped = np.zeros(len(configs), bool), np.zeros(len(configs), bool)
+        watches = [_watch(self.job, state) for state in kept]
+        # Configs that are at the same epoch learn from the same rows; those that are behind others go first.
+        while (left := (at < until) & ~failed & ~stopped).any():
+            epoch = int(at[left].min())
+            here = np.flatnonzero(left & (at == epoch))
+            last = int(min(until[here].min(), *at[left & (at > epoch)], until.max()))
+            learner = self._learner(group, configs, kept, here)
+            for now in range(epoch, last):
+                for batch in self._shuffled.windows(group, first, rows, now, scale=scale):
+                    learner.learn(batch, now)
+                if ends:
+                    learner.end_epoch()
+                losses[here], weights[here] = learner.take_losses()
+                at[here] += 1
+                failed[here] = learner.failed()
+                if whole and self.job.patience is not None:
+                    stopped[here] |= self._watched(group, learner, here, watches, losses / np.maximum(weights, 1e-300))
+                if (failed | stopped)[here].any():
+                    break
+            for place, state in zip(here.tolist(), learner.states(), strict=True):
+                kept[place] = state
+        for each, watch in zip(kept, watches, strict=True):
+            if watch is not None and each is not None:
+                each["watch"] = np.array([watch.best, watch.waited])
+        found = tuple(state for state in kept if state is not None)
+        return Trained(time.perf_counter() - began, "", found, losses, weights, failed, at, stopped)
+
+    def measure(
+        self,
+        group: int,
+        first: int,
+        rows: int,
+        configs: list[int],
+        states: Sequence[State],
+        scale: Scale | None,
+    ) -> Measured:
+        """Measure some configs on the rows held out of a part of a group, and take their models out."""
+        began = time.perf_counter()
+        targets = Targets()
+        if rows == self.grouped.rows[group]:
+            targets, scale = self._look(group).targets, self._scale(group)
+        learner = self.job.learner(self.grouped, group, configs=configs, states=states)
+        losses, right = self._measured(learner, len(configs), list(self.rows(group, first, rows)), scale)
+        models = self.job.stored(learner.weights(), scale)
+        return Measured(losses, right, models, targets, time.perf_counter() - began)
+
+    def _measured(
+        self, learner: Learner, configs: int, parts: list[Held], scale: Scale | None
+    ) -> tuple[Doubles, Doubles]:
+        losses, right = np.zeros(configs), np.zeros(configs)
+        for batch, hold in parts:
+            if hold is None or not hold.any():
+                continue
+            aside = batch.take(np.flatnonzero(hold))
+            if scale is not None:
+                aside = replace(aside, x=scale.rows(aside.x))
+            more, better = learner.measure(aside)
+            losses, right = losses + more, right + better
+        return losses, right
+
+    def _watched(
+        self,
+        group: int,
+        learner: Learner,
+        here: NDArray[np.int64],
+        watches: list[EarlyStopping | None],
+        training: Doubles,
+    ) -> NDArray[np.bool_]:
+        """Note the losses after an epoch over a whole group, and say whose patience has come to its end."""
+        losses, held = training[here], self._look(group).targets.held_weight
+        if held:
+            sums, _ = self._measured(learner, len(here), list(self.rows(group)), self._scale(group))
+            losses = sums / held
+        over = np.zeros(len(here), bool)
+        for at, (place, loss) in enumerate(zip(here.tolist(), losses.tolist(), strict=True)):
+            watch = watches[place]
+            if watch is not None:
+                watches[place] = watch = watch.after(loss)
+                over[at] = watch.stop
+        return over
+
+    def _learner(self, group: int, configs: list[int], states: list[State | None], here: NDArray[np.int64]) -> Learner:
+        taken = [states[place] for place in here.tolist()]
+        given = None if taken[0] is None else [state for state in taken if state is not None]
+        return self.job.learner(self.grouped, group, configs=[configs[place] for place in here.tolist()], states=given)
+
+    def _look(self, group: int) -> Look:
+        """Look at a whole group, once."""
+        if group not in self._looks:
+            self._looks.clear()  # one at a time: turns of a group follow one another
+            self._looks[group] = self.look(group, 0, int(self.grouped.rows[group]))
+        return self._looks[group]
+
+    def _scale(self, group: int) -> Scale | None:
+        return scale_of(self.job, self._look(group), self.grouped)
+
+
+def scale_of(job: Sequential, look: Look, grouped: Grouped) -> Scale | None:
+    """Return the scale that a group's features are brought to, if they are."""
+    if not job.standardize:
+        return None
+    return Scale.of(look.moments, shift=job.shift and not grouped.encoder.sparse)
+
+
+def fit_of(
+    job: Sequential,
+    group: int,
+    targets: Targets,
+    found: Trained,
+    measured: Measured,
+    *,
+    seconds: float,
+    given_up: NDArray[np.bool_] | None = None,
+) -> Fit:
+    """Put together what came of a group, from the sums of its last epochs and those over rows held out."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = found.losses / found.weights
+    failed = found.failed | ~np.isfinite(mean)
+    status = np.where(failed, terms.FAILED, np.where(found.stopped, terms.CONVERGED, terms.SPENT))
+    figures = (mean, measured.losses, measured.right, found.epochs, status)
+    models = measured.models if given_up is None else np.where(given_up, np.float32(np.nan), measured.models)
+    fit = Fit.of(group, targets, job.loss, weights=models, figures=figures, seconds=seconds)
+    return fit if given_up is None else replace(fit, given_up=given_up)
+
+
+def _watch(job: Sequential, state: State | None) -> EarlyStopping | None:
+    if job.patience is None:
+        return None
+    best, waited = (math.inf, 0) if state is None or "watch" not in state else state["watch"].tolist()
+    return EarlyStopping(job.patience, job.tolerance, best, int(waited))
