@@ -24,6 +24,8 @@ GROUP = """
 import json, sys
 from penstock.budget import peak_memory
 from penstock.groups.etl import group
+from penstock.native import load_compiler
+load_compiler()  # tiny data would do without
 task = json.loads(sys.argv[1])
 grouped = group(
     task["path"], "key", task["folder"], label="y", memory=task["memory"], block_size=task["block"], model="linear"

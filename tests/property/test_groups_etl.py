@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.batch import Csr
 from penstock.blocks.memory import TableSource
-from penstock.groups import etl, merging
+from penstock.groups import etl, merging, scattering
 from penstock.groups.etl import group
 
 KEYS = st.sampled_from([None, "", "/", "%null", "é", "a", "b", "c", "d", "e"])
@@ -31,7 +31,8 @@ def cases(draw):
     fan = draw(st.integers(2, 6))
     block = draw(st.integers(1100, 2500))
     window = draw(st.integers(1, 2000))
-    return keys, entries, block_rows, chunk, fan, block, window
+    scatter = draw(st.just(0) | st.integers(1, 3000))
+    return keys, entries, block_rows, chunk, fan, block, window, scatter
 
 
 def table_of(keys, entries):
@@ -53,18 +54,21 @@ def table_of(keys, entries):
 @given(cases())
 @settings(max_examples=120)
 def test_every_row_comes_once_and_in_order(case):
-    keys, entries, block_rows, chunk, fan, block, window = case
+    keys, entries, block_rows, chunk, fan, block, window, scatter = case
     table = table_of(keys, entries)
-    settle = etl._Plan.of
+    settle = etl.Plan.of
 
     def of(*args):
-        room = merging.Room(block - 1024, min(window, block - 1024), 1)
-        return dataclasses.replace(settle(*args), chunk=chunk, together=500, room=room)
+        room, plan = merging.Room(block - 1024, min(window, block - 1024), 1), settle(*args)
+        return dataclasses.replace(
+            plan, chunk=chunk, together=500, count=500, room=room, scatter=min(scatter, plan.scatter)
+        )
 
     source = TableSource.of(table, block_size=max(block_rows * table.nbytes // len(table), 1))
     with (
         tempfile.TemporaryDirectory() as folder,
-        mock.patch.object(etl._Plan, "of", of),
+        mock.patch.object(etl.Plan, "of", of),
+        mock.patch.object(scattering, "LEAST_ROWS", 0),
         mock.patch.object(merging, "FAN", fan),
         group(source, ["a", "b"], f"{folder}/g", label="y", weight="w", memory="50MB", block_size=block) as grouped,
     ):

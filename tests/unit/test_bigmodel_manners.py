@@ -11,10 +11,10 @@ import pytest
 
 import penstock
 from penstock.bigmodel import LinearRegression, LinearSVM, LogisticRegression, MatrixFactorization
-from penstock.bigmodel.lock import locked
 from penstock.cli.app import as_options
 from penstock.errors import BudgetError, LabelError, ModelFileError, UsageError
 from penstock.events import Warned
+from penstock.lock import locked
 
 KINDS = (LinearRegression, LinearSVM, LogisticRegression, MatrixFactorization)
 

@@ -12,7 +12,6 @@ from pyarrow import parquet
 
 import penstock
 from penstock.bigmodel import LinearRegression, LinearSVM, LogisticRegression
-from penstock.bigmodel.lock import locked
 from penstock.bigmodel.model import BigLinearModel
 from penstock.blocks.memory import TableSource
 from penstock.config import Config
@@ -28,6 +27,7 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.events import Epoch
+from penstock.lock import locked
 from penstock.training import Columns, Training
 
 SMALL = "1.2MB"

@@ -19,7 +19,6 @@ from penstock.bigmodel.factor import MatrixFactorization
 from penstock.bigmodel.factor_model import blank
 from penstock.bigmodel.factor_training import FactorConfig, Shares
 from penstock.bigmodel.grid import Grid, Layout
-from penstock.bigmodel.lock import locked
 from penstock.bigmodel.pool import Pool
 from penstock.bigmodel.ratings import Roles, read_blocks, scan, triples
 from penstock.bigmodel.store import PageStore
@@ -42,6 +41,7 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.events import Advanced, Epoch, Warned
+from penstock.lock import locked
 from penstock.sgd.factor import ABSENT, COUNT, SQUARES, TOTALS, factor_rows
 from penstock.sgd.factor_reference import factor_scores_reference
 

@@ -33,7 +33,7 @@ from penstock.errors import (
     WriteError,
 )
 from penstock.events import Advanced, Finished, Started, Stream
-from penstock.groups import etl, merging, sorting, writing
+from penstock.groups import etl, merging, scattering, sorting, writing
 from penstock.groups.etl import group
 from penstock.groups.grouped import Grouped
 from penstock.groups.keys import to_text
@@ -92,13 +92,33 @@ def assert_grouped(grouped, table, by=("city",), *, label="y", weight=None):
 @pytest.fixture
 def small_runs(monkeypatch):
     """Sort a few kilobytes at a time, so that small data make many runs."""
-    settle = etl._Plan.of
+    settle = etl.Plan.of
 
     def of(*args):
         room = merging.Room(args[3] - 1024, min(args[3] - 1024, 2000), 2)
-        return dataclasses.replace(settle(*args), chunk=8000, together=1000, room=room)
+        return dataclasses.replace(settle(*args), chunk=8000, together=1000, room=room, scatter=0)
 
-    monkeypatch.setattr(etl._Plan, "of", of)
+    monkeypatch.setattr(etl.Plan, "of", of)
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """Put a few kilobytes in place at a time, where rows need no sorting."""
+    settle = etl.Plan.of
+
+    def of(*args):
+        plan = settle(*args)
+        return dataclasses.replace(plan, chunk=8000, together=1000, count=1000, scatter=min(plan.scatter, 8000))
+
+    monkeypatch.setattr(etl.Plan, "of", of)
+    monkeypatch.setattr(scattering, "LEAST_ROWS", 0)
+
+
+@pytest.fixture(params=["small_runs", "small_chunks"])
+def in_parts(request):
+    """Do a little at a time, in both ways."""
+    request.getfixturevalue(request.param)
+    return request.param
 
 
 def store(kind, table, folder):
@@ -120,7 +140,7 @@ def store(kind, table, folder):
 
 
 @pytest.mark.parametrize("kind", ["table", "small blocks", "parquet", "csv", "arrow"])
-@pytest.mark.usefixtures("small_runs")
+@pytest.mark.usefixtures("in_parts")
 def test_every_source_gives_the_same_rows(kind, tmp_path):
     table = rows_table() if kind != "csv" else rows_table().filter(pa.compute.is_valid(rows_table()["city"]))
     if kind == "csv":
@@ -131,7 +151,7 @@ def test_every_source_gives_the_same_rows(kind, tmp_path):
     assert grouped.encoder.labels.classes == ("no", "yes")
 
 
-@pytest.mark.usefixtures("small_runs")
+@pytest.mark.usefixtures("in_parts")
 def test_weights_and_several_columns(tmp_path):
     table = rows_table(weight=True).append_column("day", pa.array(np.arange(2000) % 3 == 0))
     source = TableSource.of(table, block_size=1000)
@@ -195,10 +215,10 @@ def test_grouping_columns_are_features_only_when_named(tmp_path):
     assert named.encoder.names == ("row", "day")
 
 
-@pytest.mark.parametrize("small", [False, True])
+@pytest.mark.parametrize("small", [None, "small_runs", "small_chunks"])
 def test_one_group_with_all_the_rows_is_cut_into_blocks(small, tmp_path, request):
     if small:
-        request.getfixturevalue("small_runs")
+        request.getfixturevalue(small)
     table = rows_table().set_column(0, "city", pa.array(["Oslo"] * 2000))
     source = TableSource.of(table, block_size=1000)
     grouped = group(source, "city", tmp_path / "g", label="y", memory=MEMORY, block_size="5kB")
@@ -207,7 +227,7 @@ def test_one_group_with_all_the_rows_is_cut_into_blocks(small, tmp_path, request
     assert grouped.block_rows.tolist() == [fits] * (2000 // fits) + [2000 % fits]
 
 
-@pytest.mark.usefixtures("small_runs")
+@pytest.mark.usefixtures("in_parts")
 def test_many_groups_of_three_rows(tmp_path):
     order = np.random.default_rng(0).permutation(np.repeat(np.arange(2000), 3))
     table = rows_table(6000).set_column(0, "city", pa.array(order))
@@ -229,8 +249,8 @@ def test_blocks_do_not_hang_on_the_memory(tmp_path, request):
         return group(source, "city", tmp_path / name, label="y", memory=MEMORY, block_size="4kB")
 
     large = made("large")
-    request.getfixturevalue("small_runs")
-    for name in ("small", "again"):
+    for name in ("small_chunks", "small_runs"):
+        request.getfixturevalue(name)
         found = made(name)
         for file in ("rows-00000.arrow", "blocks.parquet", "groups.parquet"):
             assert (found.folder / file).read_bytes() == (large.folder / file).read_bytes()
@@ -384,9 +404,12 @@ class Interrupting:
                 raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize(("task", "after"), [("group", 20), ("write groups", 3)])
-@pytest.mark.usefixtures("small_runs")
-def test_interrupted_work_is_taken_up_again(task, after, tmp_path):
+@pytest.mark.parametrize(
+    ("way", "task", "after"),
+    [("small_runs", "group", 20), ("small_runs", "write groups", 3), ("small_chunks", "group", 3)],
+)
+def test_interrupted_work_is_taken_up_again(way, task, after, tmp_path, request):
+    request.getfixturevalue(way)
     table = rows_table()
     path = store("arrow", table, tmp_path)
     listen = Interrupting(task, after)
@@ -394,8 +417,8 @@ def test_interrupted_work_is_taken_up_again(task, after, tmp_path):
         group(path, "city", tmp_path / "g", label="y", memory=MEMORY, stream=Stream([listen]))
     (scratch,) = (name for name in os.listdir(tmp_path) if name.startswith("g"))
     assert scratch.startswith("g.tmp-")  # no half-written folder
-    runs = {name for name in os.listdir(tmp_path / scratch) if name.endswith(".bin")}
-    assert runs
+    kept = "run-*.bin" if way == "small_runs" else "placed"
+    assert list((tmp_path / scratch).glob(kept))
     listen = Interrupting("group")
     grouped = group(path, "city", tmp_path / "g", label="y", memory=MEMORY, stream=Stream([listen]))
     assert_grouped(grouped, table)
@@ -436,9 +459,12 @@ def test_runs_that_cannot_be_trusted_are_made_again(tmp_path):
     assert_grouped(group(source, "city", tmp_path / "g", label="y", memory=MEMORY), table)
 
 
-def test_an_interruption_before_the_first_run_leaves_nothing(tmp_path):
+@pytest.mark.parametrize(("scatter", "tasks"), [(0, ["scan", "group", "write"]), (64_000_000, ["scan", "group"])])
+def test_an_interruption_before_anything_is_done_leaves_nothing(scatter, tasks, tmp_path, monkeypatch):
+    settle = etl.Plan.of
+    monkeypatch.setattr(etl.Plan, "of", lambda *args: dataclasses.replace(settle(*args), scatter=scatter))
     source = TableSource.of(rows_table(), block_size=1000)
-    for task in ("group", "write"):
+    for task in tasks:
         with pytest.raises(KeyboardInterrupt):
             group(
                 source, "city", tmp_path / "g", label="y", memory=MEMORY, stream=Stream([Interrupting(task, after=0)])
@@ -450,8 +476,8 @@ KILLED = """
 import dataclasses, os, sys
 from penstock.events import Advanced, Stream
 from penstock.groups import etl
-settle = etl._Plan.of
-etl._Plan.of = lambda *args: dataclasses.replace(settle(*args), chunk=8000, together=1000)
+settle = etl.Plan.of
+etl.Plan.of = lambda *args: dataclasses.replace(settle(*args), chunk=8000, together=1000, scatter=int(sys.argv[3]))
 seen = []
 def die(event):
     if isinstance(event, Advanced) and event.task.startswith("group"):
@@ -462,11 +488,11 @@ etl.group(sys.argv[1], "city", sys.argv[2], label="y", memory="100MB", stream=St
 """
 
 
-@pytest.mark.usefixtures("small_runs")
-def test_killed_work_is_taken_up_again(tmp_path):
+def test_killed_work_is_taken_up_again(tmp_path, in_parts):
     table = rows_table()
     path = store("arrow", table, tmp_path)
-    done = subprocess.run([sys.executable, "-c", KILLED, path, tmp_path / "g"], capture_output=True, text=True)
+    asked = [path, tmp_path / "g", "0" if in_parts == "small_runs" else "2000"]
+    done = subprocess.run([sys.executable, "-c", KILLED, *asked], capture_output=True, text=True)
     assert done.returncode == -9, done.stderr
     assert not (tmp_path / "g").exists()
     listen = Interrupting("group")
@@ -495,7 +521,7 @@ def test_what_was_left_of_other_data_is_removed(tmp_path):
     assert os.listdir(tmp_path) == ["g"]
 
 
-@pytest.mark.usefixtures("small_runs")
+@pytest.mark.usefixtures("in_parts")
 def test_data_that_cannot_be_used_leave_nothing(tmp_path):
     table = rows_table().set_column(3, "y", pa.array([*range(1999), None], pa.float64()))
     source = TableSource.of(table, block_size=1000, name="here")
@@ -543,7 +569,11 @@ def test_a_failure_to_write_a_run_is_raised_and_leaves_nothing(tmp_path, monkeyp
     assert os.listdir(tmp_path) == []
 
 
-def test_progress_is_told(tmp_path):
+@pytest.mark.parametrize(
+    ("way", "tasks"), [("small_runs", ["group table", "write groups"]), ("small_chunks", ["scan", "group table"])]
+)
+def test_progress_is_told(way, tasks, tmp_path, request):
+    request.getfixturevalue(way)
     heard = []
     group(
         TableSource.of(rows_table(), block_size=1000),
@@ -553,7 +583,7 @@ def test_progress_is_told(tmp_path):
         memory=MEMORY,
         stream=Stream([heard.append]),
     )
-    for task in ("group table", "write groups"):
+    for task in tasks:
         (begun,) = (e for e in heard if isinstance(e, Started) and e.task == task)
         assert sum(e.amount for e in heard if isinstance(e, Advanced) and e.task == task) == begun.total
         assert Finished(task) in heard
@@ -584,6 +614,7 @@ def test_partitioned_folders_need_no_sorting(by, tmp_path, monkeypatch):
     table = rows_table().append_column("day", pa.array(np.arange(2000) % 2))
     folder = hive(tmp_path / "data", table, ["city", "day"])
     monkeypatch.setattr(etl, "Sorter", None)
+    monkeypatch.setattr(etl, "Scatter", None)
     grouped = group(folder, by, tmp_path / "g", label="y", memory=MEMORY, block_size="2kB")
     monkeypatch.undo()
     expected = partitioned_rows(group(table, by, tmp_path / "h", label="y", memory=MEMORY, features=["row", "x"]))
@@ -643,8 +674,7 @@ def test_thousands_of_partitions_do_not_stay_open(tmp_path):
         ({"by": "x", "weight": "x"}, UsageError, "'x' is given as the weight"),
         ({"label": "z"}, ColumnError, "no label column 'z'"),
         ({"model": "forest"}, UnknownOptionError, "logistic"),
-        ({"model": "softmax"}, UsageError, "not there for groups"),
-        ({"label": "row", "exclude": ["y"]}, UsageError, "2000 classes.*softmax is not there for groups"),
+        ({"label": "row", "exclude": ["y"]}, UsageError, "2000 classes.*model='softmax' for more"),
         ({"memory": "10%"}, UsageError, "memory='10%'"),
         ({"memory": "20MB"}, BudgetError, "give at least .* or a smaller block_size"),
     ],

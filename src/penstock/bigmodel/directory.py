@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bigmodel.layout import Layout
-from penstock.bigmodel.lock import strangers
 from penstock.bigmodel.model import STATE
 from penstock.bigmodel.prepare import NOTE
 from penstock.blocks.base import BlockSource
 from penstock.blocks.features import Encoder
 from penstock.errors import ModelFileError, UsageError, some_of
+from penstock.lock import strangers
 from penstock.modelfile import read_model
 from penstock.training import require_same_columns
 
@@ -124,7 +124,7 @@ def _noted(place: Path, source: BlockSource, asked: Encoder, header: Mapping[str
 
 def _strangers(place: Path) -> str | None:
     """Say that a directory holds files that are of no model, if it does."""
-    names = strangers(place)
+    names = strangers(place, (STATE,))
     if not names:
         return None
     return (

@@ -19,7 +19,6 @@ import numpy as np
 
 from penstock.bigmodel.factor_model import ITEMS, USERS, FactorModel
 from penstock.bigmodel.grid import PAGE_BYTES, Grid, Layout
-from penstock.bigmodel.lock import locked
 from penstock.bigmodel.model import FORMAT, STATE
 from penstock.bigmodel.pool import Pool
 from penstock.bigmodel.ratings import (
@@ -41,6 +40,7 @@ from penstock.errors import BudgetError, CorruptFileError, DataChangedError, Div
 from penstock.events import Advanced, Epoch, Finished, Started, Stream, Warned
 from penstock.loader.holdout import Part
 from penstock.loader.plan import round_up
+from penstock.lock import locked
 from penstock.modelfile import write_model
 from penstock.sgd import rates
 from penstock.sgd.factor import ABSENT, COUNT, SQUARES, TOTALS
@@ -169,7 +169,7 @@ class FactorTraining:
         self.roles.require(self.source)
         if self.test is not None:
             self.roles.require(self.test)
-        with locked(self.folder) as place, ExitStack() as stack:
+        with locked(self.folder, marks=(STATE,)) as place, ExitStack() as stack:
             model = self._saved(place) if resume else None
             new = model is None
             model = model or self._begun(place)

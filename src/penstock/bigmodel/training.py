@@ -17,7 +17,6 @@ from typing import Any
 from penstock.batch import Batch
 from penstock.bigmodel.chunks import Chunk, Chunker, ahead
 from penstock.bigmodel.hogwild import Learner
-from penstock.bigmodel.lock import locked
 from penstock.bigmodel.model import FORMAT, STATE, Saved
 from penstock.bigmodel.pool import Pool
 from penstock.bigmodel.prepare import Prepared, prepare
@@ -34,6 +33,7 @@ from penstock.events import Advanced, Epoch, Finished, Started, Stream
 from penstock.loader.holdout import Part
 from penstock.loader.loader import Loader
 from penstock.loader.scan import scan
+from penstock.lock import locked
 from penstock.modelfile import write_model
 from penstock.sgd.loop import EarlyStopping, EpochStats
 from penstock.training import Columns, require_same_columns, warn_of_large_steps
@@ -88,7 +88,7 @@ class BigTraining:
         """Train to the end and return the model's directory."""
         self._require_possible()
         asked = self._asked()
-        with locked(self.folder) as place, ExitStack() as stack:
+        with locked(self.folder, marks=(STATE,)) as place, ExitStack() as stack:
             saved = self._saved(place, asked) if resume else None
             if saved is None:
                 self._require_own(place)

@@ -1,9 +1,10 @@
 """Any data to rows sorted by group, in bounded memory: what training over groups starts from (Kingpin, appendix A.1).
 
-An external sort. Rows are read and encoded in parallel, groups numbered by first occurrence, stretches of rows that fit in
-memory sorted into runs, and the runs merged into blocks of at most 25 MB of one group each. One group may hold all the
-rows, or each row be a group. The folder appears when it is whole. Runs that were finished when the work was interrupted
-are taken up again; a folder made of the same data in the same way is used as it is.
+Dense rows of tables and of local Arrow, Parquet and ``.npy`` files go straight to their places, since their groups can be
+counted beforehand for little (`scattering`); the rest, and rows of very many groups, by an external sort: read and encoded
+in parallel, sorted into runs that fit in memory, and merged. Either way blocks are of one group, at most 25 MB. One group
+may hold all the rows, or each row be a group. The folder appears when it is whole. What was done when the work was
+interrupted is taken up again; a folder made of the same data in the same way is used as it is.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,29 +23,29 @@ from penstock.batch import Batch, Csr
 from penstock.blocks.base import BlockSource, Int64s
 from penstock.blocks.features import Encoder, choose
 from penstock.blocks.hashing import Hashed
+from penstock.blocks.labels import LabelMap
 from penstock.blocks.open import open as open_source
-from penstock.budget import give_back, parse_size, show_bytes
+from penstock.budget import give_back, parse_size
 from penstock.config import LOSSES
-from penstock.errors import BudgetError, ColumnError, DataError, UnknownOptionError, UsageError
+from penstock.errors import ColumnError, DataError, UnknownOptionError, UsageError
 from penstock.events import Advanced, Finished, Started, Stream
 from penstock.groups import merging
+from penstock.groups.counting import Counted, count
 from penstock.groups.grouped import VERSION, Grouped
-from penstock.groups.keys import Numbering, coded, kind_of
-from penstock.groups.merging import Room, merge_runs, merged
+from penstock.groups.keys import Key, Numbering, coded, kind_of
+from penstock.groups.merging import merge_runs, merged
 from penstock.groups.partitioned import PartitionedSource, partitioned
+from penstock.groups.reading import encoded, stretches
+from penstock.groups.scattering import Scatter, chunk_bytes
 from penstock.groups.scratch import Scratch, reusable
+from penstock.groups.sharing import HEADER, Plan, dense_bytes
 from penstock.groups.sorting import Run, Shape, StoredRun
-from penstock.groups.spilling import SORT_BYTES, RunFolder, Sorter
+from penstock.groups.spilling import RunFolder, Sorter
 from penstock.groups.writing import GroupedWriter
-from penstock.loader.decode import divided, row_number, unit_bytes
 from penstock.loader.scan import scan
 from penstock.parallel import in_order
 
 BLOCK_SIZE = "25MB"
-_HEADER = 1024
-"""What a block's own header and padding take at most."""
-_READ_TOGETHER = 4_000_000
-"""Bytes of blocks whose groups are looked up at once, where there is memory for it."""
 
 
 def group(
@@ -76,10 +76,10 @@ def group(
     label, weight, features, exclude, hash
         The columns, as in `penstock.blocks.choose`.
     memory : int or str
-        Bytes to do it in, such as ``"1GB"``, beside the interpreter and some 500 bytes for each group. Data that fit into
-        about a third of it are sorted without runs on disk.
+        Bytes to do it in, such as ``"1GB"``, beside the interpreter and some 500 bytes for each group. Data that have to
+        be sorted and fit into about a third of it are so without runs on disk.
     model : str
-        ``logistic`` or ``svm`` for two classes, ``linear`` for numbers.
+        ``logistic`` or ``svm`` for two classes, ``softmax`` for any number of them, ``linear`` for numbers.
     block_size : int or str
         The most bytes of a block, the smallest part of a group that can be given to a worker.
     stream : Stream, optional
@@ -96,8 +96,6 @@ def group(
     """
     if model not in LOSSES:
         raise UnknownOptionError.of("model", model, LOSSES)
-    if model == "softmax":
-        raise UsageError("model='softmax' is not there for groups yet; use logistic or svm with two classes, or linear")
     names = [by] if isinstance(by, str) else list(by)
     _require_names(names, label, weight)
     budget, block = parse_size(memory, option="memory"), parse_size(block_size, option="block_size")
@@ -113,20 +111,20 @@ def group(
             "by": names,
             "kinds": [str(kind) for kind in kinds],
             "encoder": encoder.to_dict(),
-            "classes": model != "linear",
+            "classes": "numbered" if model == "softmax" else model != "linear",
             "block_size": block,
         }
         found = reusable(Path(folder), asked)
         if found is not None:
             return found
-        plan = _Plan.of(opened, encoder, budget, block)
-        encoder = _labelled(opened, encoder, model, stream)
-        give_back()
+        plan = Plan.of(opened, encoder, budget, block)
         with Scratch(Path(folder), asked) as scratch:
             work = _Work(opened, names, kinds, encoder, plan, stream)
-            sorts = not (isinstance(opened, PartitionedSource) and set(names) <= set(opened.columns))
-            with GroupedWriter(scratch.out, encoder, most=block - _HEADER) as writer:
-                numbering = work.sort(scratch.path, writer) if sorts else work.copy(writer)
+            counted = work.count(scratch, classes=model != "linear") if plan.scatter else None
+            encoder = work.labelled(model, None if counted is None else counted.labels)
+            give_back()
+            with GroupedWriter(scratch.out, encoder, most=block - HEADER) as writer:
+                numbering = work.write(scratch, writer, counted)
                 opened.check()
                 give_back()
                 encoder = encoder if encoder.width is not None else encoder.with_width(work.width)
@@ -139,33 +137,6 @@ def group(
     return Grouped(folder)
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """How memory is used: bytes read by a task, threads that read, rows' bytes sorted at once, and room for merging."""
-
-    together: int
-    threads: int
-    chunk: int
-    room: Room
-
-    @classmethod
-    def of(cls, source: BlockSource, encoder: Encoder, memory: int, block: int) -> _Plan:
-        threads = source.threads or min(4, max(2, os.cpu_count() or 1))
-        held = unit_bytes(source) if divided(source) else 0
-        largest = int(source.block_bytes.max()) + int(source.block_rows.max()) * (_row_bytes(encoder) + SORT_BYTES)
-        together = min(_READ_TOGETHER, memory // (32 * threads))
-        reading = held + 4 * threads * max(together, largest)
-        least = max(reading + 2 * block, 3 * block)
-        if memory < least:
-            raise BudgetError(
-                f"memory={show_bytes(memory)} is too little to group {source.name} into blocks of {show_bytes(block)}:"
-                f" reading takes {show_bytes(reading)}; give at least {show_bytes(least + 500_000)}, or a smaller block_size"
-            )
-        # A chunk is held twice, as collected and as sorted. Of what row groups are decoded into, Arrow keeps some back.
-        share = 0.45 if source.units is None else 0.3
-        return cls(together, threads, int(share * (memory - reading)), Room.of(memory, block - _HEADER))
-
-
 class _Work:
     """The passes over the data."""
 
@@ -175,19 +146,76 @@ class _Work:
         by: Sequence[str],
         kinds: Sequence[pa.DataType],
         encoder: Encoder,
-        plan: _Plan,
+        plan: Plan,
         stream: Stream,
     ) -> None:
         self.width = 0
         self._source, self._by, self._kinds = source, by, kinds
         self._encoder, self._plan, self._stream = encoder, plan, stream
-        self._columns = list(dict.fromkeys([*encoder.columns, *by]))
 
-    def sort(self, folder: Path, writer: GroupedWriter) -> Numbering:
+    def count(self, scratch: Scratch, *, classes: bool) -> Counted:
+        """Find the group of each row, and the classes of the label."""
+        plan, label = self._plan, self._encoder.label if classes else None
+        return count(
+            self._source,
+            self._by,
+            self._kinds,
+            scratch.path,
+            label=label,
+            together=plan.count,
+            threads=plan.threads,
+            stream=self._stream,
+        )
+
+    def labelled(self, model: str, labels: LabelMap | None) -> Encoder:
+        """Settle the classes of the label, which may have to be looked for in all the data."""
+        source, encoder = self._source, self._encoder
+        if labels is not None:
+            encoder = encoder.with_labels(labels)
+        elif not self._plan.scatter:
+            encoder = scan(source, encoder, classes=model != "linear", width=False, stream=self._stream).encoder
+        if model == "softmax" and encoder.labels is not None:
+            encoder = encoder.with_labels(encoder.labels.as_binary(False))
+        elif encoder.labels is not None and not encoder.labels.binary:
+            raise UsageError(
+                f"{source.name}: the label {encoder.label!r} has {len(encoder.labels.classes)} classes, and model={model!r}"
+                " tells two apart; name a label of two classes, or use model='softmax' for more, or 'linear' for numbers"
+            )
+        self._encoder = encoder
+        return encoder
+
+    def write(self, scratch: Scratch, writer: GroupedWriter, counted: Counted | None) -> Numbering:
+        """Write rows by group, in the way that suits them."""
+        if counted is not None:
+            most, row_bytes = self._plan.scatter, self._encoder.row_bytes
+            chunk = chunk_bytes(most, groups=len(counted.numbering), row_bytes=row_bytes)
+            if chunk:
+                self.scatter(scratch, writer, counted, chunk=chunk)
+                return counted.numbering
+        scratch.clear()
+        if isinstance(self._source, PartitionedSource) and set(self._by) <= set(self._source.columns):
+            return self.copy(writer)
+        return self.sort(scratch.path, writer, counted)
+
+    def scatter(self, scratch: Scratch, writer: GroupedWriter, counted: Counted, *, chunk: int) -> None:
+        """Put rows into their places, but for those that are there already."""
+        if not (counted.resumed and scratch.placed):
+            scratch.clear("run-*")
+        laid = writer.lay(counted.rows)
+        begin = scratch.placed if laid.whole else 0
+
+        def done(blocks: int) -> None:
+            scratch.placed = blocks
+            writer.sync()
+
+        Scatter(self._source, self._encoder, counted, laid, chunk=chunk).run(begin, done=done, stream=self._stream)
+
+    def sort(self, folder: Path, writer: GroupedWriter, counted: Counted | None) -> Numbering:
         """Sort rows by group and write them."""
         shape, room = Shape(self._encoder), self._plan.room
         stored = RunFolder(folder, shape, self._kinds)
         numbering, begin = stored.resume()
+        numbering = numbering if counted is None else counted.numbering
         self.width = stored.width
 
         def merge(some: Sequence[StoredRun], path: str) -> StoredRun:
@@ -195,7 +223,7 @@ class _Work:
 
         with ExitStack() as stack:
             sorter = stack.enter_context(Sorter(stored, shape, numbering, begin=begin, most=self._plan.chunk))
-            with closing(self._batches(numbering, begin)) as batches:
+            with closing(self._batches(numbering, begin, counted)) as batches:
                 for rows, numbers, block in batches:
                     sorter.add(rows, numbers, block=block, stored=int(self._source.block_bytes[block]))
                     del rows, numbers
@@ -233,58 +261,44 @@ class _Work:
                 del piece  # the next is on its way
         self._stream.emit(Finished(task))
 
-    def _batches(self, numbering: Numbering, begin: int) -> Generator[tuple[Batch, Int64s, int], None, None]:
+    def _batches(
+        self, numbering: Numbering, begin: int, counted: Counted | None = None
+    ) -> Generator[tuple[Batch, Int64s, int], None, None]:
         """Yield rows, the numbers of their groups and the block they are of, in stored order from a block on."""
         source = self._source
-        tasks = list(_tasks(source, self._encoder, self._plan.together, begin))
+        sizes = np.maximum(source.block_bytes, source.block_rows * dense_bytes(self._encoder))
+        tasks = list(stretches(sizes, self._plan.together, begin))
         task = f"group {source.name}"
         self._stream.emit(Started(task, int(source.block_bytes.sum()), "bytes"))
         if begin:
             self._stream.emit(Advanced(task, int(source.block_bytes[:begin].sum()), "taken up again"))
 
-        def read(number: int) -> tuple[list[Batch], list[int], Any]:
-            parts, lengths = [], []
-            columns: list[list[pa.Array]] = [[] for _ in self._by]
-            for block in tasks[number]:
-                rows = source.read(block, self._columns)
-                parts.append(_encoded(self._encoder, source, block, rows))
-                lengths.append(len(rows))
-                for held, name in zip(columns, self._by):
+        by = self._by if counted is None else ()
+        columns = list(dict.fromkeys([*self._encoder.columns, *by]))
+
+        def read(number: int) -> tuple[list[Batch], Int64s, list[Key] | None]:
+            """Return blocks as rows, and their keys; where these were counted, the numbers of the groups."""
+            blocks, parts = tasks[number], []
+            keys: list[list[pa.Array]] = [[] for _ in by]
+            for block in blocks:
+                rows = source.read(block, columns)
+                parts.append(encoded(self._encoder, source, block, rows))
+                for held, name in zip(keys, by):
                     held.append(rows.column(name))
-            return parts, lengths, coded([pa.chunked_array(held) for held in columns], self._kinds)
+            if counted is None:
+                return parts, *coded([pa.chunked_array(held) for held in keys], self._kinds)
+            return parts, counted.read(*(int(source.block_rows[:n].sum()) for n in (blocks.start, blocks.stop))), None
 
         with closing(in_order(read, range(len(tasks)), threads=self._plan.threads)) as found:
-            for blocks, (parts, lengths, (codes, keys)) in zip(tasks, found):
-                numbers = numbering.number(keys)[codes]
-                for block, rows, some in zip(blocks, parts, np.split(numbers, np.cumsum(lengths)[:-1])):
+            for blocks, (parts, numbers, keys) in zip(tasks, found):
+                numbers = numbers if keys is None else numbering.number(keys)[numbers]
+                edges = np.cumsum([len(part) for part in parts])[:-1]
+                for block, rows, some in zip(blocks, parts, np.split(numbers, edges)):
                     if isinstance(rows.x, Csr):
                         self.width = max(self.width, rows.x.width)
                     yield rows, some, block
                 self._stream.emit(Advanced(task, int(source.block_bytes[blocks].sum())))
         self._stream.emit(Finished(task))
-
-
-def _tasks(source: BlockSource, encoder: Encoder, nbytes: int, begin: int) -> Iterator[range]:
-    """Yield stretches of blocks of so many bytes, stored or decoded, from a block on."""
-    sizes = np.maximum(source.block_bytes, source.block_rows * _row_bytes(encoder))
-    ends = np.cumsum(sizes)
-    while begin < len(ends):
-        before = int(ends[begin - 1]) if begin else 0
-        end = max(int(np.searchsorted(ends, before + nbytes, side="right")), begin + 1)
-        yield range(begin, end)
-        begin = end
-
-
-def _row_bytes(encoder: Encoder) -> int:
-    """Return the bytes of a dense row; sparse ones take about what they take as stored."""
-    return 0 if encoder.sparse else encoder.row_bytes
-
-
-def _encoded(encoder: Encoder, source: BlockSource, block: int, rows: pa.RecordBatch) -> Batch:
-    try:
-        return encoder.encode(rows)
-    except DataError:
-        return encoder.encode(rows, first_row=row_number(source, block, 0))
 
 
 def _require_names(names: Sequence[str], label: str, weight: str | None) -> None:
@@ -335,14 +349,3 @@ def _encoder(
         hash=hash,
         place=source.name,
     )
-
-
-def _labelled(source: BlockSource, encoder: Encoder, model: str, stream: Stream) -> Encoder:
-    """Find the classes of the label in all the data."""
-    encoder = scan(source, encoder, classes=model != "linear", width=False, stream=stream).encoder
-    if encoder.labels is not None and not encoder.labels.binary:
-        raise UsageError(
-            f"{source.name}: the label {encoder.label!r} has {len(encoder.labels.classes)} classes, and model={model!r}"
-            " tells two apart; softmax is not there for groups yet: name a label of two classes, or use model='linear'"
-        )
-    return encoder

@@ -26,12 +26,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.batch import Floats
-from penstock.bigmodel.lock import locked
 from penstock.closing import Closing
 from penstock.errors import ModelFileError, UsageError
 from penstock.groups.index import INDEX, MEND, TABLE, Index, in_order, part_name, parts, read_tables, write_table
 from penstock.groups.keys import to_text
 from penstock.groups.outcome import Outcome, gathered, table_of
+from penstock.lock import locked
 from penstock.modelfile import atomic_path, write_model
 
 __all__ = ["Index", "Outcome", "Registry", "Writer"]
@@ -79,7 +79,7 @@ class Writer(Closing):
         self._waiting: list[Outcome] = []
         self._bytes = self._width = 0
         with ExitStack() as stack:
-            stack.enter_context(locked(self.folder))
+            stack.enter_context(locked(self.folder, marks=(INDEX,)))
             self.finished = self._begin(resume)
             self._held = stack.pop_all()
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from penstock.errors import DataChangedError, DataError, SourceError, UsageError, WriteError
+from penstock.errors import DataChangedError, DataError, PenstockError, SourceError, UsageError, WriteError
 from penstock.groups.grouped import NOTE, Grouped, read_note
 
 _LOCK = "lock"
+_PLACED = "placed"
 
 
 def reusable(folder: Path, asked: Mapping[str, Any]) -> Grouped | None:
@@ -56,7 +58,8 @@ def reusable(folder: Path, asked: Mapping[str, Any]) -> Grouped | None:
 class Scratch:
     """Where grouped rows are made: ``<folder>.tmp-…``, with ``out`` in it, which becomes the folder.
 
-    The name tells what is asked for, so another attempt at the same finds it. One that cannot succeed takes it away.
+    The name tells what is asked for, so another attempt at the same finds it. One that cannot succeed takes it away. Beside
+    ``out`` there are runs, or how many of the blocks are in their place.
 
     Raises
     ------
@@ -70,6 +73,27 @@ class Scratch:
         self.path = self.folder.with_name(f"{self.folder.name}.tmp-{digest}")
         self.out = self.path / "out"
         self._lock: int | None = None
+
+    @property
+    def placed(self) -> int:
+        """How many of the data's blocks have their rows in place."""
+        try:
+            return int((self.path / _PLACED).read_text())
+        except (OSError, ValueError):  # written while the process was killed
+            return 0
+
+    @placed.setter
+    def placed(self, blocks: int) -> None:
+        with failing(self.path / _PLACED):
+            (self.path / _PLACED).write_text(str(blocks))
+
+    def clear(self, *patterns: str) -> None:
+        """Begin afresh, without files of these names from an earlier attempt."""
+        with failing(self.path):
+            for path in (path for pattern in (*patterns, _PLACED) for path in self.path.glob(pattern)):
+                path.unlink()
+            shutil.rmtree(self.out, ignore_errors=True)
+            self.out.mkdir()
 
     def finish(self) -> None:
         """Let what was made take its place; what stood there before goes."""
@@ -96,8 +120,7 @@ class Scratch:
                 self.path.mkdir(exist_ok=True)
                 self._lock = _locked(self.path)
             self._remove_stale()
-            shutil.rmtree(self.out, ignore_errors=True)
-            self.out.mkdir()
+            self.out.mkdir(exist_ok=True)
         except OSError as error:
             if isinstance(error, WriteError):
                 raise
@@ -110,9 +133,9 @@ class Scratch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         hopeless = isinstance(error, (DataError, UsageError, WriteError, DataChangedError))
-        if error is None or hopeless or not any(self.path.glob("run-*.json")):
+        if error is None or hopeless or not (self.placed or any(self.path.glob("run-*.json"))):
             shutil.rmtree(self.path, ignore_errors=True)
-        else:
+        elif not self.placed:
             shutil.rmtree(self.out, ignore_errors=True)
         if self._lock is not None:
             os.close(self._lock)
@@ -126,6 +149,26 @@ class Scratch:
                     shutil.rmtree(stale, ignore_errors=True)
                     if lock is not None:
                         os.close(lock)
+
+
+@contextlib.contextmanager
+def failing(path: Path) -> Iterator[None]:
+    """Tell a failure to write as such."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, PenstockError):
+            raise
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
+        why = "the disk is full; make room or choose another folder" if full else error.strerror or error
+        raise WriteError(f"{path} cannot be written: {why}") from error
+
+
+def boot() -> str:
+    """Return what tells this boot of the machine from others, or nothing where that is not known."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
 
 
 def _locked(path: Path) -> int | None:

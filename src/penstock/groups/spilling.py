@@ -7,7 +7,6 @@ the files may not have reached the disk.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,6 +21,7 @@ import pyarrow as pa
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import Int64s
 from penstock.groups.keys import Numbering, from_text, to_text
+from penstock.groups.scratch import boot
 from penstock.groups.sorting import Index, MemoryRun, Run, RunWriter, Shape, StoredRun, sort_rows
 from penstock.modelfile import atomic_path
 
@@ -47,7 +47,7 @@ class RunFolder:
     def __init__(self, folder: Path, shape: Shape, kinds: Sequence[pa.DataType]) -> None:
         self._folder, self._shape, self._kinds = folder, shape, kinds
         self._noted: list[_Noted] = []
-        self._boot = _boot()
+        self._boot = boot()
 
     @property
     def runs(self) -> list[StoredRun]:
@@ -208,10 +208,3 @@ def _shares(rows: Batch) -> bool:
 
 def _note_path(path: str) -> Path:
     return Path(path).with_suffix(".json")
-
-
-def _boot() -> str:
-    """Return what tells this boot of the machine from others, or nothing where that is not known."""
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ""

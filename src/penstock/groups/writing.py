@@ -1,17 +1,16 @@
 """Write grouped rows: record batches of one group each, in Arrow files of about 256 MB, and what tells where each lies.
 
-The files are in the fast layout, so any reader of Arrow, ours too, can open them. Finished files are brought to disk in the
-background; the note comes last.
+The files are in the fast layout, so any reader of Arrow, ours too, can open them. Rows come group by group, or find their
+places laid out beforehand. Files are brought to disk in the background; the note comes last.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.batch import Batch, Csr
+from penstock.batch import Batch, Csr, Floats
 from penstock.blocks.arrow import METADATA_KEY
 from penstock.blocks.base import Int64s
 from penstock.blocks.features import Encoder
@@ -31,7 +30,9 @@ from penstock.errors import WriteError
 from penstock.groups import keys
 from penstock.groups.grouped import BLOCKS, GROUPS, NOTE, padded, rows_name
 from penstock.groups.keys import Key
+from penstock.groups.laying import HollowFile, Laid
 from penstock.groups.merging import Piece
+from penstock.groups.scratch import failing
 from penstock.groups.sorting import Shape
 from penstock.modelfile import atomic_path
 
@@ -70,11 +71,39 @@ class GroupedWriter(Closing):
         self._done = 0
         self._held: list[Batch] = []
         self._held_bytes = 0
+        self._blank: Floats | None = None
+        self._whole = True
+
+    def lay(self, counts: Int64s) -> Laid:
+        """Write all but the rows, of which each group has so many; they must all be put in place before `finish`."""
+        shape, most = self._shape, int(counts.max())
+        fits = max(self._most // shape.row_bytes, 1)
+        self._blank = np.zeros(min(fits, most) * shape.width, np.float32)  # never touched, so it takes no memory
+        x = self._blank.reshape(-1, shape.width)
+        blocks = -(-counts // fits)
+        with failing(self._path()):
+            for group, count in enumerate(counts.tolist()):
+                for start in range(0, count, fits):
+                    rows = min(fits, count - start)
+                    blank = self._blank[:rows]
+                    self._write(group, Batch(x[:rows], blank, blank if shape.weighted else None))
+            self._end_file()
+        self.rows = int(counts.sum())
+        self.nbytes = int(shape.nbytes(self.rows, 0))
+        file, rows = (np.array(self._blocks[name], np.int64) for name in ("file", "rows"))
+        paths = [self.folder / rows_name(number) for number in range(len(self._sizes))]
+        return Laid(paths, file, np.concatenate(self._places), rows, np.cumsum(blocks) - blocks, fits, self._whole)
+
+    def sync(self) -> None:
+        """Bring to disk in the background what was put in place so far, unless that is going on."""
+        if all(future.done() for future in self._syncing):
+            self._wait()
+            self._syncing = [self._pool.submit(_sync, self.folder / rows_name(n)) for n in range(len(self._sizes))]
 
     def put(self, piece: Piece) -> None:
         """Write whole groups, or a block of one."""
         at = 0
-        with self._failing(self._path()):
+        with failing(self._path()):
             for group, count in enumerate(piece.counts.tolist(), piece.first):
                 if count:
                     self._write(group, piece.rows if count == len(piece.rows) else piece.rows.slice(at, at + count))
@@ -108,10 +137,12 @@ class GroupedWriter(Closing):
     def finish(self, found: Sequence[Key], kinds: Sequence[pa.DataType], note: Mapping[str, Any]) -> None:
         """Write the last rows, the tables of groups and blocks, and the note."""
         self.flush()
-        with self._failing(self._path()):
+        with failing(self._path()):
             self._end_file()
-        for future in self._syncing:
-            future.result()
+        self._wait()
+        if self._blank is not None:
+            self.sync()
+            self._wait()
         columns = {name: np.array(column, np.int64) for name, column in self._blocks.items()}
         columns["at"] = np.concatenate([np.zeros(0, np.int64), *self._places])
         columns["batch"] = np.arange(len(columns["file"])) - np.searchsorted(columns["file"], columns["file"])
@@ -129,7 +160,7 @@ class GroupedWriter(Closing):
             "bytes": self.nbytes,
             "files": self._sizes,
         }
-        with self._failing(self.folder):
+        with failing(self.folder):
             for name, table in (
                 (GROUPS, pa.Table.from_arrays(arrays, names=[*names, *note["by"]])),
                 (BLOCKS, pa.table(columns)),
@@ -150,7 +181,8 @@ class GroupedWriter(Closing):
 
     def _write(self, group: int, rows: Batch) -> None:
         if self._writer is None:
-            self._sink = pa.OSFile(str(self._path()), "wb")
+            path = self._path()
+            self._sink = pa.OSFile(str(path), "wb") if self._blank is None else HollowFile(path, self._blank)
             self._writer = pa.ipc.new_file(self._sink, self._schema)
         self._writer.write_batch(self._arrow(rows))
         first = self._done if group == self._written else 0
@@ -166,8 +198,12 @@ class GroupedWriter(Closing):
             return
         self._writer.close()
         self._sink.close()
-        self._writer = self._sink = None
         path = self._path()
+        if isinstance(self._sink, HollowFile):
+            self._whole = self._whole and self._sink.whole
+        else:
+            self._syncing.append(self._pool.submit(_sync, path))
+        self._writer = self._sink = None
         file = LocalFile(path)
         try:
             footer, size = read_footer(file), file.size
@@ -180,7 +216,11 @@ class GroupedWriter(Closing):
             raise WriteError(f"{path} is not laid out as it should be by pyarrow {pa.__version__}; use another version")
         self._sizes.append(size)
         self._places.append(footer.offset + footer.meta)
-        self._syncing.append(self._pool.submit(_sync, path))
+
+    def _wait(self) -> None:
+        with failing(self.folder):
+            for future in self._syncing:
+                future.result()
 
     def _path(self) -> Path:
         return self.folder / rows_name(len(self._sizes))
@@ -206,17 +246,6 @@ class GroupedWriter(Closing):
         ends = rows.x.indptr[1:].astype(np.int64) if isinstance(rows.x, Csr) else np.zeros(len(rows), np.int64)
         sizes = self._shape.nbytes(np.arange(1, len(rows) + 1), ends)
         return max(int(np.searchsorted(sizes, self._most, side="right")), 1)
-
-    @contextlib.contextmanager
-    def _failing(self, path: Path) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if isinstance(error, WriteError):
-                raise
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
-            why = "the disk is full; make room or choose another folder" if full else error.strerror or error
-            raise WriteError(f"{path} cannot be written: {why}") from error
 
 
 def body_bytes(shape: Shape, rows: Int64s, entries: Int64s) -> Int64s:

@@ -1,24 +1,23 @@
-"""One training at a time in a model's directory; one that fails leaves no trace of having begun."""
+"""One training at a time in a directory of models; one that fails leaves no trace of having begun."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from penstock.bigmodel.model import STATE
 from penstock.errors import UsageError, WriteError, some_of
 
 LOCK = "lock"
 
 
 @contextlib.contextmanager
-def locked(folder: str | os.PathLike[str]) -> Iterator[Path]:
-    """Hold a model's directory, made if need be, for this process; the system lets go of it if the process dies.
+def locked(folder: str | os.PathLike[str], *, marks: Collection[str] = ()) -> Iterator[Path]:
+    """Hold a directory of models, made if need be, for this process; the system lets go of it if the process dies.
 
-    If the work fails, the lock goes, and with it the folders that were made for it, as far as they are empty.
+    ``marks`` are files by which a directory is known to be one. If the work fails, the lock goes, and with it the folders that were made for it, as far as they are empty.
 
     Raises
     ------
@@ -26,7 +25,7 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[Path]:
         Another process is training there, or the directory holds other things.
     """
     place = Path(folder)
-    _require_free(place)
+    _require_free(place, marks)
     made = [each for each in (place / LOCK, place, *place.parents) if not os.path.exists(each)]
     descriptor = _acquired(place)
     try:
@@ -48,7 +47,7 @@ def _acquired(place: Path) -> int:
             descriptor = os.open(place / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             raise WriteError(
-                f"cannot make the model's directory {place}: {error.strerror}; choose a folder you can write to"
+                f"cannot make the directory {place}: {error.strerror}; choose a folder you can write to"
             ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -59,23 +58,23 @@ def _acquired(place: Path) -> int:
         except OSError as error:
             os.close(descriptor)
             raise UsageError(
-                f"{place} is in use: another training is writing there; wait for it, or choose another model directory"
+                f"{place} is in use: another training is writing there; wait for it, or choose another directory"
             ) from error
         os.close(descriptor)
 
 
-def strangers(place: Path) -> list[str]:
-    """Return the files of a directory that is no model's; none where it is one, or there is nothing."""
+def strangers(place: Path, marks: Collection[str]) -> list[str]:
+    """Return the files of a directory that holds no models; none where it does, or there is nothing."""
     try:
         names = sorted(os.listdir(place))
     except OSError:  # not there yet, or told by whoever makes it
         return []
-    return [] if {LOCK, STATE} & set(names) else names
+    return [] if {LOCK, *marks} & set(names) else names
 
 
-def _require_free(place: Path) -> None:
-    """Raise where a directory holds files that are not a model's: training would write over those of the same names."""
-    names = strangers(place)
+def _require_free(place: Path, marks: Collection[str]) -> None:
+    """Raise where a directory holds files that are not a training's: training would write over those of the same names."""
+    names = strangers(place, marks)
     if names:
         raise UsageError(
             f"{place} holds no model but other files ({some_of(names)}), which training might write over; choose a new or"

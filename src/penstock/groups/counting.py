@@ -1,0 +1,180 @@
+"""The group of each row, found by reading the grouping columns alone: the first of two passes over data read cheaply.
+
+Groups are numbered by first occurrence. The number of each row goes to a file, so that memory does not grow with the rows;
+the keys, and the classes of the label, which are found on the way, go to a note beside it when all rows were seen. With
+both, an interrupted attempt is taken up again. Notes of another boot of the machine are not trusted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock.blocks.base import BlockSource, Int64s
+from penstock.blocks.labels import LabelMap
+from penstock.events import Advanced, Finished, Started, Stream
+from penstock.groups.keys import Numbering, coded, from_text, to_text
+from penstock.groups.reading import stretches
+from penstock.groups.scratch import boot, failing
+from penstock.modelfile import atomic_path
+from penstock.parallel import in_order
+
+NUMBERS, COUNTED = "numbers.bin", "counted.json"
+_ROW_BYTES = 40
+"""What counting takes for each row beside its values."""
+_STEP = 1 << 18
+"""Rows whose numbers are looked at together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What the first pass found.
+
+    Attributes
+    ----------
+    numbers : Path
+        A file with the number of each row's group, as int32.
+    numbering : Numbering
+        The groups.
+    labels : LabelMap or None
+        The classes of the label, where they were looked for.
+    rows : int64 array
+        The rows of each group.
+    resumed : bool
+        Whether an earlier attempt found it.
+    """
+
+    numbers: Path
+    numbering: Numbering
+    labels: LabelMap | None
+    rows: Int64s
+    resumed: bool = False
+
+    def read(self, first: int, last: int) -> Int64s:
+        """Return the numbers of the groups of some rows."""
+        return np.fromfile(self.numbers, np.int32, last - first, offset=4 * first).astype(np.int64)
+
+    def before(self, row: int) -> Int64s:
+        """Return how many rows of each group stand before a row."""
+        return tally(self.numbers, row, len(self.numbering))
+
+
+def count(
+    source: BlockSource,
+    by: Sequence[str],
+    kinds: Sequence[pa.DataType],
+    folder: Path,
+    *,
+    label: str | None,
+    together: int,
+    threads: int,
+    stream: Stream,
+) -> Counted:
+    """Number the groups of all rows, or find that it was done.
+
+    Parameters
+    ----------
+    source : BlockSource
+        Data whose rows are counted.
+    by, kinds : list
+        The grouping columns and the types of their keys.
+    folder : Path
+        Where numbers and note are kept.
+    label : str or None
+        The column whose classes are to be found, if any are.
+    together : int
+        Bytes that a task may take.
+    threads : int
+        How many tasks there are at a time.
+    stream : Stream
+        Hears how far it is.
+    """
+    total = int(source.block_rows.sum())
+    found = _resumed(folder, kinds, total)
+    if found is not None:
+        return found
+    columns = list(dict.fromkeys([*by, *([label] if label is not None else [])]))
+    tasks = list(stretches(_sizes(source, columns), together))
+
+    def read(number: int) -> tuple[NDArray[np.int64], list[Any], pa.Array | None]:
+        parts = [source.read(block, columns) for block in tasks[number]]
+        codes, keys = coded([pa.chunked_array([rows.column(name) for rows in parts]) for name in by], kinds)
+        return codes, keys, None if label is None else pa.concat_arrays([rows.column(label) for rows in parts])
+
+    numbering = Numbering()
+    path = folder / NUMBERS
+    stream.emit(Started("scan", total, "rows"))
+
+    def passed() -> Generator[pa.Array | None, None, None]:
+        """Write the numbers of all rows, and yield the labels."""
+        with path.open("wb") as file, closing(in_order(read, range(len(tasks)), threads=threads)) as results:
+            for codes, keys, labels in results:
+                with failing(path):
+                    file.write(numbering.number(keys).astype(np.int32)[codes].data)
+                yield labels
+                stream.emit(Advanced("scan", len(codes)))
+
+    classes = None
+    with closing(passed()) as labels:
+        if label is None:
+            for _ in labels:
+                pass
+        else:
+            classes = LabelMap.collect(labels, column=label, place=source.name)
+    note = {
+        "boot": boot(),
+        "pyarrow": pa.__version__,
+        "keys": [to_text(key) for key in numbering.keys],
+        "labels": None if classes is None else classes.to_dict(),
+    }
+    with atomic_path(folder / COUNTED) as temporary:
+        temporary.write_text(json.dumps(note))
+    stream.emit(Finished("scan"))
+    return Counted(path, numbering, classes, tally(path, total, len(numbering)))
+
+
+def tally(numbers: Path, rows: int, groups: int) -> Int64s:
+    """Return how many of the first so many rows are of each group."""
+    counts = np.zeros(groups, np.int64)
+    for at in range(0, rows, _STEP):
+        some = np.fromfile(numbers, np.int32, min(_STEP, rows - at), offset=4 * at)
+        counts += np.bincount(some, minlength=groups)
+    return counts
+
+
+def _resumed(folder: Path, kinds: Sequence[pa.DataType], rows: int) -> Counted | None:
+    """Return what an earlier attempt found, if it can be trusted: places in files may change with the version of Arrow."""
+    path = folder / NUMBERS
+    try:
+        note = json.loads((folder / COUNTED).read_text())
+        if not boot() or (note["boot"], note["pyarrow"]) != (boot(), pa.__version__) or path.stat().st_size != 4 * rows:
+            return None
+        numbering = Numbering(from_text(text, kinds) for text in note["keys"])
+        labels = None if note["labels"] is None else LabelMap.from_dict(note["labels"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return Counted(path, numbering, labels, tally(path, rows, len(numbering)), resumed=True)
+
+
+def _sizes(source: BlockSource, columns: Sequence[str]) -> Int64s:
+    """Return what reading these columns of each block takes; of text it may be nearly all that is stored."""
+    widths = [_width(source.schema.field(name).type) for name in columns]
+    known = [width for width in widths if width is not None]
+    sizes: Int64s = source.block_rows * (_ROW_BYTES + sum(known))
+    return sizes if len(known) == len(widths) else sizes + source.block_bytes
+
+
+def _width(kind: pa.DataType) -> int | None:
+    """Return the bytes of a value, or None where they are not always the same."""
+    try:
+        return int(kind.bit_width) // 8 + 1
+    except ValueError:
+        return None

@@ -1,0 +1,64 @@
+"""How the memory given for grouping is shared out: among reading, counting, putting rows in place, sorting and merging."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from penstock.blocks.base import BlockSource
+from penstock.blocks.features import Encoder
+from penstock.budget import show_bytes
+from penstock.errors import BudgetError
+from penstock.groups.merging import Room
+from penstock.groups.reading import cheap_twice
+from penstock.groups.spilling import SORT_BYTES
+from penstock.loader.decode import divided, unit_bytes
+
+HEADER = 1024
+"""What a block's own header and padding take at most."""
+_READ_TOGETHER = 4_000_000
+"""Bytes of blocks whose groups are looked up at once, where there is memory for it."""
+_SCATTER = 64_000_000
+"""Bytes of rows put in place at once, where there are many groups and there is memory for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How memory is used: bytes read by a task, threads that read, rows' bytes sorted at once, and room for merging.
+
+    ``scatter`` is the most bytes of rows to be put in place at once, 0 where rows must be sorted; ``count`` those of a task
+    that counts groups before.
+    """
+
+    together: int
+    threads: int
+    chunk: int
+    room: Room
+    scatter: int
+    count: int
+
+    @classmethod
+    def of(cls, source: BlockSource, encoder: Encoder, memory: int, block: int) -> Plan:
+        threads = source.threads or min(4, max(2, os.cpu_count() or 1))
+        held = unit_bytes(source) if divided(source) else 0
+        largest = int(source.block_bytes.max()) + int(source.block_rows.max()) * (dense_bytes(encoder) + SORT_BYTES)
+        count = memory // (32 * threads)
+        together = min(_READ_TOGETHER, count)
+        reading = held + 4 * threads * max(together, largest)
+        least = max(reading + 2 * block, 3 * block)
+        if memory < least:
+            raise BudgetError(
+                f"memory={show_bytes(memory)} is too little to group {source.name} into blocks of {show_bytes(block)}:"
+                f" reading takes {show_bytes(reading)}; give at least {show_bytes(least + 500_000)}, or a smaller block_size"
+            )
+        # A chunk is held twice, as collected and as sorted. Of what row groups are decoded into, Arrow keeps some back.
+        share = 0.45 if source.units is None else 0.3
+        left = memory - reading
+        scatter = min(_SCATTER, int(0.3 * left)) if cheap_twice(source) and not encoder.sparse else 0
+        room = Room.of(memory, block - HEADER)
+        return cls(together, threads, int(share * left), room, scatter, min(4 * _READ_TOGETHER, count))
+
+
+def dense_bytes(encoder: Encoder) -> int:
+    """Return the bytes of a dense row; sparse ones take about what they take as stored."""
+    return 0 if encoder.sparse else encoder.row_bytes
