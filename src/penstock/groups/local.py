@@ -25,7 +25,7 @@ from penstock.groups.executor import Done, Lost, Make
 from penstock.groups.serve import Raised
 
 # There is a process for each core already.
-_ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _PROGRAM = "import sys; from penstock.groups.serve import main; main(int(sys.argv[1]))"
 _RESTARTS = 20
 _PATIENCE = 5.0
@@ -53,7 +53,7 @@ class LocalExecutor:
     def __init__(self, make: Make, *, workers: int | None = None) -> None:
         if workers is not None and workers < 1:
             raise UsageError(f"workers={workers!r} is not a number of processes; choose 1 or more")
-        self._make = _pickled(make, "what makes a worker's object")
+        self._make = pickled(make, "what makes a worker's object")
         self._restarts = 0
         self._slots: list[_Slot] = []
         try:
@@ -74,11 +74,11 @@ class LocalExecutor:
 
     def submit(self, worker: int, task: int, method: str, *arguments: Any) -> None:
         slot = self._slots[worker]
-        pickled = _pickled(arguments, f"an argument of {method}")
+        packed = pickled(arguments, f"an argument of {method}")
         slot.pending.append(task)
         with suppress(OSError):  # it died; `wait` tells
             slot.pipe.send((task, method))
-            slot.pipe.send_bytes(pickled)
+            slot.pipe.send_bytes(packed)
 
     def wait(self) -> Done | Lost:
         if not any(slot.pending for slot in self._slots):
@@ -132,7 +132,7 @@ class LocalExecutor:
     def _started(self) -> _Slot:
         mine, theirs = Pipe()
         program = [sys.executable, "-c", _PROGRAM, str(theirs.fileno())]
-        environment = {**os.environ, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         process = subprocess.Popen(
             program, pass_fds=(theirs.fileno(),), env=environment, stdin=subprocess.DEVNULL, start_new_session=True
         )
@@ -142,7 +142,8 @@ class LocalExecutor:
         return _Slot(process, mine)
 
 
-def _pickled(value: Any, what: str) -> memoryview:
+def pickled(value: Any, what: str) -> memoryview:
+    """Return something as it travels; what cannot is refused by its name."""
     try:
         return ForkingPickler.dumps(value)
     except Exception as error:  # a pickle may fail with anything

@@ -23,6 +23,29 @@ class Raised:
     error: Exception
 
 
+class Served:
+    """An object that is made from a pickle when it is first needed, and whose methods are called by name."""
+
+    def __init__(self, make: bytes) -> None:
+        self._make = make
+        self._object: Any = None
+
+    def answer(self, task: int, method: str, arguments: bytes) -> memoryview:
+        """Call a method with pickled arguments; return its task, its value and the seconds it took, pickled."""
+        began = time.perf_counter()
+        try:
+            if self._object is None:
+                self._object = ForkingPickler.loads(self._make)()
+            value: Any = getattr(self._object, method)(*ForkingPickler.loads(arguments))
+        except Exception as error:
+            value = _raised(error, method)
+        seconds = time.perf_counter() - began
+        try:
+            return ForkingPickler.dumps((task, value, seconds))
+        except Exception as error:  # a pickle may fail with anything
+            return ForkingPickler.dumps((task, _raised(error, method), seconds))
+
+
 def main(descriptor: int) -> None:
     """Serve the pipe that was handed down to this process, and end with it."""
     threading.Thread(target=_watch, args=(descriptor,), daemon=True).start()
@@ -33,24 +56,10 @@ def main(descriptor: int) -> None:
 def serve(pipe: Connection) -> None:
     """Take the maker of the object to serve, then tasks; answer each with its value and the seconds it took."""
     with suppress(EOFError, OSError):
-        make = pipe.recv_bytes()
-        served: Any = None
+        served = Served(pipe.recv_bytes())
         while True:
             task, method = pipe.recv()
-            arguments = pipe.recv_bytes()
-            began = time.perf_counter()
-            try:
-                if served is None:
-                    served = ForkingPickler.loads(make)()
-                value: Any = getattr(served, method)(*ForkingPickler.loads(arguments))
-            except Exception as error:
-                value = _raised(error, method)
-            seconds = time.perf_counter() - began
-            try:
-                answer = ForkingPickler.dumps((task, value, seconds))
-            except Exception as error:  # a pickle may fail with anything
-                answer = ForkingPickler.dumps((task, _raised(error, method), seconds))
-            pipe.send_bytes(answer)
+            pipe.send_bytes(served.answer(task, method, pipe.recv_bytes()))
 
 
 def _watch(descriptor: int) -> None:
