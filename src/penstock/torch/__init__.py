@@ -1,4 +1,9 @@
-"""PyTorch: `DataLoader` for Penstock's sources, `CorgiPileDataset` and `UnorderedDataLoader` for torch's own world."""
+"""PyTorch: `DataLoader` for Penstock's sources, `CorgiPileDataset` and `UnorderedDataLoader` for torch's own world.
+
+`TorchModel` is for learning over groups.
+"""
+
+from typing import Any
 
 from penstock.errors import MissingExtraError
 
@@ -11,4 +16,12 @@ from penstock.torch.dataset import CorgiPileDataset
 from penstock.torch.loader import DataLoader
 from penstock.torch.unordered import UnorderedDataLoader
 
-__all__ = ["CorgiPileDataset", "DataLoader", "UnorderedDataLoader"]
+__all__ = ["CorgiPileDataset", "DataLoader", "TorchModel", "UnorderedDataLoader"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "TorchModel":  # those who load batches need nothing of groups
+        from penstock.torch.groups import TorchModel
+
+        return TorchModel
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,196 @@
+"""Modules that were trained for groups: one to look into and ask, and those of many groups to predict rows by.
+
+A model is a row of numbers, and the index tells which arrays these are. To ask one takes the code that it was made by, which
+is in no file: whoever trained it, or gives the same `penstock.torch.TorchModel` to `Result.open`, has it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.batch import Batch, Floats
+from penstock.blocks.features import Encoder
+from penstock.errors import ModelFileError, UsageError
+from penstock.groups.index import MEND
+from penstock.groups.registry import Registry
+from penstock.linear import decide, probabilities
+from penstock.modelfile import write_model
+
+SCALE = ("features/mean", "features/spread")
+"""The arrays that features are brought to scale by before a module sees them, where they are."""
+Arrays = dict[str, NDArray[Any]]
+_KEPT = 256
+"""Models whose numbers are kept apart, ready to be asked."""
+_END = np.finfo(np.float32).max
+"""Stands for what is infinite in a module, such as what masks are filled with: numbers are only kept if finite."""
+
+
+@runtime_checkable
+class Maker(Protocol):
+    """Whoever has the code of modules, such as `penstock.torch.TorchModel`."""
+
+    def module(self, config: Mapping[str, Any], arrays: Arrays, scale: tuple[Floats, Floats] | None) -> Any:
+        """Return the module of a config with these numbers, which brings features to scale itself if there is one."""
+        ...
+
+    def scores(self, config: Mapping[str, Any], arrays: Arrays, x: Any) -> Floats:
+        """Return the scores of rows, brought to scale already."""
+        ...
+
+
+def finite(values: NDArray[Any]) -> Floats:
+    """Return numbers with the largest there are for those that are infinite."""
+    clipped: Floats = np.clip(values, -_END, _END).astype(np.float32)
+    return clipped
+
+
+def arrays_of(layout: Sequence[Any], config: int, numbers: Floats) -> Arrays:
+    """Part a model's row of numbers into the arrays of a config's layout.
+
+    Examples
+    --------
+    >>> arrays_of([["weight", [1, 2], "float32"], ["steps", [], "int64"]], 0, np.array([1, 2, 7], np.float32))
+    {'weight': array([[1., 2.]], dtype=float32), 'steps': array(7)}
+    """
+    if layout and isinstance(layout[0], Mapping):  # configs have different modules
+        layout = next(each["arrays"] for each in layout if config in each["configs"])
+    wanted = sum(math.prod(shape) for _, shape, _ in layout)
+    if wanted > len(numbers):
+        raise ModelFileError(f"a model has {len(numbers)} numbers, and its layout {wanted}; {MEND}")
+    found, start = {}, 0
+    for name, shape, dtype in layout:
+        size = math.prod(shape)
+        values = numbers[start : start + size].reshape(shape)
+        values = np.where(np.abs(values) == _END, np.copysign(np.float32(np.inf), values), values)
+        # NumPy has not all types that torch has; what it has not stays as it is kept.
+        found[name] = values.astype(dtype) if dtype in np.sctypeDict else values
+        start += size
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleModel:
+    """A module of one group.
+
+    Attributes
+    ----------
+    kind : str
+        logistic, softmax or linear.
+    arrays : dict
+        All of its arrays.
+    encoder : Encoder
+        How columns become features, and labels targets.
+    params : dict
+        What was searched, which the module was made for.
+    config : dict
+        All hyper-parameters.
+    maker : Maker, optional
+        Who has its code.
+    fingerprint : str
+        Of the data it was trained on.
+    metrics : dict
+        Final figures, such as the loss on rows held out.
+    """
+
+    kind: str
+    arrays: Arrays = field(repr=False)
+    encoder: Encoder
+    params: Mapping[str, Any]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    maker: Maker | None = None
+    fingerprint: str = ""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def classes(self) -> NDArray[Any] | None:
+        """The class labels in ascending order; None for a regression."""
+        return None if self.encoder.labels is None else np.array(self.encoder.labels.classes)
+
+    @property
+    def scale(self) -> tuple[Floats, Floats] | None:
+        """Mean and spread that features are brought to scale by first; None where they are taken as they are."""
+        return (self.arrays[SCALE[0]], self.arrays[SCALE[1]]) if SCALE[0] in self.arrays else None
+
+    def state_dict(self) -> Arrays:
+        """Return the module's numbers by name, as its own ``state_dict`` does, in arrays."""
+        return {name: values for name, values in self.arrays.items() if name not in SCALE}
+
+    def module(self) -> Any:
+        """Return the module, ready to be asked; the first thing in it brings features to scale, if that is needed."""
+        return require_maker(self.maker).module(self.params, self.state_dict(), self.scale)
+
+    def scores(self, batch: Batch) -> Floats:
+        """Return a score a row, or for softmax one a row and class."""
+        maker, x = require_maker(self.maker), batch.x
+        if self.scale is not None:
+            x = scaled(x, *self.scale)
+        return maker.scores(self.params, self.state_dict(), x)
+
+    def decide(self, scores: Floats) -> NDArray[Any]:
+        """Turn scores into classes, or into numbers for a regression."""
+        return decide(self.kind, self.encoder, scores)
+
+    def probabilities(self, scores: Floats) -> Floats | None:
+        """Turn scores into a probability for each class; None for a regression."""
+        return probabilities(self.kind, scores)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the arrays as a safetensors file, which ``safetensors.torch.load_file`` reads."""
+        header = {"kind": self.kind, "params": dict(self.params), "config": dict(self.config)}
+        write_model(path, self.arrays, header | {"metrics": dict(self.metrics), "encoder": self.encoder.to_dict()})
+
+
+class Modules:
+    """The models of a folder, to look into or to score rows of many groups by."""
+
+    def __init__(self, registry: Registry, encoder: Encoder, maker: Any) -> None:
+        self._registry, self._encoder = registry, encoder
+        self._maker = maker if isinstance(maker, Maker) else None
+        self._ask = lru_cache(_KEPT)(self.model)
+
+    def model(self, row: int, config: Mapping[str, Any] | None = None, **told: Any) -> ModuleModel:
+        """Return the model at a row of the table."""
+        index = self._registry.index
+        number = int(self._registry.table["config"][row].as_py())
+        arrays = arrays_of(index.layout, number, self._registry.weights(row))
+        return ModuleModel(index.kind, arrays, self._encoder, index.configs[number], config or {}, self._maker, **told)
+
+    def scores(self, batch: Batch, models: NDArray[np.int64]) -> Floats:
+        """Return the scores of each row by the model at its row of the table; zero where there is none."""
+        index = self._registry.index
+        shape = (len(batch), len(index.classes or ())) if index.kind == "softmax" else (len(batch),)
+        out = np.zeros(shape, np.float32)
+        order = np.argsort(models, kind="stable")
+        known, firsts = np.unique(models[order], return_index=True)
+        for model, here in zip(known.tolist(), np.split(order, firsts[1:])):
+            if model >= 0:
+                rows = batch if len(known) == 1 else batch.take(here)
+                out[here] = self._ask(model).scores(rows)
+        return out
+
+    def require(self) -> None:
+        """Raise `UsageError` where there is nobody to ask modules of."""
+        require_maker(self._maker)
+
+
+def require_maker(maker: Maker | None) -> Maker:
+    """Return who has the code of modules, or raise `UsageError` saying how to name it."""
+    if maker is None:
+        raise UsageError(
+            "the code of these modules is not in their folder; give what they were trained by:"
+            " Result.open(folder, model=TorchModel(model_creator, optimizer_creator, …))"
+        )
+    return maker
+
+
+def scaled(x: Any, mean: Floats, spread: Floats) -> Floats:
+    """Return dense rows brought to scale."""
+    return ((np.asarray(x) - mean) / spread).astype(np.float32)

@@ -1,0 +1,252 @@
+"""Torch modules for every group: `TorchModel` is given to `penstock.groups.GroupBy.fit`.
+
+All configs of a group are trained as one `Stack`, in the sequential pattern: they learn from the same batches, and where a
+group lies on several workers they hop from one to the next. The two functions of the user travel to workers by value, so
+that those of a notebook or a script do as well as those of a package.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from penstock.batch import Floats
+from penstock.budget import parse_size
+from penstock.errors import ModelFileError, UnknownOptionError, UsageError
+from penstock.groups.grouped import Grouped
+from penstock.groups.modules import SCALE, Arrays
+from penstock.groups.patterns.shuffled import require_ordered
+from penstock.groups.spec import Parameter
+from penstock.torch.creators import Blueprint, Creators, ModelCreator, OptimizerCreator
+from penstock.torch.learning import ModuleSgd, dense, packed
+from penstock.torch.scoring import JUDGED, Loss, LossFunction
+
+TARGETS = {"numbers": "linear", "signs": "logistic", "classes": "softmax"}
+"""What a user's own loss may take for targets."""
+_OWN = {
+    **{name: Parameter("int", least=1) for name in ("epochs", "batch_size", "patience")},
+    "tolerance": Parameter("number", least=0),
+}
+"""What may be searched beside whatever the functions read of a config."""
+_WINDOW = 8
+"""The memory that is given is shared by as many things: windows, what they are gathered from, workers."""
+_SPARSE = 10_000
+"""Sparse rows of so many features at most are made dense, batch by batch."""
+
+
+class _Names(Mapping[str, Parameter]):
+    """Any name: only the functions know what they read of a config."""
+
+    def __getitem__(self, name: str) -> Parameter:
+        return _OWN.get(name, Parameter())
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_OWN)
+
+    def __len__(self) -> int:
+        return len(_OWN)
+
+
+@dataclass(frozen=True, slots=True)
+class TorchModel:
+    """A torch module to be trained for every group.
+
+    Parameters
+    ----------
+    model_creator : callable
+        ``model_creator(config)`` returns a module; it takes rows as ``(rows, features)``. What it makes may hang on nothing
+        but the config, beside the first weights: torch's chance is seeded for every group and config.
+    optimizer_creator : callable
+        ``optimizer_creator(module, config)`` returns an optimiser of the module's parameters.
+    loss : str or callable
+        ``logistic`` for two classes (one output a row), ``softmax`` (one for each class), ``squared`` (half of it), or a
+        function ``loss(output, y)`` that returns the mean over rows; single outputs come to it as a vector.
+    targets : str, optional
+        What ``y`` is for a function: ``numbers`` (the default), ``signs`` (-1 and +1) or ``classes`` (their numbers).
+    epochs, batch_size : int
+        How often rows are gone through, and how many make an update. Both can be searched, as ``patience`` and
+        ``tolerance`` can.
+    seed : int
+        Of first weights, dropout, the order of rows and those held out.
+    standardize : bool
+        Bring features to mean 0 and spread 1 within each group.
+    patience, tolerance
+        Stop a config when its loss on rows held out has not fallen by the tolerance for so many epochs.
+    shuffle, memory : str
+        The order of rows, and the bytes for windows of them.
+
+    Examples
+    --------
+    >>> model = TorchModel(
+    ...     lambda config: nn.Sequential(nn.Linear(8, config["hidden"]), nn.ReLU(), nn.Linear(config["hidden"], 1)),
+    ...     lambda module, config: torch.optim.Adam(module.parameters(), lr=config["lr"]),
+    ... )
+    >>> model.kind, model.family, model.fixed()["loss"]
+    ('logistic', 'modules', 'logistic')
+    """
+
+    model_creator: ModelCreator
+    optimizer_creator: OptimizerCreator
+    _: KW_ONLY
+    loss: str | LossFunction = "logistic"
+    targets: str | None = None
+    epochs: int = 10
+    batch_size: int = 32
+    seed: int = 0
+    standardize: bool = False
+    patience: int | None = None
+    tolerance: float = 1e-4
+    shuffle: str = "corgipile"
+    memory: int | str = "512MB"
+    _made: dict[int, Creators] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _lock: Any = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("model_creator", "optimizer_creator"):
+            if not callable(getattr(self, name)):
+                raise UsageError(f"{name}={getattr(self, name)!r} is not a function; it makes one for a config")
+        self._loss()
+        for name, least in (("epochs", 1), ("batch_size", 1), ("seed", 0), ("patience", 1)):
+            value = getattr(self, name)
+            if not (name == "patience" and value is None):
+                Parameter("int", least=least).check(name, value)
+        Parameter("number", least=0).check("tolerance", self.tolerance)
+        parse_size(self.memory, option="memory")
+        require_ordered(self.shuffle)
+
+    @property
+    def kind(self) -> str:
+        return self._loss().kind
+
+    @property
+    def family(self) -> str:
+        return "modules"
+
+    @property
+    def known(self) -> Mapping[str, Parameter]:
+        return _Names()
+
+    def fixed(self) -> dict[str, Any]:
+        names = ("epochs", "batch_size", "seed", "standardize", "patience", "tolerance", "shuffle", "targets")
+        told = {name: _name(getattr(self, name)) for name in ("model_creator", "optimizer_creator", "loss")}
+        return told | {name: getattr(self, name) for name in names}
+
+    def job(self, grouped: Grouped, choices: Sequence[Mapping[str, Any]], *, validation: float) -> ModuleSgd:
+        """Check what is to be learnt of grouped rows, and make a job of it."""
+        if grouped.encoder.sparse and grouped.width > _SPARSE:
+            raise UsageError(
+                f"the rows are sparse and have {grouped.width:,} features; modules take dense rows, and sparse ones of up"
+                f" to {_SPARSE:,} features: hash to fewer, or name fewer columns"
+            )
+        loss = self._loss()
+        creators = Creators(self.model_creator, self.optimizer_creator, loss=loss, width=grouped.width)
+        each = [creators.blueprint(choice) for choice in choices]
+        sizes = tuple(int(choice.get("batch_size", self.batch_size)) for choice in choices)
+        for blueprint, size in zip(each, sizes, strict=True):
+            _require(blueprint, size, grouped)
+        return ModuleSgd(
+            folder=str(grouped.folder),
+            loss=JUDGED[loss.kind],
+            epochs=np.array([int(choice.get("epochs", self.epochs)) for choice in choices], np.int64),
+            validation=validation,
+            seed=self.seed,
+            standardize=self.standardize,
+            shuffle=self.shuffle,
+            memory=parse_size(self.memory, option="memory") // _WINDOW,
+            code=packed(self.model_creator, self.optimizer_creator, loss),
+            choices=tuple(dict(choice) for choice in choices),
+            numbers=tuple(range(len(choices))),
+            batch_sizes=sizes,
+            stops=tuple(
+                (choice.get("patience", self.patience), float(choice.get("tolerance", self.tolerance)))
+                for choice in choices
+            ),
+            layout=_layout(each, grouped.width if self.standardize else 0),
+        )
+
+    def module(self, config: Mapping[str, Any], arrays: Arrays, scale: tuple[Floats, Floats] | None) -> nn.Module:
+        """Return the module of a config with these numbers, which brings features to scale itself if there is one."""
+        module = self.model_creator(dict(config))
+        _load(module, arrays)
+        module.eval()
+        return module if scale is None else nn.Sequential(Standardize(*scale), module).eval()
+
+    def scores(self, config: Mapping[str, Any], arrays: Arrays, x: Any) -> Floats:
+        """Return the scores of rows, brought to scale already."""
+        rows = torch.from_numpy(np.require(dense(x), np.float32, ["C", "W"]))
+        with self._lock, torch.no_grad():  # a module is lent its numbers, by one thread at a time
+            if rows.shape[1] not in self._made:
+                self._made[rows.shape[1]] = Creators(
+                    self.model_creator, self.optimizer_creator, loss=self._loss(), width=rows.shape[1]
+                )
+            module = self._made[rows.shape[1]].blueprint(config).module
+            _load(module, arrays)
+            found: Floats = self._loss().formed(module.eval()(rows).unsqueeze(0))[0].numpy()
+        return found
+
+    def _loss(self) -> Loss:
+        if self.targets is not None and self.targets not in TARGETS:
+            raise UnknownOptionError.of("targets", self.targets, TARGETS)
+        if isinstance(self.loss, str) and self.targets is not None:
+            raise UsageError(f"targets={self.targets!r} is for a loss that is a function; leave it out")
+        return Loss.of(self.loss, None if self.targets is None else TARGETS[self.targets])
+
+
+class Standardize(nn.Module):
+    """Brings features to the mean 0 and spread 1 that a group's rows had."""
+
+    mean: Tensor
+    spread: Tensor
+
+    def __init__(self, mean: Floats, spread: Floats) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.from_numpy(np.array(mean)))
+        self.register_buffer("spread", torch.from_numpy(np.array(spread)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return rows brought to scale."""
+        return (x - self.mean) / self.spread
+
+
+def _load(module: nn.Module, arrays: Arrays) -> None:
+    """Give a module its numbers."""
+    try:
+        module.load_state_dict({name: torch.from_numpy(np.array(values)) for name, values in arrays.items()})
+    except RuntimeError as error:
+        raise ModelFileError(f"model_creator makes another module than the one that was trained: {error}") from error
+
+
+def _layout(blueprints: Sequence[Blueprint], scaled: int) -> tuple[Any, ...]:
+    """Tell what a model's numbers are: the same arrays for all configs, or those of each module that there is."""
+    scale = [[name, [scaled], "float32"] for name in SCALE] if scaled else []
+    each: dict[str, tuple[list[Any], list[int]]] = {}
+    for config, blueprint in enumerate(blueprints):
+        arrays = [[name, list(shape), dtype] for name, shape, dtype in blueprint.layout]
+        each.setdefault(repr(arrays), (arrays, []))[1].append(config)
+    if len(each) == 1:
+        return (*scale, *next(iter(each.values()))[0])
+    return tuple({"configs": configs, "arrays": [*scale, *arrays]} for arrays, configs in each.values())
+
+
+def _require(blueprint: Blueprint, batch_size: int, grouped: Grouped) -> None:
+    """Raise `UsageError` unless a config can be trained on grouped rows."""
+    labels = grouped.encoder.labels
+    if blueprint.kind == "softmax" and labels is not None and len(labels.classes) != blueprint.outputs:
+        raise UsageError(
+            f"the module for {blueprint.config} has {blueprint.outputs} outputs, and there are {len(labels.classes)}"
+            f" classes: {', '.join(map(str, labels.classes[:10]))}; make it have one for each"
+        )
+    blueprint.require_rows(batch_size)
+
+
+def _name(value: Any) -> str:
+    return value if isinstance(value, str) else getattr(value, "__qualname__", type(value).__qualname__)

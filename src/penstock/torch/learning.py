@@ -1,0 +1,214 @@
+"""What workers do of modules for groups: the job that travels to them, and the learner of some configs of a group."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+
+from penstock import seeds
+from penstock.batch import Batch, Csr, Floats
+from penstock.errors import MissingExtraError, UsageError
+from penstock.groups.executor import Make
+from penstock.groups.grouped import Grouped
+from penstock.groups.patterns.sequential import Sequential, SequentialWorker, State
+from penstock.groups.scale import Scale
+from penstock.sgd.loop import EarlyStopping
+from penstock.torch.creators import Creators
+from penstock.torch.scoring import Doubles, Loss
+from penstock.torch.stacked import Stack
+
+_LOADED = 8
+"""Users' functions that a process keeps ready."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleSgd(Sequential):
+    """Modules for every group.
+
+    Attributes
+    ----------
+    code : bytes
+        The user's functions and the loss, as `packed` made them.
+    choices : tuple of dict
+        The configs.
+    numbers : tuple of int
+        What number each has in the search; its chance goes by that.
+    batch_sizes : tuple of int
+        Rows that each makes an update by.
+    stops : tuple
+        The patience and tolerance of each.
+    layout : tuple
+        What the numbers of a model are, for the index.
+    """
+
+    code: bytes
+    choices: tuple[Mapping[str, Any], ...]
+    numbers: tuple[int, ...]
+    batch_sizes: tuple[int, ...]
+    stops: tuple[tuple[int | None, float], ...]
+    layout: tuple[Any, ...] = ()
+
+    def make(self) -> Make:
+        return partial(_worker, self)
+
+    def only(self, configs: Sequence[int]) -> ModuleSgd:
+        return replace(
+            Sequential.only(self, configs),
+            choices=tuple(self.choices[at] for at in configs),
+            numbers=tuple(self.numbers[at] for at in configs),
+            batch_sizes=tuple(self.batch_sizes[at] for at in configs),
+            stops=tuple(self.stops[at] for at in configs),
+        )
+
+    def watch(self, config: int) -> EarlyStopping | None:
+        patience, tolerance = self.stops[config]
+        return None if patience is None else EarlyStopping(patience, tolerance)
+
+    def learner(
+        self, grouped: Grouped, group: int, *, configs: Sequence[int], states: Sequence[State] | None
+    ) -> ModuleLearner:
+        places: dict[int, list[int]] = {}
+        for place, config in enumerate(configs):
+            places.setdefault(self.batch_sizes[config], []).append(place)
+        creators = _creators(self.code, grouped.width)
+        stacks = []
+        for size, here in places.items():
+            stack = Stack(
+                creators,
+                [self.choices[configs[place]] for place in here],
+                seeds=[seeds.key(self.seed, "module", group, self.numbers[configs[place]]) for place in here],
+                states=None if states is None else [states[place] for place in here],
+            )
+            stacks.append((np.array(here), stack, size))
+        return ModuleLearner(len(configs), stacks)
+
+    def stored(self, weights: Floats, scale: Scale | None) -> Floats:
+        if scale is None:
+            return weights
+        both = np.concatenate([scale.mean, scale.spread]).astype(np.float32)
+        return np.concatenate([np.repeat(both[:, None], weights.shape[1], axis=1), weights])
+
+
+class ModuleLearner:
+    """Modules that learn from the same rows: a stack for each size of batches."""
+
+    def __init__(self, configs: int, stacks: Sequence[tuple[NDArray[np.int64], Stack, int]]) -> None:
+        self._configs, self._stacks = configs, stacks
+
+    def learn(self, batch: Batch, epoch: int) -> None:
+        x, y = dense(batch.x), _targets(batch)
+        for _, stack, size in self._stacks:
+            stack.learn(x, y, batch.weight, batch_size=size)
+
+    def end_epoch(self) -> None:
+        """Nothing is left over."""
+
+    def take_losses(self) -> tuple[Doubles, Doubles]:
+        return self._both(lambda stack: stack.take_losses())
+
+    def measure(self, batch: Batch) -> tuple[Doubles, Doubles]:
+        x, y = dense(batch.x), _targets(batch)
+        return self._both(lambda stack: stack.measure(x, y, batch.weight))
+
+    def states(self) -> list[State]:
+        found: list[State] = [{} for _ in range(self._configs)]
+        for places, stack, _ in self._stacks:
+            for place, state in zip(places.tolist(), stack.states(), strict=True):
+                found[place] = state
+        return found
+
+    def failed(self) -> NDArray[np.bool_]:
+        found = np.zeros(self._configs, bool)
+        for places, stack, _ in self._stacks:
+            found[places] = stack.failed()
+        return found
+
+    def weights(self) -> Floats:
+        each = [(places, stack.weights()) for places, stack, _ in self._stacks]
+        found = np.zeros((max(len(numbers) for _, numbers in each), self._configs), np.float32)
+        for places, numbers in each:
+            found[: len(numbers), places] = numbers
+        return found
+
+    def _both(self, ask: Callable[[Stack], tuple[Doubles, Doubles]]) -> tuple[Doubles, Doubles]:
+        found = np.zeros((2, self._configs))
+        for places, stack, _ in self._stacks:
+            found[:, places] = ask(stack)
+        return found[0], found[1]
+
+
+def dense(x: Floats | Csr) -> Floats:
+    """Return rows as a dense array."""
+    if not isinstance(x, Csr):
+        return x
+    indices, indptr = x.indices.astype(np.int64), x.indptr.astype(np.int64)
+    made: Floats = csr_matrix((x.values, indices, indptr), shape=(len(x), x.width)).toarray()
+    return made
+
+
+def packed(model: Any, optimizer: Any, loss: Loss) -> bytes:
+    """Return functions as bytes that any process can make them of again, be they of a script, a notebook or a test."""
+    cloudpickle = _cloudpickle()
+    strangers = [module for each in (model, optimizer, loss.loss) if (module := _stranger(each)) is not None]
+    for module in strangers:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        made: bytes = cloudpickle.dumps((model, optimizer, loss))
+    except Exception as error:  # a pickle may fail with anything
+        raise UsageError(
+            f"the functions cannot be sent to workers ({type(error).__name__}: {error}); they may use nothing from outside"
+            " that is bound to this process, such as open files, locks or loggers: make those inside of them"
+        ) from error
+    finally:
+        for module in strangers:
+            cloudpickle.unregister_pickle_by_value(module)
+    return made
+
+
+def _cloudpickle() -> Any:
+    try:
+        return importlib.import_module("cloudpickle")
+    except ImportError as error:
+        raise MissingExtraError.of("cloudpickle", "torch", "training modules over groups") from error
+
+
+def _stranger(function: Any) -> ModuleType | None:
+    """Return the module of a function if another process could not import it by its name."""
+    name = getattr(function, "__module__", None) or "builtins"
+    module = sys.modules.get(name)
+    if module is None or name in ("__main__", "builtins"):
+        return None
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return module
+    here = getattr(module, "__file__", None)
+    return None if spec is not None and (here is None or spec.origin == here) else module
+
+
+@lru_cache(_LOADED)
+def _creators(code: bytes, width: int) -> Creators:
+    model, optimizer, loss = _cloudpickle().loads(code)
+    return Creators(model, optimizer, loss=loss, width=width)
+
+
+def _worker(job: ModuleSgd) -> SequentialWorker:
+    torch.set_num_threads(1)  # there is a process for each core already
+    return SequentialWorker(job)
+
+
+def _targets(batch: Batch) -> Floats:
+    if batch.y is None:
+        raise UsageError("the rows have no targets to learn from")
+    return batch.y
