@@ -1,7 +1,8 @@
-"""``penstock groups``: a model for every group of rows. ``train`` searches and chooses, ``show`` tells, ``predict`` answers.
+"""``penstock groups``: a model for every group of rows.
 
-What cannot be meant is refused before any row is read: sorting rows by group may take long. Groups that are done are safe
-in the folder of models; ``--resume`` trains the others.
+``explain`` says what training will take, ``train`` searches and chooses, ``show`` and ``report`` tell of it, ``predict``
+answers. What cannot be meant is refused before any row is read: sorting rows by group may take long. Groups that are done
+are safe in the folder of models; ``--resume`` trains the others.
 """
 
 from __future__ import annotations
@@ -11,11 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
+from penstock.cli import groupoptions as g
 from penstock.cli import options as o
-
-_GROUPS = "Groups"
-_LEARNING = "Learning"
-_OUTPUT = "Output"
+from penstock.cli.groupoptions import option
 
 app = typer.Typer(
     name="groups",
@@ -23,18 +22,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     epilog="Example: [bold]penstock groups train clicks.parquet --by country --label clicked --try l2=1,0.1[/bold]",
 )
-
-
-def _option(*names: str, panel: str = _GROUPS, help: str, metavar: str = " ", **more: Any) -> Any:
-    return typer.Option(*names, rich_help_panel=panel, help=help, metavar=metavar, **more)
-
-
-Models = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODELS", help="A folder of models that [bold]groups train[/bold] made.", show_default=False
-    ),
-]
 
 
 @app.callback(invoke_without_command=True)
@@ -52,10 +39,8 @@ def groups(ctx: typer.Context) -> None:
 def train(
     ctx: typer.Context,
     data: o.Data,
-    by: Annotated[list[str], _option("--by", metavar="A,B", help="The columns to group by.")],
-    label: Annotated[
-        str | None, _option("--label", panel="Columns", metavar="COL", help="The column to learn.")
-    ] = None,
+    by: g.By,
+    label: g.Label = None,
     features: o.Features = None,
     exclude: o.Exclude = None,
     hash: o.Hash = None,
@@ -63,113 +48,168 @@ def train(
     format: o.Format = None,
     header: o.Header = None,
     delimiter: o.Delimiter = None,
-    grid: Annotated[
-        str | None,
-        _option(
-            "--grid",
-            metavar="FILE.toml",
-            help="What to try for every group: a table [bold]\\[grid][/bold] or [bold]\\[random][/bold].",
+    grid: g.Grid = None,
+    tries: g.Tries = None,
+    validation: g.HeldOut = 0.1,
+    halving: Annotated[
+        int | None,
+        option(
+            "--halving",
+            metavar="ETA",
+            help="Of sgd: train in rounds, and let one config in ETA of each group go on after each.",
         ),
     ] = None,
-    tries: Annotated[
-        list[str] | None,
-        _option(
-            "--try",
-            metavar="NAME=A,B,C",
-            help="Values to try of learning_rate, l1, l2, epochs or tolerance. May be repeated: every combination is tried.",
+    budget: Annotated[
+        float | None,
+        option(
+            "--budget", metavar="PASSES", help="Of --halving: what all may take, in passes of one config over all rows."
         ),
     ] = None,
-    validation: Annotated[
-        float,
-        _option(
-            "--validation",
-            metavar="SHARE",
-            help="The share of each group's rows that is held out, and that configs are compared on.",
-        ),
-    ] = 0.1,
     workers: Annotated[
-        int | None, _option("--workers", metavar="N", help="Processes that train; as many as cores if not given.")
+        int | None, option("--workers", metavar="N", help="Processes that train; as many as cores if not given.")
+    ] = None,
+    executor: Annotated[
+        str, option("--executor", metavar="NAME", help="local (processes of this machine) or ray.")
+    ] = "local",
+    address: Annotated[
+        str | None,
+        option("--address", metavar="HOST:PORT", help="Of ray: the cluster; one is started here if not given."),
     ] = None,
     placement: Annotated[
-        str,
-        _option(
-            "--placement", metavar="NAME", help="How rows are dealt to workers: spread, wrap-around or constrained."
+        str | None,
+        option(
+            "--placement",
+            metavar="NAME",
+            help="How rows are dealt to workers: spread, sequential, wrap-around or constrained; what suits the model if not"
+            " given.",
         ),
-    ] = "spread",
+    ] = None,
+    approach: Annotated[
+        str,
+        option(
+            "--approach",
+            metavar="NAME",
+            help="grouped, or what it is measured against: group-task, model-task, data-parallel or switching.",
+        ),
+    ] = "grouped",
     rows: Annotated[
         str | None,
-        _option(
+        option(
             "--rows",
             metavar="DIR",
             help="Where rows by group are kept, to be used again; a temporary folder if not given.",
         ),
     ] = None,
-    memory: Annotated[str, _option("--memory", metavar="SIZE", help="For sorting rows by group.")] = "512MB",
-    model: Annotated[str, _option("--model", panel=_LEARNING, metavar="NAME", help="logistic or linear.")] = "logistic",
-    solver: Annotated[
-        str, _option("--solver", panel=_LEARNING, metavar="NAME", help="lbfgs, or gd (plain gradient descent).")
-    ] = "lbfgs",
-    epochs: Annotated[
-        int, _option("--epochs", panel=_LEARNING, metavar="N", help="Most passes over a group's rows.")
-    ] = 10,
+    memory: Annotated[str, option("--memory", metavar="SIZE", help="For sorting rows by group.")] = "512MB",
+    model: g.Model = "logistic",
+    solver: g.Solver = None,
+    epochs: g.Epochs = None,
+    patience: g.Patience = None,
     no_intercept: o.NoIntercept = False,
-    standardize: Annotated[
-        bool,
-        typer.Option(
-            "--standardize/--no-standardize",
-            help="Bring features to mean 0 and spread 1 within each group.",
-            rich_help_panel="Learning",
-        ),
-    ] = True,
+    standardize: g.Standardize = True,
     seed: o.Seed = 0,
-    out: Annotated[str, _option("--out", panel=_OUTPUT, metavar="DIR", help="The folder for the models.")] = "models",
+    out: Annotated[str, option("--out", panel=g.OUTPUT, metavar="DIR", help="The folder for the models.")] = "models",
     resume: Annotated[
-        bool, _option("--resume", panel=_OUTPUT, help="Train the groups that --out lacks, by the same command.")
+        bool, option("--resume", panel=g.OUTPUT, help="Train the groups that --out lacks, by the same command.")
     ] = False,
+    report: Annotated[
+        str | None,
+        option(
+            "--report", panel=g.OUTPUT, metavar="FILE", help="Write a page about the models, as groups report does."
+        ),
+    ] = None,
     json: o.Json = False,
 ) -> None:
     """Train every config of a search for every group, and choose for each by the rows held out."""
     from penstock.budget import parse_size
-    from penstock.cli.grouptraining import require_known, require_new, require_own, run
-    from penstock.cli.paths import require_folder
+    from penstock.cli.grouptraining import require_new, require_own, run, trainable_of
+    from penstock.cli.paths import require_folder, require_writable
     from penstock.cli.trying import search_of
-    from penstock.config import Config
     from penstock.errors import UsageError
 
-    names = o.names(by)
-    if not names:
-        raise UsageError("--by names no column; write --by country, or --by country,device")
-    require_known(model, solver)
-    for option, value in (("epochs", epochs), ("workers", workers)):
-        if value is not None and value < 1:
-            raise UsageError(f"--{option} {value} is too few; choose 1 or more")
+    names = _names(by, epochs=epochs, workers=workers, patience=patience)
     parse_size(memory, option="memory")
-    config = Config(
-        model=model, solver=solver, epochs=epochs, intercept=not no_intercept, seed=seed, standardize=standardize
-    )
-    search = search_of(grid, tries or ())
+    if budget is not None and halving is None:
+        raise UsageError(f"--budget {budget:g} is of --halving; add --halving 3, or leave it out")
+    what = trainable_of(ctx.params)
+    search = search_of(grid, tries or (), known=what.known)
     require_new(data, o.given(ctx), label)
     target = require_folder(out)
     if rows is not None and require_folder(rows).resolve() == target.resolve():
         raise UsageError(f"--rows and --out are both {out}; rows and models want a folder each")
     require_own(target, resume=resume)
-    run(ctx.params, by=names, search=search, config=config)
+    if report is not None:
+        require_writable(report)
+    run(ctx.params, by=names, search=search, what=what)
+
+
+@app.command(
+    "explain",
+    epilog="Example: [bold]penstock groups explain clicks.parquet --by country --label clicked --try l2=1,0.1 --workers"
+    " 4,16[/bold]",
+)
+def explain(
+    ctx: typer.Context,
+    data: o.Data,
+    by: g.By,
+    label: g.Label = None,
+    features: o.Features = None,
+    exclude: o.Exclude = None,
+    hash: o.Hash = None,
+    weight: o.Weight = None,
+    format: o.Format = None,
+    header: o.Header = None,
+    delimiter: o.Delimiter = None,
+    grid: g.Grid = None,
+    tries: g.Tries = None,
+    validation: g.HeldOut = 0.1,
+    workers: Annotated[
+        list[str] | None,
+        option(
+            "--workers",
+            metavar="A,B,C",
+            help="Numbers of workers to predict for; this machine's cores, 4 and 16 if not given.",
+        ),
+    ] = None,
+    model: g.Model = "logistic",
+    solver: g.Solver = None,
+    epochs: g.Epochs = None,
+    patience: g.Patience = None,
+    no_intercept: o.NoIntercept = False,
+    standardize: g.Standardize = True,
+    seed: o.Seed = 0,
+    json: o.Json = False,
+) -> None:
+    """Say what training would take, without training: time, waiting and traffic, for Penstock's approach and others.
+
+    Groups are counted, some rows are trained in a pilot run of a few seconds, and every approach is played through for so
+    many workers. DATA may also be a folder of rows by group, which --rows of groups train has kept.
+    """
+    from penstock.cli.groupexplain import run
+    from penstock.cli.grouptraining import require_new, trainable_of
+    from penstock.cli.trying import search_of
+
+    names = _names(by, epochs=epochs, patience=patience)
+    what = trainable_of(ctx.params)
+    search = search_of(grid, tries or (), known=what.known)
+    require_new(data, o.given(ctx), label)
+    run(ctx.params, by=names, search=search, what=what)
 
 
 @app.command("show", epilog="Example: [bold]penstock groups show models --group FR/ios[/bold]")
 def show(
-    models: Models,
+    models: g.Models,
     group: Annotated[
         str | None,
-        _option("--group", metavar="KEY", help="All configs of one group, such as FR/ios.", show_default=False),
+        option("--group", metavar="KEY", help="All configs of one group, such as FR/ios.", show_default=False),
     ] = None,
     count: Annotated[
         int | None,
-        _option("--lines", metavar="N", help="How many groups to list, the largest first; 20 on a terminal, else all."),
+        option("--lines", metavar="N", help="How many groups to list, the largest first; 20 on a terminal, else all."),
     ] = None,
     csv: Annotated[
         str | None,
-        _option("--csv", panel=_OUTPUT, metavar="FILE", help="Write a row for each group and config instead."),
+        option("--csv", panel=g.OUTPUT, metavar="FILE", help="Write a row for each group and config instead."),
     ] = None,
     json: o.Json = False,
 ) -> None:
@@ -209,18 +249,44 @@ def show(
             screen.give(finite({**told, "best": found}))
 
 
+@app.command("report", epilog="Example: [bold]penstock groups report models --out report.html[/bold]")
+def report(
+    models: g.Models,
+    out: Annotated[
+        str, option("--out", panel=g.OUTPUT, metavar="FILE", help="The page to write.")
+    ] = "penstock-groups.html",
+    json: o.Json = False,
+) -> None:
+    """Write a page about the models: how well groups are learnt, what was chosen, who worked when, what failed."""
+    from penstock.cli.groupreport import write_page
+    from penstock.cli.paths import require_writable
+    from penstock.cli.screen import Screen
+    from penstock.groups.results import Result
+
+    target = require_writable(out)
+    result = Result.open(models)
+    with Screen(json=json, rows=False) as screen:
+        if not result.registry.index.finished:
+            screen.note(_unfinished(models))
+        told = write_page(result, target, title=models)
+        for sentence in told["findings"]:
+            screen.say(sentence)
+        screen.say(f"wrote {target}")
+        screen.give({"models": models, "finished": result.registry.index.finished, **told, "out": str(target)})
+
+
 @app.command(
     "predict", epilog="Example: [bold]penstock groups predict models new.parquet --out predictions.parquet[/bold]"
 )
 def predict(
-    models: Models,
+    models: g.Models,
     data: o.Data,
     out: Annotated[
-        str, _option("--out", panel=_OUTPUT, metavar="FILE", help="The Parquet file to write.")
+        str, option("--out", panel=g.OUTPUT, metavar="FILE", help="The Parquet file to write.")
     ] = "predictions.parquet",
     unseen: Annotated[
         str,
-        _option(
+        option(
             "--unseen",
             metavar="NAME",
             help="What rows get whose group has no model: null, error, or largest (the largest group's model).",
@@ -275,3 +341,16 @@ def predict(
 
 def _unfinished(models: str) -> str:
     return f"warning: the training of {models} was not finished, and groups may lack their models; go on with it by --resume"
+
+
+def _names(by: list[str], **counts: int | None) -> list[str]:
+    """Return the grouping columns, and refuse counts of nothing."""
+    from penstock.errors import UsageError
+
+    names = o.names(by)
+    if not names:
+        raise UsageError("--by names no column; write --by country, or --by country,device")
+    for name, value in counts.items():
+        if value is not None and value < 1:
+            raise UsageError(f"--{name} {value} is too few; choose 1 or more")
+    return names

@@ -7,32 +7,63 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from penstock.bigmodel.lock import LOCK
 from penstock.blocks.open import open as open_source
 from penstock.budget import peak_memory, show_bytes
 from penstock.cli import options as o
+from penstock.cli.groupreport import write_page
 from penstock.cli.grouptables import figures, lines
 from penstock.cli.screen import Screen
 from penstock.compare import finite
 from penstock.config import Config
 from penstock.errors import UsageError, some_of
 from penstock.events import Advanced, Event
+from penstock.groups.boosting import Boosting
 from penstock.groups.group_by import GroupBy
 from penstock.groups.grouped import NOTE
 from penstock.groups.index import INDEX
-from penstock.groups.patterns.algebraic import SOLVERS
+from penstock.groups.patterns.base import Trainable
+from penstock.groups.patterns.linear import LinearModel
+from penstock.groups.running import Race
 from penstock.groups.spec import Search
+from penstock.lock import LOCK
 
-_MODELS = ("logistic", "linear")
+_SOLVERS = {"logistic": ("lbfgs", "gd", "sgd"), "linear": ("lbfgs", "gd", "sgd"), "svm": ("sgd",)}
 # What rows that are grouped already have settled.
 _SETTLED = ("features", "exclude", "hash", "weight", "format", "header", "delimiter", "rows", "memory")
 
 
-def require_known(model: str, solver: str) -> None:
-    """Raise `UsageError` unless a model and a solver are there for groups."""
-    for option, value, known in (("model", model, _MODELS), ("solver", solver, SOLVERS)):
-        if value not in known:
-            raise UsageError(f"--{option} {value} is not there for groups; choose one of: {', '.join(known)}")
+def trainable_of(params: dict[str, Any]) -> Trainable:
+    """Return what the options of ``groups train`` ask to be trained."""
+    model, solver, epochs = params["model"], params["solver"], params["epochs"]
+    if model == "lightgbm":
+        for option in ("solver", "no_intercept"):
+            if params[option]:
+                raise UsageError(
+                    f"--{option.replace('_', '-')} is of linear models; leave it out with --model lightgbm"
+                )
+        return Boosting(rounds=epochs or 100, patience=params["patience"], seed=params["seed"])
+    if model not in _SOLVERS:
+        known = ", ".join([*_SOLVERS, "lightgbm"])
+        raise UsageError(f"--model {model} is not there for groups; choose one of: {known}")
+    solver = solver or _SOLVERS[model][0]
+    if solver not in _SOLVERS[model]:
+        raise UsageError(
+            f"--solver {solver} is not there for --model {model}; choose one of: {', '.join(_SOLVERS[model])}"
+        )
+    if params["patience"] is not None and solver != "sgd":
+        raise UsageError(
+            f"--patience is of sgd and lightgbm; --solver {solver} ends by its tolerance: --try tolerance=1e-4"
+        )
+    config = Config(
+        model=model,
+        solver=solver,
+        epochs=epochs or 10,
+        patience=params["patience"],
+        intercept=not params["no_intercept"],
+        seed=params["seed"],
+        standardize=params["standardize"],
+    )
+    return LinearModel(config)
 
 
 def require_new(data: str, given: list[str], label: str | None) -> None:
@@ -59,7 +90,7 @@ def require_own(folder: Path, *, resume: bool) -> None:
         )
 
 
-def run(params: dict[str, Any], *, by: list[str], search: Search, config: Config) -> None:
+def run(params: dict[str, Any], *, by: list[str], search: Search, what: Trainable) -> None:
     """Train as the options of ``groups train`` say, and tell of it."""
     began = time.perf_counter()
     reading = o.reading(params["header"], params["delimiter"])
@@ -82,12 +113,16 @@ def run(params: dict[str, Any], *, by: list[str], search: Search, config: Config
         )
         trained: list[Event] = []
         result = work.fit(
-            _Fixed(config),
+            what,
             y=params["label"],
             search=search,
             validation=params["validation"],
+            halving=None if params["halving"] is None else Race(params["halving"], budget=params["budget"]),
+            executor=params["executor"],
             workers=params["workers"],
+            address=params["address"],
             placement=params["placement"],
+            approach=params["approach"],
             out=params["out"],
             resume=params["resume"],
             listeners=[screen.listen, lambda event: trained.append(event) if _is_group(event) else None],
@@ -107,18 +142,12 @@ def run(params: dict[str, Any], *, by: list[str], search: Search, config: Config
             f"{done} {params['out']}: {told['model']}, {told['groups'] - told['groups_without_model']:,} models,"
             f" {told['seconds']:.1f} s, peak memory {show_bytes(told['peak_memory_bytes'])}"
         )
+        if params["report"] is not None:
+            told["report"] = params["report"]
+            write_page(result, Path(params["report"]), title=params["out"], data=params["data"])
+            screen.say(f"wrote {params['report']}")
         screen.give(finite(told))
 
 
 def _is_group(event: Event) -> bool:
     return isinstance(event, Advanced) and event.task == "groups"
-
-
-class _Fixed:
-    """Hyper-parameters in the place of an estimator, which would bring scikit-learn along."""
-
-    def __init__(self, config: Config) -> None:
-        self._config = config
-
-    def to_config(self) -> Config:
-        return self._config

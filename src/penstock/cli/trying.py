@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +15,19 @@ if TYPE_CHECKING:
 _GIVEN = re.compile(r"\b(\w+)=")
 
 
-def search_of(grid: str | None, tries: Sequence[str]) -> Search:
-    """Return what to try, held against what linear models take.
+def search_of(grid: str | None, tries: Sequence[str], *, known: Mapping[str, Any]) -> Search:
+    """Return what to try, held against what the model takes.
 
     Examples
     --------
-    >>> len(search_of(None, ["l2=1,0.1", "epochs=5,10,20"]).choices())
+    >>> from penstock.groups.spec import LINEAR
+    >>> len(search_of(None, ["l2=1,0.1", "epochs=5,10,20"], known=LINEAR).choices())
     6
-    >>> search_of(None, ["l2=-1"])
+    >>> search_of(None, ["l2=-1"], known=LINEAR)
     Traceback (most recent call last):
     penstock.errors.UsageError: --try l2=-1: l2 = -1 is out of range; choose a number of at least 0
     """
-    from penstock.groups.spec import LINEAR, Search
+    from penstock.groups.spec import Search
 
     if grid is not None and tries:
         raise UsageError("--grid and --try both say what to try; put all of it in the file, or leave --grid out")
@@ -34,7 +35,7 @@ def search_of(grid: str | None, tries: Sequence[str]) -> Search:
     values = _values(tries)
     try:
         search = Search.from_toml(grid) if grid is not None else Search.grid(values)
-        search.choices(LINEAR)
+        search.choices(known)
     except UsageError as error:
         # Written apart, as in the file: the command has no options of these names.
         told = _GIVEN.sub(r"\1 = ", str(error).removeprefix(f"{grid}: ").replace("search=", ""))

@@ -107,9 +107,9 @@ def _predictions(found: Explanation) -> list[str]:
         f"  {'strategy':<16}{'first':>9}{'later':>9}{'before':>9}",
     ]
     for p in found.predictions:
-        before = _seconds(p.prepare_seconds) if p.prepare_seconds else "–"
+        before = show_seconds(p.prepare_seconds) if p.prepare_seconds else "–"
         mark = "→" if p.strategy == found.recommendation.strategy else " "
-        row = f"{mark} {p.strategy:<16}{_seconds(p.first_seconds):>9}{_seconds(p.seconds):>9}{before:>9}"
+        row = f"{mark} {p.strategy:<16}{show_seconds(p.first_seconds):>9}{show_seconds(p.seconds):>9}{before:>9}"
         told.append(f"{row}   {p.note}".rstrip())
     return told
 
@@ -140,9 +140,9 @@ def _converting(found: Explanation) -> list[str]:
     if found.resident:
         if c.first_now < 1 or c.first_then > 0.7 * c.first_now:
             return ["Converting would gain little: the rows are decoded once and stay in memory."]
-        first = f"{_seconds(c.first_now)} now, {_seconds(c.first_then)} once converted ({size})"
+        first = f"{show_seconds(c.first_now)} now, {show_seconds(c.first_then)} once converted ({size})"
         return [f"Converting would shorten the first epoch alone: {first}:", f"  {c.command}"]
-    told = f"{_seconds(c.seconds_now)} an epoch now, {_seconds(c.seconds_then)} once converted ({size})"
+    told = f"{show_seconds(c.seconds_now)} an epoch now, {show_seconds(c.seconds_then)} once converted ({size})"
     if not c.worth_it:
         return [f"Converting to the fast layout would gain little: {told}."]
     gain = "pays" if c.seconds_then < c.seconds_now else "lets a window mix rows from everywhere"
@@ -168,7 +168,14 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
 
 
-def _seconds(value: float) -> str:
+def show_seconds(value: float) -> str:
+    """Write a time for people.
+
+    Examples
+    --------
+    >>> show_seconds(0.0213), show_seconds(3.14), show_seconds(5400)
+    ('21 ms', '3.1 s', '90 min')
+    """
     if value >= 600:
         return f"{value / 60:.0f} min"
     if value < 0.1:

@@ -1,27 +1,25 @@
 """The comparison page: facts, findings, table, curves and row-order pictures in one HTML file.
 
-Nothing in it is fetched: a content policy in its head forbids even trying. Every word that comes from outside is
-escaped. Each plot is drawn twice, for a wide page and for a phone, so that its text is legible on both.
+Every word that comes from outside is escaped. An R² far below nought is drawn at a floor, and the caption says so.
 """
 
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from penstock.budget import show_bytes
-from penstock.errors import WriteError
 from penstock.report.data import Comparison, Run
 from penstock.report.orders import CAPTIONS, order_plot
 from penstock.report.plot import Axes, Series, line_plot
-from penstock.report.style import CSS, Look, looks
+from penstock.report.sheet import facts, figure, listed, sheet, write_sheet
+from penstock.report.style import Look, looks
 from penstock.report.tables import epoch_tables, summary_table
 from penstock.report.words import escape, finite, show_count, show_number, show_score, show_seconds
 
-_DESK, _PHONE = (540, 330), (360, 290)
 # An R² far below nought says "diverged"; drawn to scale it would flatten every other line.
 _LOWEST_SCORE = -1.0
 
@@ -50,14 +48,7 @@ def render(page: Comparison) -> str:
     ]
     if any(run.epochs for run in page.runs):
         body.append(f'<section class="screen"><h2>Every epoch</h2>{epoch_tables(page)}</section>')
-    body.append("<footer>Made by penstock. This page needs no network and no other file.</footer>")
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f'<meta name="color-scheme" content="light dark"><title>{escape(title)}</title><style>{CSS}</style></head>\n'
-        "<body><main>\n" + "\n".join(part for part in body if part) + "\n</main></body></html>\n"
-    )
+    return sheet(title, body)
 
 
 def write_report(page: Comparison, path: str | os.PathLike[str]) -> Path:
@@ -76,23 +67,7 @@ def write_report(page: Comparison, path: str | os.PathLike[str]) -> Path:
     'report.html'
     >>> folder.cleanup()
     """
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise WriteError(f"cannot write the report {target}: there is no folder {target.parent}; make it first")
-    # A page holds what users named; a lone surrogate among it (an undecodable file name) is replaced, not fatal.
-    content = render(page).encode("utf-8", "replace")
-    draft = target.parent / f".penstock-report-{secrets.token_hex(6)}.tmp"
-    try:
-        with open(draft, "xb") as file:
-            file.write(content)
-        os.replace(draft, target)
-    except OSError as error:
-        raise WriteError(
-            f"cannot write the report {target}: {error.strerror or error}; choose another place for it"
-        ) from error
-    finally:
-        draft.unlink(missing_ok=True)
-    return target
+    return write_sheet(render(page), path)
 
 
 def findings(page: Comparison) -> list[str]:
@@ -115,25 +90,23 @@ def findings(page: Comparison) -> list[str]:
         found.append(sentence + ".")
     behind = [run.shuffle for _, run in scored if finite(run.seconds_to_99) is None]
     if timed and behind:
-        found.append(f"Never that near: {_list(behind)}.")
+        found.append(f"Never that near: {listed(behind)}.")
     return found
 
 
 def _facts(page: Comparison) -> str:
     memory = show_bytes(page.memory) if isinstance(page.memory, int | float) else page.memory
-    facts: list[tuple[str, object, str]] = [
-        ("Rows", None if page.rows is None else show_count(page.rows), ""),
-        ("Blocks", None if page.blocks is None else show_count(page.blocks), ""),
-        ("Size", None if page.bytes is None else show_bytes(page.bytes), ""),
-        ("Label", page.label, ""),
-        ("Model", page.model, ""),
-        ("Memory budget", memory, ""),
-        ("Seed", page.seed, ""),
-        ("Date", page.date, ""),
-        ("Machine", page.machine, ' class="wide"'),
+    found = [
+        ("Rows", None if page.rows is None else show_count(page.rows)),
+        ("Blocks", None if page.blocks is None else show_count(page.blocks)),
+        ("Size", None if page.bytes is None else show_bytes(page.bytes)),
+        ("Label", page.label),
+        ("Model", page.model),
+        ("Memory budget", memory),
+        ("Seed", page.seed),
+        ("Date", page.date),
     ]
-    cells = [f"<div{kind}><dt>{n}</dt><dd>{escape(v)}</dd></div>" for n, v, kind in facts if v not in (None, "")]
-    return f'<dl class="facts">{"".join(cells)}</dl>' if cells else ""
+    return facts(found, wide=[("Machine", page.machine)])
 
 
 def _curves(page: Comparison, styles: dict[str, Look]) -> str:
@@ -210,12 +183,8 @@ def _raised(values: Sequence[float | None]) -> list[float | None]:
 
 
 def _figure(series: list[Series], x: str, y: str, title: str, axes: Axes, caption: str) -> str:
-    desk = line_plot(series, x_label=x, y_label=y, title=title, axes=axes, size=_DESK)
-    phone = line_plot(series, x_label=x, y_label=y, title=title, axes=axes, size=_PHONE)
-    return (
-        f'<figure><div class="desk">{desk}</div><div class="phone">{phone}</div>'
-        f"<figcaption>{escape(caption)}</figcaption></figure>"
-    )
+    draw = partial(line_plot, series, x_label=x, y_label=y, title=title, axes=axes)
+    return figure(lambda size: draw(size=size), caption)
 
 
 def _orders(page: Comparison, styles: dict[str, Look]) -> str:
@@ -245,7 +214,3 @@ def _orders(page: Comparison, styles: dict[str, Look]) -> str:
 
 def _lower(name: str) -> str:
     return name[0].lower() + name[1:]
-
-
-def _list(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

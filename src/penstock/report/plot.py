@@ -7,16 +7,15 @@ that are missing or not finite break a line. The drawing stands alone; a page ma
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from penstock.report.drawing import SIZE, Labels, grid, headings, svg, words
 from penstock.report.scale import Axis, run_axis, spread, value_axis
 from penstock.report.style import Look, looks, mark
 from penstock.report.words import escape, finite, shorten, show_number, text_width
 
-FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
-_INK, _SOFT, _RULE, _AXIS = "#1b1f24", "#59636e", "#e4e7eb", "#8a949e"
-_SIZE, _GAP = 12, 15
+_GAP = 15
 # More points than this add bytes to a line and nothing to see.
 _MOST_POINTS = 400
 
@@ -103,8 +102,8 @@ def line_plot(
     styles = looks(one.name for one in series)
     lines = [line for line in (_Line(s, s.look or styles[s.name], s.points()) for s in series) if line.known]
     width, height = size
-    names = {line.series.name: shorten(line.series.name, 0.3 * width, _SIZE) for line in lines}
-    right = width - 20 - max((text_width(n, _SIZE) for n in names.values()), default=0)
+    names = {line.series.name: shorten(line.series.name, 0.3 * width, SIZE) for line in lines}
+    right = width - 20 - max((text_width(n, SIZE) for n in names.values()), default=0)
     top, bottom = 46.0, height - 44.0
     upward = value_axis(
         (y for line in lines for _, y, _ in line.known),
@@ -112,22 +111,17 @@ def line_plot(
         percent=axes.percent_y,
         log=axes.log_y and all(y > 0 for line in lines for _, y, _ in line.known),
     )
-    left = 8 + max((text_width(label, _SIZE) for _, label in upward.ticks), default=0)
+    left = 8 + max((text_width(label, SIZE) for _, label in upward.ticks), default=0)
     xs = [x for line in lines for x, _, _ in line.known]
     # Where a lead-in begins at nought a logarithmic axis has no place for it: it begins at the edge.
     xs += [x for line in lines if line.series.lead for x in line.series.lead if x > 0 or not axes.log_x]
     across = run_axis(xs, pixels=(left + 8, right - 4), whole=axes.whole_x, log=axes.log_x)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-        f' role="img" aria-label="{escape(_describe(title, x_label, lines))}" font-family="{FONT}"'
-        f' font-size="{_SIZE}">',
-        _text(0, 14, shorten(title, width, 14), bold=True),
-        _text(0, 33, shorten(y_label, width, _SIZE), soft=True),
-        *_grid(across, upward, left=left, right=right),
-        _text((left + right) / 2, height - 6, shorten(x_label, right - left, _SIZE), soft=True, anchor="middle"),
+        *headings(Labels(title, x_label, y_label), size=size, left=left, right=right),
+        *grid(across, upward, left=left, right=right),
     ]
     if not lines:
-        parts.append(_text((left + right) / 2, (top + bottom) / 2, "no values to draw", soft=True, anchor="middle"))
+        parts.append(words((left + right) / 2, (top + bottom) / 2, "no values to draw", soft=True, anchor="middle"))
     parts += [part for line in lines for part in _draw(line, across, upward)]
     parts += _names(lines, names, across, upward, right=right)
     # Tooltips last, so that no line covers them.
@@ -137,7 +131,7 @@ def line_plot(
         for line in lines
         for x, y, note in line.known
     ]
-    return "".join(parts) + "</svg>"
+    return svg(parts, size=size, says=_describe(title, x_label, lines))
 
 
 def svg_file(
@@ -169,7 +163,7 @@ def swatch(look: Look) -> str:
     """Return a strategy's line and mark as a small drawing for a table."""
     return (
         '<svg xmlns="http://www.w3.org/2000/svg" class="swatch" viewBox="0 0 34 12" width="34" height="12"'
-        f' aria-hidden="true">{_path("M1 6H33", look, width=2)}{_marks([(17, 6)], look)}</svg>'
+        f' aria-hidden="true">{stroke("M1 6H33", look, width=2)}{marks([(17, 6)], look)}</svg>'
     )
 
 
@@ -182,16 +176,16 @@ def _draw(line: _Line, across: Axis, upward: Axis) -> list[str]:
             continue
         steps.append(f"{pen}{across.place(point[0]):.1f} {upward.place(point[1]):.1f}")
         pen = "L"
-    parts = [_path("".join(steps), line.look, width=2)]
+    parts = [stroke("".join(steps), line.look, width=2)]
     if line.series.lead:
         start, stop = (across.place(max(x, across.lo)) for x in line.series.lead)
         first = line.known[0]
         y, end = upward.place(first[1]), across.place(first[0])
         # A tick where the copy is done and the first epoch begins.
         path = f"M{start:.1f} {y:.1f}H{stop:.1f}M{stop:.1f} {y - 4:.1f}v8M{stop:.1f} {y:.1f}H{end:.1f}"
-        parts.append(_path(path, line.look, width=0.9, dashed=False))
+        parts.append(stroke(path, line.look, width=0.9, dashed=False))
     spots = [(across.place(x), upward.place(y)) for x, y, _ in line.known]
-    parts.append(_marks(_sparse(spots), line.look))
+    parts.append(marks(_sparse(spots), line.look))
     return parts
 
 
@@ -210,24 +204,11 @@ def _names(lines: list[_Line], names: dict[str, str], across: Axis, upward: Axis
     parts: list[str] = []
     for line, (x, y), place in zip(lines, ends, places):
         if x < right - 12:
-            parts.append(_path(f"M{x + 5:.1f} {y:.1f}H{right:.1f}", line.look, width=0.8, dash="1 3"))
-        parts.append(_path(f"M{right:.1f} {y:.1f}L{right + 10:.1f} {place:.1f}", line.look, width=1, dashed=False))
+            parts.append(stroke(f"M{x + 5:.1f} {y:.1f}H{right:.1f}", line.look, width=0.8, dash="1 3"))
+        parts.append(stroke(f"M{right:.1f} {y:.1f}L{right + 10:.1f} {place:.1f}", line.look, width=1, dashed=False))
         full = line.series.name
-        tip = f"<title>{escape(full)}</title>" if names[full] != full else ""
-        parts.append(_text(right + 14, place + 4, names[full], tip=tip))
+        parts.append(words(right + 14, place + 4, names[full], tip=full if names[full] != full else ""))
     return parts
-
-
-def _grid(across: Axis, upward: Axis, *, left: float, right: float) -> list[str]:
-    bottom = upward.start
-    rules = "".join(f"M{left:.1f} {upward.place(v):.1f}H{right:.1f}" for v, _ in upward.ticks)
-    feet = "".join(f"M{across.place(v):.1f} {bottom:.1f}v4" for v, _ in across.ticks)
-    return [
-        f'<path class="ps-rule" d="{rules}" stroke="{_RULE}" fill="none"/>' if rules else "",
-        f'<path class="ps-axis" d="M{left:.1f} {bottom:.1f}H{right:.1f}{feet}" stroke="{_AXIS}" fill="none"/>',
-        *(_text(left - 6, upward.place(v) + 4, label, soft=True, anchor="end") for v, label in upward.ticks),
-        *(_text(across.place(v), bottom + 18, label, soft=True, anchor="middle") for v, label in across.ticks),
-    ]
 
 
 def _describe(title: str, x_label: str, lines: list[_Line]) -> str:
@@ -235,7 +216,8 @@ def _describe(title: str, x_label: str, lines: list[_Line]) -> str:
     return f"{title}, against {x_label}. {ends or 'No values'}."
 
 
-def _path(d: str, look: Look, *, width: float, dash: str | None = None, dashed: bool = True) -> str:
+def stroke(d: str, look: Look, *, width: float, dash: str | None = None, dashed: bool = True) -> str:
+    """Return a line in a look's colour and dash."""
     pattern = dash or (look.dash if dashed else "")
     style = f' stroke-dasharray="{pattern}"' if pattern else ""
     return (
@@ -244,15 +226,7 @@ def _path(d: str, look: Look, *, width: float, dash: str | None = None, dashed: 
     )
 
 
-def _marks(spots: list[tuple[float, float]], look: Look) -> str:
+def marks(spots: Iterable[tuple[float, float]], look: Look) -> str:
+    """Return a look's mark at every place, as one element."""
     d = "".join(mark(look, x, y) for x, y in spots)
     return f'<path class="ps-f{look.slot} ps-halo" d="{d}" fill="{look.light}" stroke="#ffffff" stroke-width="0.8"/>'
-
-
-def _text(
-    x: float, y: float, words: str, *, soft: bool = False, bold: bool = False, anchor: str = "", tip: str = ""
-) -> str:
-    style = f' text-anchor="{anchor}"' if anchor else ""
-    style += ' font-size="14" font-weight="600"' if bold else ""
-    name, colour = ("ps-soft", _SOFT) if soft else ("ps-ink", _INK)
-    return f'<text class="{name}" x="{x:.1f}" y="{y:.1f}" fill="{colour}"{style}>{tip}{escape(words)}</text>'

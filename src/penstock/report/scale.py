@@ -115,23 +115,38 @@ def value_axis(
     return Axis(lo, top, *pixels, tuple((t, show_tick(t, step, percent=percent)) for t in ticks))
 
 
+def count_axis(most: int, *, pixels: tuple[float, float]) -> Axis:
+    """Fit the upright axis of counts, which begins at nought."""
+    top = max(1.05 * most, 1.0)
+    ticks, step = nice_ticks(0, top, count=max(2, int(abs(pixels[1] - pixels[0]) / 45)), whole=True)
+    return Axis(0.0, top, *pixels, tuple((t, show_tick(t, step)) for t in ticks))
+
+
 def run_axis(values: Iterable[float], *, pixels: tuple[float, float], whole: bool = False, log: bool = False) -> Axis:
     """Fit the level axis: epochs from the first to the last, or time from nought; labels never touch."""
     known = list(values) or [0.0, 1.0]
-    room = pixels[1] - pixels[0]
     if log and min(known) > 0:
-        lo, hi = min(known) / 1.3, max(known) * 1.05
-        marks = _apart([(m, show_tick(m, m)) for m in log_ticks(lo, hi, count=int(room / 60))], lo, hi, pixels)
-        return Axis(lo, hi, *pixels, marks, log=True)
+        return level_axis(min(known) / 1.3, max(known) * 1.05, pixels=pixels, log=True)
     lo, hi = (min(known), max(known)) if whole else (min(0.0, *known), max(0.0, *known))
     if hi - lo <= 1e-9 * max(abs(lo), abs(hi), 1e-9):
         lo, hi = (lo - 0.5, hi + 0.5) if whole else (lo, lo + (abs(lo) or 1.0))
+    return level_axis(lo, hi, pixels=pixels, whole=whole)
+
+
+def level_axis(
+    lo: float, hi: float, *, pixels: tuple[float, float], whole: bool = False, percent: bool = False, log: bool = False
+) -> Axis:
+    """Fit the level axis between two given ends; labels never touch."""
+    room = pixels[1] - pixels[0]
+    if log:
+        marks = [(m, show_tick(m, m)) for m in log_ticks(lo, hi, count=int(room / 60))]
+        return Axis(lo, hi, *pixels, _apart(marks, lo, hi, pixels), log=True)
     for count in range(max(2, int(room / 60)), 0, -1):
         ticks, step = nice_ticks(lo, hi, count=count, whole=whole)
         # The first epoch is worth a tick of its own where the round numbers leave it room.
         if whole and ticks and lo == round(lo) and ticks[0] - lo >= 0.5 * step:
             ticks = [lo, *ticks]
-        axis = Axis(lo, hi, *pixels, tuple((t, show_tick(t, step)) for t in ticks))
+        axis = Axis(lo, hi, *pixels, tuple((t, show_tick(t, step, percent=percent)) for t in ticks))
         if _clear(axis):
             break
     return axis

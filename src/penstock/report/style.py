@@ -77,6 +77,11 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     return {name: given.get(name) or _LOOKS[_HOMES[name]] for name in wanted}
 
 
+def look_of(slot: int) -> Look:
+    """Return one of the looks by its number."""
+    return _LOOKS[slot % len(_LOOKS)]
+
+
 def mark(look: Look, x: float, y: float, size: float = 3.2) -> str:
     """Return the path of a strategy's mark around a point."""
     if look.mark == "circle":
@@ -127,15 +132,20 @@ th:first-child{text-align:left;padding-left:0;overflow-wrap:anywhere}
 .swatch{width:34px;height:12px;margin-right:8px;vertical-align:-1px}
 .hidden{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap}
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,470px),1fr));gap:28px 32px;margin-top:16px}
+.few{grid-template-columns:repeat(auto-fill,minmax(min(100%,470px),1fr))}
 .orders{display:grid;grid-template-columns:repeat(auto-fill,minmax(205px,1fr));gap:24px 22px;margin-top:16px}
 figure{margin:0;min-width:0}
 figure svg{display:block;width:100%;height:auto;overflow:visible}
 .desk svg{max-width:680px}.phone{display:none}
+.broad{margin-top:16px}.broad .desk svg{max-width:none}
 .keys{display:flex;flex-wrap:wrap;gap:4px 20px;margin:0;font-size:14px;color:var(--soft)}
+.keys .box{display:inline-block;width:12px;height:12px;margin-right:6px;vertical-align:-1px}
 .keys i{display:inline-block;width:12px;height:12px;border-radius:2px;margin-right:6px;vertical-align:-1px}
 details{margin-top:8px;border-top:1px solid var(--rule)}
 summary{cursor:pointer;padding:8px 0}
 .scroll{overflow-x:auto}
+.scroll .told{text-align:left;padding-left:22px}
+.plots+.scroll{margin-top:22px}
 .scroll table{font-size:14px}.scroll th,.scroll td{padding:4px 10px;white-space:nowrap}
 footer{margin-top:48px;color:var(--soft);font-size:13px}
 @media screen and (prefers-color-scheme:dark){

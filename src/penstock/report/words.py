@@ -115,6 +115,28 @@ def show_number(value: float | None) -> str:
     return ABSENT if number is None else f"{number:.4g}".replace("-", "\u2212", 1 if number < 0 else 0)
 
 
+def many(count: int, what: str, plural: str = "") -> str:
+    """Write a count of things.
+
+    Examples
+    --------
+    >>> many(1, "group"), many(1200, "group"), many(2, "pass", "passes")
+    ('1 group', '1,200 groups', '2 passes')
+    """
+    return f"1 {what}" if count == 1 else f"{count:,} {plural or what + 's'}"
+
+
+def show_part(share: float) -> str:
+    """Write a share of a whole.
+
+    Examples
+    --------
+    >>> show_part(0.5), show_part(0.012)
+    ('50\u202f%', '1.2\u202f%')
+    """
+    return f"{100 * share:.{0 if share >= 0.095 or not share else 1}f}{_NARROW_SPACE}%"
+
+
 def show_tick(value: float, step: float, *, percent: bool = False) -> str:
     """Write a tick's value with no more decimals than its step needs.
 

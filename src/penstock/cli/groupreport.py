@@ -1,0 +1,28 @@
+"""The page of a folder of models: for ``penstock groups report``, and for ``groups train --report``."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from penstock.groups.results import Result
+from penstock.report.groupdata import Forest
+from penstock.report.groups import findings, write_groups
+
+
+def write_page(result: Result, path: Path, *, title: str, data: str | None = None) -> dict[str, Any]:
+    """Write the page, and return what it found in sentences and how large it is.
+
+    Parameters
+    ----------
+    result : Result
+        The models.
+    path : Path
+        The file to write.
+    title, data : str
+        Where the models are, and what they were trained on, where that is known.
+    """
+    page = Forest.of(result, title=title, data=data, date=date.today().isoformat())
+    write_groups(page, path)
+    return {"findings": findings(page), "report_bytes": path.stat().st_size}

@@ -1,0 +1,287 @@
+"""A pilot run: a few small groups trained by the very worker, to find what single things take on this machine.
+
+Timed are groups of unlike sizes, with all configs together and with configs alone, messages, and reading. `cost.fit` makes
+rates of it. The worker is a process of its own with one thread, as in training; what it compiles or loads the first time is
+not counted.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import UsageError
+from penstock.groups.cost import Pilot, Timed, fit
+from penstock.groups.executor import Done
+from penstock.groups.grouped import Grouped
+from penstock.groups.local import LocalExecutor
+from penstock.groups.patterns.base import Fit, Job, Trainable
+from penstock.groups.writing import GroupedWriter
+
+_REPEATS = 3
+_PATIENCE = 3.0
+"""Seconds of timing after which nothing is timed a second time."""
+_SHORT = {"sequential": (1, 3), "sampling": (4, 12)}
+"""Passes that are timed where each takes as long as any other, so that a few tell of all; two numbers, to tell them from what
+is done once for a group."""
+_HISTOGRAM = 16 * 255
+"""Bytes that workers who grow a tree together tell each other of a feature."""
+_ALONE = (1, 3)
+"""Configs that are timed alone: after so many quarters of them."""
+_FEW = 3
+"""Groups of a size that are timed where each takes long."""
+_MESSAGES = 20
+_PAYLOAD = 1 << 20
+_BLOCK = 25_000_000 - 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What single things take.
+
+    Attributes
+    ----------
+    together, alone : Pilot
+        Where all configs of a group are trained at once, and where each is by itself. ``update`` is what a pass of a config
+        over a group takes whatever its rows.
+    pattern : str
+        algebraic, sequential or sampling.
+    configs, passes, epochs : int
+        How many configs there are, the most passes of each, on the average, and how many to reckon with: all, unless those
+        that were timed were done after fewer than half.
+    batch : int
+        Rows to a change of the model.
+    start : float
+        Seconds until a worker is there.
+    row_bytes, model_bytes : float
+        Of a row as it is kept by group, and of a model.
+    width, groups, rows : int
+        The features; groups and rows that were timed.
+    seconds : float
+        How long the pilot took.
+    """
+
+    together: Pilot
+    alone: Pilot
+    pattern: str
+    configs: int
+    passes: int
+    epochs: int
+    batch: int
+    start: float
+    row_bytes: float
+    model_bytes: float
+    width: int
+    groups: int
+    rows: int
+    seconds: float
+
+
+class PilotWorker:
+    """Does what the workers of several jobs would do."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._workers = [job.make()() for job in jobs]
+
+    def run(self, which: int, groups: Sequence[int]) -> list[Fit]:
+        """Train whole groups by one of the jobs."""
+        found: list[Fit] = self._workers[which].run([("solve", group) for group in groups])
+        return found
+
+    def echo(self, payload: Any) -> Any:
+        """Answer with what was sent."""
+        return payload
+
+    def read(self, groups: Sequence[int]) -> float:
+        """Go once over the rows of groups, and return the seconds."""
+        grouped: Grouped = self._workers[0].grouped
+        began = time.perf_counter()
+        for group in groups:
+            for batch in grouped.batch(group):
+                (batch.x if isinstance(batch.x, np.ndarray) else batch.x.values).sum()
+        return time.perf_counter() - began
+
+
+def measure(
+    model: Trainable,
+    grouped: Grouped,
+    bundles: Sequence[Sequence[int]],
+    *,
+    choices: Sequence[Mapping[str, Any]],
+    validation: float = 0.1,
+) -> Rates:
+    """Train some groups, and return what single things took.
+
+    Parameters
+    ----------
+    model : Trainable
+        What is to be trained.
+    grouped : Grouped
+        A few rows by group.
+    bundles : list of list of int
+        Groups that are timed together: those of about one size.
+    choices : list of dict
+        The configs.
+    validation : float
+        The share of rows that is held out.
+    """
+    began = time.perf_counter()
+    whole: Any = model.job(grouped, choices, validation=validation)
+    places = {whole.configs * part // 4 for part in _ALONE}
+    some = [whole, *(whole.only([place]) for place in sorted(places))]
+    lengths = _SHORT.get(whole.pattern)
+    jobs: list[list[Any]] = [
+        [job] if lengths is None else [replace(job, epochs=np.minimum(job.epochs, most)) for most in lengths]
+        for job in some
+    ]
+    if lengths is not None:
+        bundles = [bundle[:_FEW] for bundle in bundles]
+    with LocalExecutor(partial(PilotWorker, [job for each in jobs for job in each]), workers=1) as executor:
+        ask = _Asking(executor)
+        ask("run", 0, [bundles[0][0]])  # loads or compiles what is native, as a worker's first task does
+        start = time.perf_counter() - began
+        tasks = _timed(ask, sum(map(len, jobs)), bundles, grouped)
+        byte, message, sent = _moving(ask, grouped, bundles)
+    own = len(jobs[0])
+    if lengths is None:  # there is nothing to tell what is done once from
+        tasks = [[replace(task, read_bytes=0.0) for task in each] for each in tasks]
+    mine, theirs = (_rates([task for each in part for task in each]) for part in (tasks[:own], tasks[own:]))
+    made = statistics.fmean(task.updates for task in tasks[0]) / whole.configs
+    passes = max(1, round(float(np.mean(whole.epochs))))
+    epochs = max(1, round(made)) if lengths is None and 2 * made < passes else passes
+    row_bytes = grouped.nbytes / int(grouped.rows.sum())
+    # What is done once for a group is done once for each config where these are trained alone.
+    own_once = theirs.row_config + theirs.byte * row_bytes / epochs
+    return Rates(
+        replace(mine, byte=mine.byte + byte, message=message, sent=sent),
+        replace(theirs, row_config=own_once, byte=byte, message=message, sent=sent),
+        pattern=whole.pattern,
+        configs=whole.configs,
+        passes=passes,
+        epochs=epochs,
+        batch=_batch(whole),
+        start=start,
+        row_bytes=row_bytes,
+        model_bytes=float(_HISTOGRAM * grouped.width if whole.pattern == "sampling" else 8 * (grouped.width + 1)),
+        width=grouped.width,
+        groups=len(grouped),
+        rows=int(grouped.rows.sum()),
+        seconds=time.perf_counter() - began,
+    )
+
+
+def copied(grouped: Grouped, wanted: Sequence[tuple[int, int]], folder: Path) -> tuple[Grouped, list[list[int]]]:
+    """Copy rows of groups that are large enough to a folder of their own, as groups of the sizes wanted."""
+    folder.mkdir()
+    order = np.argsort(grouped.rows, kind="stable")
+    bundles: list[list[int]] = []
+    with GroupedWriter(folder, grouped.encoder, most=_BLOCK) as writer:
+        made = 0
+        for size, many in wanted:
+            first = int(np.searchsorted(grouped.rows[order], size))
+            # The smallest that have as many rows; where there are too few of them, some serve again.
+            fit_for_it = order[first : first + many] if first < len(order) else order[-1:]
+            bundle = []
+            for place in range(many):
+                left = size
+                for batch in grouped.batch(int(fit_for_it[place % len(fit_for_it)])):
+                    some = batch.slice(0, min(left, len(batch)))
+                    writer.add(made, some)
+                    left -= len(some)
+                    if not left:
+                        break
+                bundle.append(made)
+                made += 1
+            bundles.append(bundle)
+        told = ("version", "asked", "by", "encoder", "classes", "width")
+        writer.finish([grouped.keys[0]] * made, grouped.kinds, {name: grouped.note[name] for name in told})
+    return Grouped.open(folder), bundles
+
+
+class _Asking:
+    """Asks a worker one thing after another."""
+
+    def __init__(self, executor: LocalExecutor) -> None:
+        self._executor = executor
+        self.seconds = self.total = 0.0
+        """What the worker took for the last thing, and for all of them."""
+
+    def __call__(self, method: str, *arguments: Any) -> Any:
+        self._executor.submit(0, 0, method, *arguments)
+        done = self._executor.wait()
+        if not isinstance(done, Done):
+            raise UsageError(f"the pilot's worker was {done.reason}; look whether memory ran out")
+        self.seconds = done.seconds
+        self.total += done.seconds
+        return done.value
+
+
+def _timed(ask: _Asking, jobs: int, bundles: Sequence[Sequence[int]], grouped: Grouped) -> list[list[Timed]]:
+    """Time each bundle by each of the jobs, which take turns, so that what else the machine does hinders them alike."""
+    found: list[list[Timed]] = [[] for _ in range(jobs)]
+    row_bytes, before, why = grouped.nbytes / int(grouped.rows.sum()), ask.total, ""
+    for bundle in bundles:
+        first = ask("run", 0, list(bundle))  # loads what such sizes need
+        some = [each.group for each in first if not each.reason]
+        why = next((each.reason for each in first if each.reason), why)
+        if not some:
+            continue
+        for job in range(1, jobs):
+            ask("run", job, some[:1])
+        taken: list[list[float]] = [[] for _ in range(jobs)]
+        fits: list[list[Fit]] = [[] for _ in range(jobs)]
+        while len(taken[0]) < (_REPEATS if ask.total - before < _PATIENCE else 1):
+            for job in range(jobs):
+                fits[job] = ask("run", job, some)
+                taken[job].append(ask.seconds)
+        rows = grouped.rows[some]
+        for job in range(jobs):
+            passes = np.array([each.epochs for each in fits[job]], np.float64).sum(axis=1)
+            # What it takes on this machine as it is now, rather than at its best; passes and all that is for one group.
+            took, each = statistics.median(taken[job]) / len(some), len(some)
+            found[job].append(
+                Timed(took, float(rows @ passes) / each, float(passes.mean()), float(rows.mean()) * row_bytes)
+            )
+    if not found[0]:
+        raise UsageError(
+            f"nothing can be learnt from the rows of the pilot run: {why}; look at the label, or just train"
+        )
+    return found
+
+
+def _rates(tasks: Sequence[Timed]) -> Pilot:
+    """Find the rates behind tasks; of what noise hides, the rest makes do without."""
+    for some in (tasks, [replace(task, read_bytes=0.0) for task in tasks]):
+        with suppress(UsageError):
+            return fit(some)
+    return fit([Timed(sum(task.seconds for task in tasks), sum(task.row_configs for task in tasks))])
+
+
+def _moving(ask: _Asking, grouped: Grouped, bundles: Sequence[Sequence[int]]) -> tuple[float, float, float]:
+    """Return seconds to read a byte of rows, for a message, and for each byte that it carries."""
+    largest = list(bundles[-1])
+    nbytes = sum(batch.nbytes for group in largest for batch in grouped.batch(group))
+    byte = min(ask("read", largest) for _ in range(_REPEATS)) / max(1, nbytes)
+    message = statistics.median(_clocked(lambda: ask("echo", None)) for _ in range(_MESSAGES)) / 2
+    payload = np.zeros(_PAYLOAD, np.uint8)
+    whole = min(_clocked(lambda: ask("echo", payload)) for _ in range(_REPEATS)) / 2
+    return byte, message, max(0.0, whole - message) / _PAYLOAD
+
+
+def _clocked(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _batch(job: Any) -> int:
+    sizes = getattr(job, "batch_sizes", None) or [spec.batch_size for spec in getattr(job, "specs", ())]
+    return int(min(sizes, default=1))
