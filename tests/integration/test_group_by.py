@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,17 +17,15 @@ from sklearn.linear_model import LogisticRegression as Theirs
 
 import penstock
 from penstock.errors import DataError, PenstockError, UnknownOptionError, UsageError
-from penstock.events import Advanced, Event, Finished, Started, Warned
+from penstock.events import Advanced, Event, Finished, Started
 from penstock.groups import GroupBy, running
-from penstock.groups.drivers import passes
 from penstock.groups.etl import group
 from penstock.groups.grouped import Grouped
 from penstock.groups.keys import to_text
-from penstock.groups.local import LocalExecutor
 from penstock.groups.results import Result
 from penstock.groups.spec import Search
 from penstock.loader.holdout import Part
-from penstock.testing.executors import InlineExecutor, await_that
+from penstock.testing.executors import InlineExecutor
 
 KEYS = [("FR", "i/os"), ("Ελλάδα", "100 %"), (None, "ios"), ("FR", None), ("", "a"), ("DE", "web")]
 SIZES = [500, 260, 150, 120, 90, 80]
@@ -507,144 +501,6 @@ def test_what_is_told_on_the_way() -> None:
     steps = [event for event in own if isinstance(event, Advanced)]
     assert sum(event.amount for event in steps) == 151
     assert steps[-1].note == "3/3 groups x 2 configs  1 failed"
-
-
-class TestProcesses:
-    SIZES: ClassVar = {(f"g{number}",): 700 if number == 0 else 30 + number for number in range(12)}
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def path(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        place = tmp_path_factory.mktemp("processes") / "data.parquet"
-        pq.write_table(rows_of(cls.SIZES, by=("g",)).drop_columns(["amount"]), place)
-        return place
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def expected(cls, path: Path) -> Iterator[Result]:
-        """What an uninterrupted run gives."""
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(running.EXECUTORS, "local", InlineExecutor)
-            yield GroupBy(path, by="g").fit(logistic(epochs=4), y="clicked", search={"l2": [0.5, 0.2]}, workers=2)
-
-    def test_a_worker_is_killed(self, path: Path, expected: Result, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(passes, "BUNDLE", 1)
-        made: list[LocalExecutor] = []
-        seen: set[int] = set()
-
-        def make(*arguments: Any, **named: Any) -> LocalExecutor:
-            made.append(LocalExecutor(*arguments, **named))
-            return made[0]
-
-        monkeypatch.setitem(running.EXECUTORS, "local", make)
-        warned: list[str] = []
-
-        def listen(event: Event) -> None:
-            if isinstance(event, Warned):
-                warned.append(event.message)
-            if isinstance(event, Advanced) and event.task == "groups":
-                if not seen:
-                    os.kill(made[0].pids[1], signal.SIGKILL)
-                seen.update(made[0].pids)
-
-        found = GroupBy(path, by="g").fit(
-            logistic(epochs=4), y="clicked", search={"l2": [0.5, 0.2]}, workers=2, listeners=[listen]
-        )
-        same_results(found, expected)
-        assert warned == ["worker 1 killed by SIGKILL; what it was doing was done again"]
-        assert len(seen) == 3
-        assert not any(Path(f"/proc/{pid}").exists() for pid in seen)
-
-    def test_the_driver_is_killed_and_goes_on(
-        self, path: Path, expected: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        out, done = tmp_path / "models", 5
-        with self.driver(path, out, tmp_path, when=done, what="os.kill(os.getpid(), signal.SIGKILL)") as killed:
-            told, said = killed.communicate(timeout=100)
-        pids = [int(pid) for pid in told.split()]
-        assert killed.returncode == -signal.SIGKILL
-        assert said == ""
-        await_that(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "a worker is left")
-        finished = Result.open(out)
-        assert not finished.summary()["finished"]
-        assert len(finished.groups) == done - 1, "the one that was being told of is not written yet"
-        monkeypatch.setitem(running.EXECUTORS, "local", InlineExecutor)
-        heard: list[Event] = []
-        found = GroupBy(path, by="g").fit(
-            logistic(epochs=4),
-            y="clicked",
-            search={"l2": [0.5, 0.2]},
-            workers=2,
-            out=out,
-            resume=True,
-            listeners=[heard.append],
-        )
-        steps = [event for event in heard if isinstance(event, Advanced) and event.task == "groups"]
-        assert len(steps) == len(self.SIZES) - len(finished.groups)
-        assert steps[-1].note.startswith("12/12 groups")
-        assert found.summary()["finished"]
-        same_results(found, expected)
-        for text in finished.groups:
-            mine, before = frame_rows(found, (text,)), frame_rows(finished, (text,))
-            assert mine == before, "a finished group was trained again"
-
-    def test_a_key_is_pressed_at_the_terminal(self, tmp_path: Path) -> None:
-        path = tmp_path / "data.parquet"
-        pq.write_table(rows_of({("x",): 20_000, ("y",): 1}, by=("g",)).drop_columns(["amount"]), path)
-        # The large group would take hours; the small one is found wanting at once, on the other worker.
-        with self.driver(path, tmp_path / "models", tmp_path, when=1, what="None", forever=True) as stopped:
-            try:
-                assert stopped.stdout is not None
-                pids = [int(pid) for pid in stopped.stdout.readline().split()]
-                os.killpg(stopped.pid, signal.SIGINT)
-                _, said = stopped.communicate(timeout=100)
-            finally:
-                stopped.kill()
-        assert len(pids) == 2
-        assert stopped.returncode == -signal.SIGINT
-        assert said.count("Traceback") == 1
-        assert said.rstrip().endswith("KeyboardInterrupt")
-        assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
-        assert list((tmp_path / "left").iterdir()) == []
-        assert Result.open(tmp_path / "models").groups == ["y"], "what was done is kept"
-
-    def driver(
-        self, path: Path, out: Path, folder: Path, *, when: int, what: str, forever: bool = False
-    ) -> subprocess.Popen[str]:
-        """Start a program that trains, tells its workers after some groups, and then does something."""
-        options = "solver='gd', epochs=10**7, tolerance=0.0" if forever else "solver='lbfgs', epochs=4, tolerance=1e-6"
-        script = f"""
-import os, signal, sys
-import penstock
-from penstock.events import Advanced
-from penstock.groups import GroupBy, local, running
-from penstock.groups.drivers import passes
-passes.BUNDLE, running._COMMIT = 1, -1.0
-made, seen = [], []
-def make(*arguments, **named):
-    made.append(local.LocalExecutor(*arguments, **named))
-    return made[0]
-running.EXECUTORS["local"] = make
-def listen(event):
-    if isinstance(event, Advanced) and event.task == "groups":
-        seen.append(event)
-        if len(seen) == {when}:
-            print(*made[0].pids, flush=True)
-            {what}
-GroupBy(sys.argv[1], by="g").fit(
-    penstock.LogisticRegression({options}), y="clicked", search={{"l2": [0.5, 0.2]}}, workers=2, out=sys.argv[2],
-    listeners=[listen], placement={"'wrap-around'" if forever else "'spread'"},
-)
-"""
-        (folder / "left").mkdir()
-        return subprocess.Popen(
-            [sys.executable, "-c", script, os.fspath(path), os.fspath(out)],
-            env={**os.environ, "TMPDIR": os.fspath(folder / "left")},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
 
 
 def test_rows_that_are_open_can_be_trained_from_twice_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

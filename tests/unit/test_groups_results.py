@@ -353,8 +353,9 @@ def test_models_of_trees_are_read_as_text(tmp_path):
         writer.finish()
     result = Result.open(tmp_path)
     assert result.registry.trees(1) == "two"
-    for ask in (lambda: result.best("FR/1"), lambda: result.predict(table)):
-        with pytest.raises(UsageError, match=r"are trees; read their text with `registry.trees`"):
+    assert result.best("FR/1").text == "one"
+    for ask in (lambda: result.best("FR/1").booster, lambda: result.predict(table)):
+        with pytest.raises(ModelFileError, match=r"the model of group FR/1.* cannot be read: it is not a whole model"):
             ask()
 
 

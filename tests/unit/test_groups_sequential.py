@@ -255,6 +255,13 @@ def test_patience_ends_configs_that_have_stopped_falling(grouped: Grouped, worke
     assert fit.status[1] == terms.CONVERGED
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+def test_patience_of_each_config(grouped: Grouped, workers: int) -> None:
+    choices = [{"patience": 1, "tolerance": 1.0}, {"patience": 3, "tolerance": 1.0}, {"tolerance": 1.0}]
+    fits, _ = trained(grouped, job_of(grouped, choices, epochs=6), workers=workers)
+    assert fits[0].epochs.tolist() == fits[2].epochs.tolist() == [2, 4, 6]
+
+
 def test_a_config_that_diverges_disturbs_no_other(tmp_path: Any) -> None:
     table = rows_of().filter(pa.compute.less(rows_of()["g"], 2))
     table = table.set_column(1, "y", table["y"].cast(pa.float32()))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from penstock.groups.boosting import Boosting
 from penstock.groups.group_by import GroupBy
 from penstock.groups.grouped import Grouped
 from penstock.groups.results import Result
 from penstock.groups.spec import Search
 
-__all__ = ["GroupBy", "Grouped", "Result", "Search"]
+__all__ = ["Boosting", "GroupBy", "Grouped", "Result", "Search"]

@@ -17,6 +17,7 @@ import pyarrow as pa
 from penstock.config import Config
 from penstock.errors import UnknownOptionError, UsageError
 from penstock.events import Listener, Stream
+from penstock.groups.cost import APPROACHES
 from penstock.groups.etl import group as write_grouped
 from penstock.groups.grouped import NOTE, Grouped
 from penstock.groups.patterns.base import Trainable
@@ -86,6 +87,7 @@ class GroupBy:
         workers: int | None = None,
         address: str | None = None,
         placement: str | None = None,
+        approach: str = "grouped",
         out: str | os.PathLike[str] | None = None,
         resume: bool = False,
         listeners: Sequence[Listener] = (),
@@ -114,6 +116,9 @@ class GroupBy:
             ``spread`` cuts large groups so that all workers have as many rows, ``sequential`` so that configs can hop over
             the parts, and ``wrap-around`` and ``constrained`` are the paper's Algorithms 1 and 2. If not given, what suits
             the model: ``spread``, by SGD ``sequential``, for trees ``constrained``.
+        approach : str
+            ``grouped``, or one of the ways that it is measured against, which bring nothing but that:
+            ``group-task``, ``model-task``, ``data-parallel`` or ``switching``.
         out : path, optional
             The folder for the models; a temporary one, gone with the result, if not given.
         resume : bool
@@ -125,6 +130,10 @@ class GroupBy:
             raise UnknownOptionError.of("executor", executor, EXECUTORS)
         if placement is not None and placement not in PLACEMENTS:
             raise UnknownOptionError.of("placement", placement, PLACEMENTS)
+        if approach not in APPROACHES:
+            raise UnknownOptionError.of("approach", approach, APPROACHES)
+        if approach != "grouped" and halving:
+            raise UsageError(f"halving is not there for approach={approach!r}; leave one of them out")
         if address is not None and executor != "ray":
             raise UsageError(f"address={address!r} is of a Ray cluster; say executor='ray' too")
         if resume and out is None:
@@ -144,7 +153,7 @@ class GroupBy:
             job = what.job(grouped, [choice.params for choice in choices], validation=validation)
             fixed = {**what.fixed(), "validation": validation}
             if race is not None:
-                race.require(job)
+                race.require(job, grouped.rows)
                 fixed["halving"] = race.to_dict()
             index = Index(
                 what.kind,
@@ -158,7 +167,7 @@ class GroupBy:
             )
             keys = pa.schema(list(zip(grouped.by, grouped.kinds, strict=True)))
             writer = stack.enter_context(Writer(out, index, keys=keys, resume=resume))
-            running = Running(grouped, job, writer, stream, race=race, placement=placement)
+            running = Running(grouped, job, writer, stream, race=race, placement=placement, approach=approach)
             running.train(EXECUTORS[executor], workers=workers, address=address)
             failing.pop_all()
         return Result(Registry.open(out), owner=owner, model=what)

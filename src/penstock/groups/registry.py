@@ -100,7 +100,7 @@ class Writer(Closing):
         number = self._generation
         weights, places = gathered(self._waiting)
         if len(weights):
-            write_model(self.folder / _weights_name(number), {"weights": weights}, {"family": "linear"})
+            write_model(self.folder / _weights_name(number), {"weights": weights}, {"family": self.index.family})
         self._write_trees()
         table = table_of(self.index, self._keys, self._waiting, places, generation=number)
         write_table(table, self.folder / part_name(number))
@@ -242,7 +242,8 @@ class Registry:
     def files(self) -> list[Path]:
         """Return every file that belongs to the models, the index last."""
         weights = sorted({_weights_name(int(g)) for g in self._generations[self.has_model()]})
-        found = [self.folder / name for name in weights if self.index.family == "linear"]
+        found = [self.folder / name for name in weights if self.index.family != "trees"]
+        found += sorted(self.folder.glob("timeline-*.parquet"))
         found += sorted((self.folder / "trees").rglob("*.txt"))
         found += [path for path in [self.folder / TABLE] if path.exists()]
         return [*found, *parts(self.folder).values(), self.folder / INDEX]

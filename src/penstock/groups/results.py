@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats
-from penstock.bigmodel.lock import locked
 from penstock.blocks.base import BlockSource
 from penstock.blocks.features import Encoder
 from penstock.blocks.open import open as open_source
@@ -32,16 +31,21 @@ from penstock.events import Stream
 from penstock.groups import timeline
 from penstock.groups.index import INDEX, MEND
 from penstock.groups.keys import Key, coded, kind_of, to_text
+from penstock.groups.modules import ModuleModel, Modules
 from penstock.groups.partitioned import partitioned
+from penstock.groups.reading import encoded as encoded_any
 from penstock.groups.registry import Registry
+from penstock.groups.trees import Forest, TreeModel
 from penstock.linear import LinearModel, decide, encoded, probabilities, write_predictions
 from penstock.loader.decode import row_number
+from penstock.lock import locked
 from penstock.modelfile import atomic_path
 from penstock.parallel import in_order
 from penstock.sgd.model import Weights
 
 UNSEEN = ("null", "error", "largest")
 """What rows get whose group has no model: no prediction, an error, or that of the model of the largest group."""
+FAMILIES = ("linear", "trees", "modules")
 _INNER = ("generation", "place")
 _GATHERED = 32 << 20
 """Bytes of weights brought together at a time to score dense rows."""
@@ -122,14 +126,14 @@ class Result:
         """The text of every group's key, those without a model among them."""
         return list(dict.fromkeys(self.registry.table["text"].to_pylist()))
 
-    def best(self, key: Any) -> LinearModel:
+    def best(self, key: Any) -> Any:
         """Return the model chosen for a group, named by its text, ``"FR/ios"``, or its values, ``("FR", "ios")``."""
         text = self._text(key)
         if text not in self._models:
             raise UsageError(self.missing(text))
         return self._model(self._models[text])
 
-    def model(self, key: Any, config: int) -> LinearModel:
+    def model(self, key: Any, config: int) -> Any:
         """Return the model of any one config of a group."""
         text, table = self._text(key), self.registry.table
         if text not in self.groups:
@@ -219,8 +223,10 @@ class Result:
         self, source: BlockSource, *, keep: Sequence[str] = (), unseen: str = "null"
     ) -> Generator[pa.RecordBatch, None, None]:
         """Yield, block by block in stored order, the prediction of each row (and columns to keep beside it)."""
-        self._require_linear()
+        self._require_known()
         index = self.registry.index
+        if index.family == "modules":
+            self._modules.require()
         for column in index.by:
             if column not in source.schema.names:
                 raise ColumnError.missing(column, source.schema.names, place=source.name, role="group column")
@@ -250,7 +256,12 @@ class Result:
                     f"{source.name}: row {row_number(source, block, at)}: {self.missing(to_text(keys[codes[at]]))};"
                     " unseen='null' leaves such rows without a prediction"
                 )
-            scores = self._scores(encoded(encoder, source, block, rows), models)
+            if index.family == "trees":  # which know what to do with a NaN
+                scores = self._forest.scores(encoded_any(encoder, source, block, rows), models)
+            elif index.family == "modules":
+                scores = self._modules.scores(encoded(encoder, source, block, rows), models)
+            else:
+                scores = self._scores(encoded(encoder, source, block, rows), models)
             return self._predicted(scores, models < 0, rows, keep)
 
         return in_order(score, range(len(source.block_rows)), threads=source.threads)
@@ -260,7 +271,7 @@ class Result:
         target = Path(folder)
         if target.resolve() == self.registry.folder.resolve():
             return
-        with locked(target):
+        with locked(target, marks=(INDEX,)):
             if (target / INDEX).exists():
                 raise UsageError(f"{target} holds models already; choose another folder")
             for path in self.registry.files():  # the index comes last: a copy cut short is no registry
@@ -309,25 +320,37 @@ class Result:
     def _text(self, key: Any) -> str:
         return key if isinstance(key, str) else to_text(key if isinstance(key, tuple) else (key,))
 
-    def _require_linear(self) -> None:
-        if self.registry.index.family != "linear":
-            raise UsageError(f"the models in {self.registry.folder} are trees; read their text with `registry.trees`")
+    @cached_property
+    def _forest(self) -> Forest:
+        return Forest(self.registry)
 
-    def _model(self, row: int) -> LinearModel:
-        self._require_linear()
+    @cached_property
+    def _modules(self) -> Modules:
+        return Modules(self.registry, self.encoder, self._trainable)
+
+    def _require_known(self) -> None:
+        family = self.registry.index.family
+        if family not in FAMILIES:
+            raise UsageError(
+                f"the models in {self.registry.folder} are {family}, which this version does not know; upgrade with:"
+                " pip install -U penstock"
+            )
+
+    def _model(self, row: int) -> LinearModel | TreeModel | ModuleModel:
+        self._require_known()
         index, table = self.registry.index, self.registry.table
-        weights = np.array(self.registry.weights(row), np.float32)
         names = ("rows", "held_rows", "loss", "held_loss", index.score, "epochs")
         figures = {name: table[name][row].as_py() for name in names}
-        params = index.configs[table["config"][row].as_py()]
-        return LinearModel(
-            index.kind,
-            Weights(weights[None, :-1].copy(), weights[-1:].copy()),
-            self.encoder,
-            {"model": index.kind, **index.fixed, **params},
-            fingerprint=index.fingerprint,
-            metrics={"group": table["text"][row].as_py(), **{k: v for k, v in figures.items() if v is not None}},
-        )
+        params = {"model": index.kind, **index.fixed, **index.configs[table["config"][row].as_py()]}
+        metrics = {"group": table["text"][row].as_py(), **{k: v for k, v in figures.items() if v is not None}}
+        told: dict[str, Any] = {"fingerprint": index.fingerprint, "metrics": metrics}
+        if index.family == "trees":
+            return TreeModel(index.kind, self.registry.trees(row), self.encoder, params, **told)
+        if index.family == "modules":
+            return self._modules.model(row, params, **told)
+        weights = np.array(self.registry.weights(row), np.float32)
+        split = Weights(weights[None, :-1].copy(), weights[-1:].copy())
+        return LinearModel(index.kind, split, self.encoder, params, **told)
 
     def _scores(self, batch: Batch, models: NDArray[np.int64]) -> Floats:
         """Return the score of each row by the model at its row of the table; zero where there is none."""

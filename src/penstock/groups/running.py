@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import UsageError
+from penstock.errors import BudgetError, UsageError
 from penstock.events import Advanced, Finished, Started, Stream, Warned
 from penstock.groups.drivers.base import Drive
+from penstock.groups.drivers.gangs import GangsDrive
 from penstock.groups.drivers.hops import HopsDrive
 from penstock.groups.drivers.passes import PassesDrive
+from penstock.groups.drivers.tasks import TasksDrive
 from penstock.groups.executor import Executor
 from penstock.groups.grouped import Grouped
 from penstock.groups.halving import Halving
 from penstock.groups.local import LocalExecutor
 from penstock.groups.patterns.base import NOT_FINITE, Fit, Job
 from penstock.groups.place import Placement, constrained, sequential, spread, wrap_around
+from penstock.groups.ray import RayExecutor
 from penstock.groups.registry import Outcome, Writer
 from penstock.groups.timeline import Timeline
 from penstock.sgd import terms
@@ -33,7 +36,7 @@ _OVERHEAD = 50
 _SLOW = "training did not get anywhere; use a smaller learning rate"
 
 
-EXECUTORS: dict[str, Callable[..., Executor]] = {"local": LocalExecutor}
+EXECUTORS: dict[str, Callable[..., Executor]] = {"local": LocalExecutor, "ray": RayExecutor}
 Place = Callable[[NDArray[np.int64], int, int], Placement]
 PLACEMENTS: dict[str, Place] = {
     "spread": lambda sizes, workers, configs: spread(sizes, workers, overhead=_OVERHEAD),
@@ -43,7 +46,11 @@ PLACEMENTS: dict[str, Place] = {
 }
 OWN = {"algebraic": "spread", "sequential": "sequential", "sampling": "constrained"}
 """The placement that suits each access pattern."""
-DRIVERS: dict[str, Callable[..., Drive[Any]]] = {"algebraic": PassesDrive, "sequential": HopsDrive}
+DRIVERS: dict[str, Callable[..., Drive[Any]]] = {
+    "algebraic": PassesDrive,
+    "sequential": HopsDrive,
+    "sampling": GangsDrive,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +86,34 @@ class Race:
                 raise UsageError(f"halving has no {name!r}; it has {', '.join(known)}")
         return cls(**given)
 
+    def __post_init__(self) -> None:
+        for name, value, least in (("eta", self.eta, 2), ("least", self.least, 1)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise UsageError(f"{name}={value!r} cannot be halved by; choose a whole number of at least {least}")
+        if self.budget is not None and not (isinstance(self.budget, int | float) and self.budget > 0):
+            raise UsageError(f"budget={self.budget!r} is not a number of passes over all rows; choose one above 0")
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON."""
         return asdict(self)
 
-    def require(self, job: Job) -> None:
-        """Raise `UsageError` where a job cannot be halved."""
+    def require(self, job: Job, sizes: NDArray[np.int64]) -> None:
+        """Raise where a job cannot be halved, or not within the budget."""
         if job.pattern != "sequential":
             raise UsageError(
                 f"halving is for models that learn row by row; {job.pattern} ones train all configs by the same passes, so"
                 " that giving some up saves little: leave halving out, or use solver='sgd'"
             )
+        self.start(job, sizes)
 
     def start(self, job: Any, sizes: NDArray[np.int64]) -> Halving:
         """Begin the race of the groups that have rows."""
-        rows = sizes[sizes > 0]
+        rows, most = sizes[sizes > 0], int(job.epochs.max())
+        if self.budget is not None and self.budget < most:
+            raise BudgetError(
+                f"a budget of {self.budget:g} passes over all rows does not bring one config of each group to epoch {most};"
+                f" give at least {most}, or fewer epochs"
+            )
         budget = None if self.budget is None else int(self.budget * rows.sum())
         return Halving(
             len(rows),
@@ -117,6 +137,7 @@ class Running:
     stream: Stream
     race: Race | None = None
     placement: str | None = None
+    approach: str = "grouped"
     _drive: Drive[Any] | None = None
     _done: int = 0
     _failed: int = 0
@@ -132,7 +153,9 @@ class Running:
         self._committed = time.perf_counter()
         try:
             if sizes.any():
-                where = {} if address is None else {"address": address}
+                where: dict[str, Any] = {} if address is None else {"address": address}
+                if make is RayExecutor:  # whose nodes may not see the folder
+                    where |= {"files": str(self.grouped.folder), "make_at": partial(_made_at, self.job)}
                 with make(self.job.make(), workers=workers, **where) as executor:
                     self._train(executor, sizes)
             self.writer.finish()
@@ -142,14 +165,17 @@ class Running:
         self.stream.emit(Finished("groups"))
 
     def _train(self, executor: Executor, sizes: NDArray[np.int64]) -> None:
-        pattern, more = self.job.pattern, {}
+        pattern = self.job.pattern
+        more: dict[str, Any] = {}
         if self.race is not None:
             more["halving"] = self.race.start(self.job, sizes)
+        drive: Callable[..., Drive[Any]] = DRIVERS[pattern]
+        if self.approach != "grouped":
+            drive, more = TasksDrive, {"approach": self.approach}
         place = PLACEMENTS[self.placement or OWN[pattern]]
         placement = place(sizes, executor.workers, self.job.configs)
-        self._drive = DRIVERS[pattern](
-            self.job, self.grouped, placement, executor, self._take, self._timeline.spans.append, **more
-        )
+        note = self._timeline.spans.append
+        self._drive = drive(self.job, self.grouped, placement, executor, self._take, note, **more)
         self._drive.run()
         for death in self._drive.deaths:
             self.stream.emit(Warned(f"{death}; what it was doing was done again"))
@@ -171,7 +197,7 @@ class Running:
         alive = getattr(self._drive, "alive", 0)
         if alive:
             told.append(f"{alive} configs alive")
-        if self._drive is not None and self._drive.executor.workers > 1:
+        if self._drive is not None and self._drive.executor.workers > 1 and self.approach == "grouped":
             worker, share = self._drive.slowest
             told.append(f"slowest: worker {worker}, {share:.0%} left")
         return "  ".join(told)
@@ -204,6 +230,11 @@ class Running:
             weights=fit.weights,
             trees=fit.trees,
         )
+
+
+def _made_at(job: Any, folder: str) -> Any:
+    """Make a worker's object for rows that lie in another folder there."""
+    return replace(job, folder=folder).make()()
 
 
 def _reason(word: str, epochs: int, *, unseen: bool) -> str:

@@ -50,6 +50,12 @@ class Task:
     what: str
     tries: int = 0
 
+    def add(self, group: int, item: tuple[Any, ...], note: Any) -> None:
+        """Ask for one thing more."""
+        self.items.append(item)
+        self.groups.append(group)
+        self.notes.append(note)
+
     def apart(self) -> Iterator[Task]:
         """Yield a task for each item; what many of them did not survive counts against none."""
         tries = self.tries if len(self.items) == 1 else 0

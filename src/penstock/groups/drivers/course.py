@@ -37,7 +37,6 @@ class Course:
     @classmethod
     def of(cls, job: Sequential) -> Course:
         count = job.configs
-        watch = None if job.patience is None else EarlyStopping(job.patience, job.tolerance)
         return cls(
             [None] * count,
             np.zeros(count, np.int64),
@@ -45,7 +44,7 @@ class Course:
             np.full(count, np.nan),
             np.zeros(count, bool),
             np.zeros(count, bool),
-            [watch] * count,
+            [job.watch(config) for config in range(count)],
             held=np.full((2, count), np.nan),
         )
 
@@ -57,6 +56,17 @@ class Course:
     def left(self, goal: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Say which configs have not come to their goal, and still can."""
         return (self.had < goal) & ~self.failed & ~self.stopped
+
+    def went(self, configs: NDArray[np.int64], found: Trained) -> None:
+        """Take in how far configs came by epochs over the whole group."""
+        self.losses[configs], self.weights[configs] = found.losses, found.weights
+        self.had[configs], self.stopped[configs] = found.epochs, found.stopped
+
+    def arrived(self, configs: NDArray[np.int64], found: Trained) -> None:
+        """Take in the states that configs came back with."""
+        self.failed[configs] |= found.failed
+        for config, state in zip(configs.tolist(), found.states, strict=True):
+            self.states[config] = state
 
     def watch(self, config: int) -> None:
         """Note the loss of a config that has just been measured, and whether its patience has come to its end."""

@@ -90,6 +90,8 @@ class HopsDrive(Drive[Sequential]):
         what, rest = note
         if what == "solve":
             self._end(value)
+        elif what == "advance":
+            self._advanced(group, rest, *value)
         elif what == "look":
             self._looked(group, value)
         elif what == "measure":
@@ -139,29 +141,36 @@ class HopsDrive(Drive[Sequential]):
 
     def _turns(self, worker: int, hopper: Hopper) -> Task | None:
         """Return a turn of a split group, or a bundle of whole ones."""
-        solved: list[int] = []
+        bundle = Task(worker, [], [], [], "solve" if self.halving is None else "train")
         units = 0
         while units < BUNDLE and (turn := hopper.next(worker)) is not None:
-            if turn.whole and self._at_one_go(turn):
-                hopper.done(turn, finished=True)
-                solved.append(turn.group)
-                units += turn.units
-                continue
             if turn.group in self._dead or (turn.whole and not self._taking_part(turn)):
                 self._end_turn(turn)
-                continue
-            if solved:  # kept for when the bundle is back
+            elif turn.whole and (asked := self._at_one_go(turn)):
+                hopper.done(turn, finished=True)
+                bundle.add(turn.group, *asked)
+                units += turn.units
+            elif bundle.items:  # kept for when the bundle is back
                 self._going[worker] = turn
                 break
-            return self._whole(turn) if turn.whole else self._part(turn)
-        if not solved:
-            return None
-        items: list[tuple[Any, ...]] = [("solve", group) for group in solved]
-        return Task(worker, items, solved, [("solve", None)] * len(solved), "solve")
+            else:
+                return self._whole(turn) if turn.whole else self._part(turn)
+        return bundle if bundle.items else None
 
-    def _at_one_go(self, turn: Turn) -> bool:
-        everything = turn.configs == self.job.configs and turn.group not in self._courses
-        return self.halving is None and everything and turn.units <= _LONG and turn.epochs >= self.job.epochs.max()
+    def _at_one_go(self, turn: Turn) -> tuple[tuple[Any, ...], tuple[str, Any]] | None:
+        """Return what asks for all that is left of a whole group, with its note; None where that is too much."""
+        group = turn.group
+        if turn.units > _LONG:
+            return None
+        if self.halving is not None:
+            course, configs = self._course(group), self._taking_part(turn)
+            until = self._goals[group][configs]
+            item = ("advance", group, configs, course.taken(configs), course.had[configs], until)
+            return item, ("advance", configs)
+        begun = group in self._courses and bool(self._courses[group].had.any())
+        if begun or turn.configs < self.job.configs or turn.epochs < self.job.epochs.max():
+            return None
+        return ("solve", group), ("solve", None)
 
     def _whole(self, turn: Turn) -> Task:
         """Ask for some epochs of configs of a group that lies on this worker alone."""
@@ -211,19 +220,28 @@ class HopsDrive(Drive[Sequential]):
             return
         if turn.whole:
             configs = np.array(self._taking_part(turn))
-            course.losses[configs], course.weights[configs] = found.losses, found.weights
-            course.had[configs], course.stopped[configs] = found.epochs, found.stopped
+            course.went(configs, found)
         else:
             configs = np.array([turn.config])
             first = turn.shard == self._order(turn)[0]
             for sums, more in ((course.losses, found.losses), (course.weights, found.weights)):
                 sums[configs] = more if first else sums[configs] + more
             course.had[configs] += turn.shard == self._order(turn)[-1]
-        course.failed[configs] |= found.failed
-        for config, state in zip(configs.tolist(), found.states, strict=True):
-            course.states[config] = state
+        course.arrived(configs, found)
         if not turn.whole or not self._taking_part(turn):
             self._end_turn(turn)
+
+    def _advanced(self, group: int, configs: list[int], found: Trained, measured: Measured | None) -> None:
+        """Take in a round of a whole group that was trained and measured at one go."""
+        course = self._course(group)
+        course.seconds += found.seconds
+        if found.reason or measured is None:
+            self._fail(group, found.reason)
+            return
+        course.went(np.array(configs), found)
+        course.arrived(np.array(configs), found)
+        self._measuring[group, -1] = Measuring(configs, 1, None)
+        self._measured(group, -1, 0, measured)
 
     def _end_turn(self, turn: Turn) -> None:
         """Tell the scheduler, and have configs measured where they have come to their goal."""
@@ -239,7 +257,8 @@ class HopsDrive(Drive[Sequential]):
             return
         course, wait = self._course(group), hopper.done(turn)
         ended = turn.shard == self._order(turn)[-1]
-        if wait is not None and ended and self.job.patience is not None and not dead and not course.failed[turn.config]:
+        watched = course.watches[turn.config] is not None and not course.failed[turn.config]
+        if wait is not None and ended and watched and not dead:
             self._measure(group, [turn.config], wait)
             return
         self._went_on(group, turn.config, wait)

@@ -73,6 +73,10 @@ class Algebraic:
     def make(self) -> Make:
         return partial(AlgebraicWorker, self)
 
+    def only(self, configs: Sequence[int]) -> Algebraic:
+        names = ("l1", "l2", "rate", "epochs", "tolerance")
+        return replace(self, **{name: getattr(self, name)[list(configs)] for name in names})
+
     def optimiser(self, width: int, configs: slice = slice(None)) -> Optimiser:
         """Return the optimiser of one group, for all configs or some."""
         make: Any = Lbfgs if self.solver == "lbfgs" else Descent
@@ -97,7 +101,7 @@ class AlgebraicWorker(Worker):
 
     def __init__(self, job: Algebraic) -> None:
         super().__init__(job.folder, validation=job.validation, seed=job.seed)
-        self.job = job
+        self.job: Algebraic = job
 
     def solve(self, group: int) -> Fit:
         """Solve a whole group for all configs."""

@@ -7,6 +7,7 @@ its worker is simply given out anew.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -76,6 +77,10 @@ class Job(Protocol):
 
     def make(self) -> Make:
         """Return what makes a worker's object, in the worker."""
+        ...
+
+    def only(self, configs: Sequence[int]) -> Job:
+        """Return the job of some of its configs."""
         ...
 
 
@@ -178,6 +183,31 @@ class Fit:
         kept[:, status == terms.FAILED] = np.nan
         return cls(group, targets, seconds, "", kept, objective, mean, score, epochs, status)
 
+    @classmethod
+    def joined(cls, fits: Sequence[Fit]) -> Fit:
+        """Put together what came of the same group's configs, one after another."""
+        first = fits[0]
+        if first.reason or len(fits) == 1:
+            return first
+        arrays: dict[str, Any] = {
+            name: np.concatenate([getattr(fit, name) for fit in fits])
+            for name in ("loss", "held_loss", "held_score", "epochs", "status")
+        }
+        return cls(
+            first.group,
+            first.targets,
+            sum(fit.seconds for fit in fits),
+            weights=_beside([fit.weights for fit in fits]),
+            trees=None if first.trees is None else [tree for fit in fits for tree in fit.trees or ()],
+            reasons=None if first.reasons is None else [reason for fit in fits for reason in fit.reasons or ()],
+            **arrays,
+        )
+
+
+def _beside(weights: Sequence[Floats | None]) -> Floats | None:
+    found = [each for each in weights if each is not None]
+    return np.concatenate(found, axis=1) if found else None
+
 
 class Worker:
     """Runs what it is asked of grouped rows.
@@ -191,6 +221,7 @@ class Worker:
     """
 
     def __init__(self, folder: str, *, validation: float, seed: int) -> None:
+        self.job: Any = None
         self.grouped = Grouped.open(folder)
         self._part = Part(validation, seed, held_out=True) if validation else None
         self._held: dict[tuple[int, int, int], NDArray[np.bool_]] = {}
@@ -198,6 +229,19 @@ class Worker:
     def run(self, items: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Do several things one after another: each is the name of a method and its arguments."""
         return [getattr(self, name)(*arguments) for name, *arguments in items]
+
+    def solve(self, group: int) -> Fit:
+        """Train a whole group, all configs together."""
+        raise NotImplementedError
+
+    def solve_each(self, group: int, configs: Sequence[int]) -> list[Fit]:
+        """Train some configs of a whole group, each by itself."""
+        found = []
+        for config in configs:
+            alone = copy(self)
+            alone.job = self.job.only([config])
+            found.append(alone.solve(group))
+        return found
 
     def rows(self, group: int, first: int = 0, rows: int | None = None) -> Iterator[Held]:
         """Yield the blocks of a range of a group's rows, cut at its ends, each with the rows held out."""

@@ -20,14 +20,15 @@ from penstock.groups.patterns.sequential import Sequential, State
 from penstock.groups.scale import Scale
 from penstock.groups.spec import LINEAR, Parameter
 from penstock.sgd import kernels, losses
-from penstock.sgd.loop import Spec
+from penstock.sgd.loop import EarlyStopping, Spec
 from penstock.sgd.model import Weights
 from penstock.sgd.scalar import HITS
 
 _WINDOW = 8
 """The memory that is given is shared by as many things: windows, what they are gathered from, workers."""
 SGD: Mapping[str, Parameter] = {
-    **{name: each for name, each in LINEAR.items() if name != "tolerance"},
+    **LINEAR,
+    "patience": Parameter("int", least=1),
     "batch_size": Parameter("int", least=1),
     "decay": Parameter("number", least=0, most=1, above=True),
     "power": Parameter("number", least=0),
@@ -74,13 +75,12 @@ class LinearModel:
             epochs=np.array([one.epochs for one in each], np.int64),
             validation=validation,
             seed=config.seed,
-            patience=config.patience,
-            tolerance=config.tolerance,
             standardize=bool(config.standardize),
             shift=config.intercept,
             shuffle=config.shuffle,
             memory=parse_size(config.memory, option="memory") // _WINDOW,
             specs=tuple(one.spec() for one in each),
+            stops=tuple((one.patience, one.tolerance) for one in each),
         )
 
 
@@ -118,9 +118,18 @@ def _algebraic(config: Config, folder: str, choices: Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearSgd(Sequential):
-    """Linear models by SGD; ``specs`` has what is to be learnt and how, for each config."""
+    """Linear models by SGD; ``specs`` has what is to be learnt and how, and ``stops`` patience and tolerance, of each config."""
 
     specs: tuple[Spec, ...]
+    stops: tuple[tuple[int | None, float], ...]
+
+    def only(self, configs: Sequence[int]) -> LinearSgd:
+        specs, stops = zip(*((self.specs[config], self.stops[config]) for config in configs), strict=True)
+        return replace(Sequential.only(self, configs), specs=specs, stops=stops)
+
+    def watch(self, config: int) -> EarlyStopping | None:
+        patience, tolerance = self.stops[config]
+        return None if patience is None else EarlyStopping(patience, tolerance)
 
     def learner(
         self, grouped: Grouped, group: int, *, configs: Sequence[int], states: Sequence[State] | None

@@ -7,12 +7,11 @@ as if all parts had lain in one place.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,6 +108,13 @@ class Sequential:
     def make(self) -> Make:
         return partial(SequentialWorker, self)
 
+    def watch(self, config: int) -> EarlyStopping | None:
+        """Return what says when a config has stopped falling, if anything does."""
+        return None if self.patience is None else EarlyStopping(self.patience, self.tolerance)
+
+    def only(self, configs: Sequence[int]) -> Self:
+        return replace(self, epochs=self.epochs[list(configs)])
+
     def learner(
         self, grouped: Grouped, group: int, *, configs: Sequence[int], states: Sequence[State] | None
     ) -> Learner:
@@ -167,7 +173,7 @@ class SequentialWorker(Worker):
 
     def __init__(self, job: Sequential) -> None:
         super().__init__(job.folder, validation=job.validation, seed=job.seed)
-        self.job = job
+        self.job: Sequential = job
         self._shuffled = Shuffled(self, job.shuffle, job.memory, job.seed)
         self._looks: dict[int, Look] = {}
 
@@ -217,7 +223,7 @@ class SequentialWorker(Worker):
         kept: list[State | None] = list(states) if states is not None else [None] * len(configs)
         at, losses, weights = had.copy(), np.zeros(len(configs)), np.zeros(len(configs))
         failed, stopped = np.zeros(len(configs), bool), np.zeros(len(configs), bool)
-        watches = [_watch(self.job, state) for state in kept]
+        watches = [_watch(self.job.watch(config), state) for config, state in zip(configs, kept, strict=True)]
         # Configs that are at the same epoch learn from the same rows; those that are behind others go first.
         while (left := (at < until) & ~failed & ~stopped).any():
             epoch = int(at[left].min())
@@ -232,7 +238,7 @@ class SequentialWorker(Worker):
                 losses[here], weights[here] = learner.take_losses()
                 at[here] += 1
                 failed[here] = learner.failed()
-                if whole and self.job.patience is not None:
+                if whole and any(watches[place] is not None for place in here.tolist()):
                     stopped[here] |= self._watched(group, learner, here, watches, losses / np.maximum(weights, 1e-300))
                 if (failed | stopped)[here].any():
                     break
@@ -243,6 +249,20 @@ class SequentialWorker(Worker):
                 each["watch"] = np.array([watch.best, watch.waited])
         found = tuple(state for state in kept if state is not None)
         return Trained(time.perf_counter() - began, "", found, losses, weights, failed, at, stopped)
+
+    def advance(
+        self,
+        group: int,
+        configs: list[int],
+        states: Sequence[State] | None,
+        had: NDArray[np.int64],
+        until: NDArray[np.int64],
+    ) -> tuple[Trained, Measured | None]:
+        """Train some configs of a whole group from the epochs they have had to others, and measure them."""
+        rows = int(self.grouped.rows[group])
+        found = self.train(group, 0, rows, configs, states, None, had, until, True)
+        measured = None if found.reason else self.measure(group, 0, rows, configs, found.states, None)
+        return found, measured
 
     def measure(
         self,
@@ -342,8 +362,9 @@ def fit_of(
     return fit if given_up is None else replace(fit, given_up=given_up)
 
 
-def _watch(job: Sequential, state: State | None) -> EarlyStopping | None:
-    if job.patience is None:
-        return None
-    best, waited = (math.inf, 0) if state is None or "watch" not in state else state["watch"].tolist()
-    return EarlyStopping(job.patience, job.tolerance, best, int(waited))
+def _watch(watch: EarlyStopping | None, state: State | None) -> EarlyStopping | None:
+    """Go on watching where a state was taken."""
+    if watch is None or state is None or "watch" not in state:
+        return watch
+    best, waited = state["watch"].tolist()
+    return replace(watch, best=best, waited=int(waited))
