@@ -28,6 +28,7 @@ from penstock.groups.serve import Raised
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _PROGRAM = "import sys; from penstock.groups.serve import main; main(int(sys.argv[1]))"
 _RESTARTS = 20
+"""Deaths that are put up with for each worker: those that train a group together also die together."""
 _PATIENCE = 5.0
 """Seconds that a worker has to end when it is asked to."""
 
@@ -121,7 +122,7 @@ class LocalExecutor:
         code = slot.process.wait()
         reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
         self._restarts += 1
-        if self._restarts > _RESTARTS:
+        if self._restarts > _RESTARTS * len(self._slots):
             raise WorkerDiedError(
                 f"workers died {self._restarts} times, the last one {reason}; look whether memory ran out, and try fewer"
                 " workers"

@@ -27,6 +27,7 @@ MakeAt = Callable[[str], Any]
 """Makes a worker's object for a folder that is not where it was; must be picklable."""
 
 _RESTARTS = 20
+"""Deaths that are put up with for each worker: those that train a group together also die together."""
 _PATIENCE = 120.0
 """Seconds that workers may take to be there."""
 _CHECK = 1.0
@@ -283,7 +284,7 @@ class RayExecutor:
 
     def _count(self, reason: str) -> None:
         self._restarts += 1
-        if self._restarts > _RESTARTS:
+        if self._restarts > _RESTARTS * len(self._slots):
             raise WorkerDiedError(
                 f"workers died {self._restarts} times, the last one {reason}; look whether memory ran out, and try fewer"
                 " workers"
