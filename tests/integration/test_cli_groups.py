@@ -342,7 +342,10 @@ def test_columns_that_cannot_be(options: tuple[str, ...], code: int, words: str)
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--model", "softmax"), "--model softmax is not there for groups; choose one of: logistic, linear, svm, lightgbm"),
+        (
+            ("--model", "softmax"),
+            "--model softmax is not there for groups; choose one of: logistic, linear, svm, lightgbm",
+        ),
         (("--model", "svm", "--solver", "gd"), "--solver gd is not there for --model svm; choose one of: sgd"),
         (("--model", "lightgbm", "--solver", "gd"), "--solver is of linear models"),
         (("--model", "lightgbm", "--try", "num_leafs=3"), "did you mean 'num_leaves'?"),

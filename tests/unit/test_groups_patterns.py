@@ -216,16 +216,18 @@ def test_the_same_rows_are_held_out_however_a_group_is_cut(dense: str, monkeypat
         for borders in ([0, 400], [0, 1, 77, 78, 300, 400], [0, 199, 400]):
             for _ in range(2):
                 found = [
-                    hold
-                    for first, end in itertools.pairwise(borders)
-                    for _, hold in worker.rows(0, first, end - first)
+                    hold for first, end in itertools.pairwise(borders) for _, hold in worker.rows(0, first, end - first)
                 ]
                 np.testing.assert_array_equal(np.concatenate(found), whole)  # type: ignore[arg-type]  # none is None
 
 
 def test_other_groups_and_seeds_hold_out_other_rows(dense: str) -> None:
     job = job_of(dense)
-    masks = [AlgebraicWorker(job).held(0, 0, 400), AlgebraicWorker(job).held(1, 0, 400), AlgebraicWorker(job_of(dense, seed=4)).held(0, 0, 400)]
+    masks = [
+        AlgebraicWorker(job).held(0, 0, 400),
+        AlgebraicWorker(job).held(1, 0, 400),
+        AlgebraicWorker(job_of(dense, seed=4)).held(0, 0, 400),
+    ]
     assert len({mask.tobytes() for mask in masks if mask is not None}) == 3
 
 

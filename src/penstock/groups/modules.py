@@ -20,7 +20,7 @@ from penstock.batch import Batch, Floats
 from penstock.blocks.features import Encoder
 from penstock.errors import ModelFileError, UsageError
 from penstock.groups.index import MEND
-from penstock.groups.registry import Registry
+from penstock.groups.registry import Registry, by_model
 from penstock.linear import decide, probabilities
 from penstock.modelfile import write_model
 
@@ -165,16 +165,7 @@ class Modules:
 
     def scores(self, batch: Batch, models: NDArray[np.int64]) -> Floats:
         """Return the scores of each row by the model at its row of the table; zero where there is none."""
-        index = self._registry.index
-        shape = (len(batch), len(index.classes or ())) if index.kind == "softmax" else (len(batch),)
-        out = np.zeros(shape, np.float32)
-        order = np.argsort(models, kind="stable")
-        known, firsts = np.unique(models[order], return_index=True)
-        for model, here in zip(known.tolist(), np.split(order, firsts[1:])):
-            if model >= 0:
-                rows = batch if len(known) == 1 else batch.take(here)
-                out[here] = self._ask(model).scores(rows)
-        return out
+        return by_model(self._registry.index, batch, models, lambda model, rows: self._ask(model).scores(rows))
 
     def require(self) -> None:
         """Raise `UsageError` where there is nobody to ask modules of."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.batch import Floats
+from penstock.batch import Batch, Floats
 from penstock.closing import Closing
 from penstock.errors import ModelFileError, UsageError
 from penstock.groups.index import INDEX, MEND, TABLE, Index, in_order, part_name, parts, read_tables, write_table
@@ -34,7 +34,7 @@ from penstock.groups.outcome import Outcome, gathered, table_of
 from penstock.lock import locked
 from penstock.modelfile import atomic_path, write_model
 
-__all__ = ["Index", "Outcome", "Registry", "Writer"]
+__all__ = ["Index", "Outcome", "Registry", "Writer", "by_model"]
 
 COMMIT = 64 << 20
 """Bytes of weights that are written without waiting for `Writer.commit`."""
@@ -297,3 +297,15 @@ def _mapped(path: Path) -> Floats:
         return mapped.view(np.ndarray)  # slices of a memmap are slow
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelFileError(f"{path} is not a whole file of weights: {error}; {MEND}") from error
+
+
+def by_model(index: Index, batch: Batch, models: NDArray[np.int64], score: Callable[[int, Batch], Floats]) -> Floats:
+    """Return the scores of each row by the model at its row of the table; zero where there is none."""
+    shape = (len(batch), len(index.classes or ())) if index.kind == "softmax" else (len(batch),)
+    out = np.zeros(shape, np.float32)
+    order = np.argsort(models, kind="stable")
+    known, firsts = np.unique(models[order], return_index=True)
+    for model, here in zip(known.tolist(), np.split(order, firsts[1:])):
+        if model >= 0:
+            out[here] = score(model, batch if len(known) == 1 else batch.take(here))
+    return out

@@ -22,7 +22,7 @@ from penstock.errors import ModelFileError, UnknownOptionError
 from penstock.groups.index import MEND
 from penstock.groups.patterns.binned import matrix
 from penstock.groups.patterns.sampling import booster_of
-from penstock.groups.registry import Registry
+from penstock.groups.registry import Registry, by_model
 from penstock.linear import decide, probabilities
 from penstock.modelfile import atomic_path
 
@@ -141,15 +141,7 @@ class Forest:
     def scores(self, batch: Batch, models: NDArray[np.int64]) -> Floats:
         """Return the scores of each row by the model at its row of the table; zero where there is none."""
         index = self._registry.index
-        shape = (len(batch), len(index.classes or ())) if index.kind == "softmax" else (len(batch),)
-        out = np.zeros(shape, np.float32)
-        order = np.argsort(models, kind="stable")
-        known, firsts = np.unique(models[order], return_index=True)
-        for model, here in zip(known.tolist(), np.split(order, firsts[1:])):
-            if model >= 0:
-                rows = batch if len(known) == 1 else batch.take(here)
-                out[here] = self._ask(model).scores(rows.x, index.kind)
-        return out
+        return by_model(index, batch, models, lambda model, rows: self._ask(model).scores(rows.x, index.kind))
 
     def _parse(self, row: int) -> Trees:
         place = f"the model of group {self._registry.table['text'][row].as_py()} in {self._registry.folder}"
