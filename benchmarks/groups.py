@@ -22,12 +22,10 @@ import numpy as np
 
 from benchmarks import groups_own, harness
 from benchmarks.groups_data import PASSES, PENALTIES, RATES, SEED, SHARE, WIDTH, parts, sizes_of, to_parquet, write
-from benchmarks.groups_peers import PEERS, sklearn
+from benchmarks.groups_peers import PEERS
 from benchmarks.harness import Claim
 
 __all__ = ["SEED", "SHARE", "parts", "run", "sizes_of", "write"]
-ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-"""For programs that have a process for each core."""
 
 
 def ours(path: str, workers: int | None, folder: str) -> dict[str, Any]:
@@ -85,10 +83,9 @@ def _skewed(folder: Path, path: Path, what: str, rounds: int) -> list[Claim]:
         peer = PEERS[name]
         arguments = {"folder": str(lists)} if peer.parquet else {"path": str(path)}
         arguments |= {"workers": cores, **peer.options}
-        env = ONE_THREAD if arguments["workers"] > 1 else {}
 
         def run() -> float:
-            found = harness.run_child(peer.program, arguments=arguments, env=env, timeout=3600)
+            found = harness.run_child(peer.program, arguments=arguments, env=peer.env, timeout=3600)
             kept.setdefault(name, []).append(found)
             return float(found["seconds"])
 
@@ -118,10 +115,11 @@ def _skewed(folder: Path, path: Path, what: str, rounds: int) -> list[Claim]:
 def _small(folder: Path, rows: int, rounds: int) -> list[Claim]:
     sizes = sizes_of("small", rows)
     path, kept = write(folder / "small.arrow", sizes), []
-    most = 300
+    most, peer = min(300, len(sizes) // 4), PEERS["scikit-learn loop"]
 
     def loop() -> float:
-        return float(harness.run_child(sklearn, arguments={"path": str(path), "workers": 1, "most": most})["seconds"])
+        arguments = {"path": str(path), "most": most, **peer.options}
+        return float(harness.run_child(peer.program, arguments=arguments, env=peer.env)["seconds"])
 
     results = harness.interleave(
         {"ours": lambda: _ours(folder, path, None, kept), "scikit-learn loop": loop}, repeats=rounds

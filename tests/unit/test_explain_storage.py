@@ -17,7 +17,7 @@ from penstock.explain.cost import Prediction, Setting, pipeline, predict
 from penstock.explain.reads import read_ranges, read_ranges_reference
 from penstock.explain.speed import Layout, Speeds, Work
 from penstock.explain.storage import Curve, Point, measure_file, measure_storage
-from penstock.explain.words import _bar, _seconds
+from penstock.explain.words import _bar, show_seconds
 from penstock.loader.plan import Plan
 from penstock.shuffle import ORDERS
 
@@ -229,4 +229,10 @@ def test_bars_and_seconds_are_short() -> None:
     assert _bar(0.0).strip() == ""
     assert _bar(1.0) == "█" * 16
     assert _bar(0.53125).rstrip() == "████████▌"
-    assert [_seconds(s) for s in (0.0123, 0.5, 3.21, 45.6, 1200.0)] == ["12 ms", "0.50 s", "3.2 s", "46 s", "20 min"]
+    assert [show_seconds(s) for s in (0.0123, 0.5, 3.21, 45.6, 1200.0)] == [
+        "12 ms",
+        "0.50 s",
+        "3.2 s",
+        "46 s",
+        "20 min",
+    ]
