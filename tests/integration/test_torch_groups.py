@@ -224,6 +224,9 @@ def test_configs_may_have_modules_of_different_sizes(tmp_path: Path) -> None:
         if config == 0:  # another number in the search has another chance
             np.testing.assert_allclose(alone.model("A", 0).arrays["2.weight"], found.arrays["2.weight"], rtol=1e-4)
     assert Result.open(tmp_path / "models", model=model()).predict(rows_of()).num_rows == sum(SIZES)
+    halved = fit(model(epochs=3), search=search, halving=True)
+    assert sorted(set(halved.frame["status"].to_pylist())) == ["done", "stopped"]
+    assert halved.predict(rows_of()).num_rows == sum(SIZES)
 
 
 def test_other_ways_and_approaches_give_the_same_models() -> None:

@@ -341,7 +341,7 @@ def test_mistakes_name_the_columns_and_the_groups(tmp_path):
     with pytest.raises(UsageError, match=r"there is no group 'FR/l'; there are: FR/1.*did you mean 'FR/[12]'\?"):
         result.best("FR/l")
     bad = table.set_column(table.column_names.index("f1"), "f1", pa.array([np.nan] * len(table)))
-    with pytest.raises(FeatureError, match="'f1' is not a finite number in row 0"):
+    with pytest.raises(FeatureError, match="'f1' is not a finite number in row 1"):
         result.predict(bad)
 
 

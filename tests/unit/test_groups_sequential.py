@@ -339,6 +339,14 @@ class TestHalving:
         assert spent <= passes
         assert all((fit.epochs == 4).any() for fit in fits.values() if not fit.reason)
 
+    def test_configs_that_are_not_begun_have_not_failed(self, grouped: Grouped) -> None:
+        race = self.race(grouped, 4, budget=4 * int(grouped.rows.sum()))
+        fits, _ = trained(grouped, job_of(grouped, epochs=4), halving=race)
+        assert fits[0].epochs.tolist() == [4, 0, 0, 0]
+        assert fits[0].given_up is not None
+        assert fits[0].given_up.tolist() == [False, True, True, True]
+        assert terms.FAILED not in fits[0].status
+
     def test_losses_of_workers_change_nothing(self, grouped: Grouped) -> None:
         job = job_of(grouped, epochs=4)
         expected, _ = trained(grouped, job, workers=3, halving=self.race(grouped, 4))

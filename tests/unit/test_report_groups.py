@@ -58,6 +58,7 @@ def forest(
         "score": 0.5 + 0.4 * quality - 0.01 * (config == 2),
         "seconds": np.full(len(group), 0.25),
         "epochs": np.full(len(group), 9),
+        "planned": np.full(len(configs), 9),
         "status": np.full(len(group), "done", object),
         "reason": np.full(len(group), "", object),
         "chosen": chosen,
@@ -311,6 +312,7 @@ def test_halving_is_told_of() -> None:
         replace(page, status=np.where(stopped, "stopped", page.status), epochs=np.where(stopped, 1, page.epochs))
     )
     assert "12 of 36 models were given up" in text
+    assert "All together made 70 % of the passes" in text  # (24 x 9 + 12 x 1) of 36 x 9
     chart = drawing_of(text, "Models stopped")
     assert tips(chart) == ["1 pass: 12 models"]
 

@@ -139,7 +139,7 @@ def run(params: dict[str, Any], *, by: list[str], search: Search, what: Trainabl
             screen.say(line)
         done = "nothing was left to do in" if params["resume"] and not trained else "saved"
         screen.say(
-            f"{done} {params['out']}: {told['model']}, {told['groups'] - told['groups_without_model']:,} models,"
+            f"{done} {params['out']}: {params['model']}, {told['groups'] - told['groups_without_model']:,} models,"
             f" {told['seconds']:.1f} s, peak memory {show_bytes(told['peak_memory_bytes'])}"
         )
         if params["report"] is not None:

@@ -179,7 +179,8 @@ class _Work:
         elif encoder.labels is not None and not encoder.labels.binary:
             raise UsageError(
                 f"{source.name}: the label {encoder.label!r} has {len(encoder.labels.classes)} classes, and model={model!r}"
-                " tells two apart; name a label of two classes, or use model='softmax' for more, or 'linear' for numbers"
+                " tells two apart; name a label of two classes, use LightGBM (--model lightgbm, or penstock.groups.Boosting) or"
+                " TorchModel(loss='softmax') for more, or 'linear' for numbers"
             )
         self._encoder = encoder
         return encoder

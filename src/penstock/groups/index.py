@@ -145,10 +145,14 @@ class Index:
         for f in fields(self):
             mine, other = (json.loads(json.dumps(getattr(each, f.name))) for each in (self, saved))
             if f.name != "finished" and mine != other:
+                name = f.name
+                if name == "fixed":  # one of many: name that one
+                    name = next(key for key in {**mine, **other} if mine.get(key) != other.get(key))
+                    mine, other = mine.get(name), other.get(name)
                 what = (
                     "the data have changed"
-                    if f.name == "fingerprint"
-                    else f"{f.name} was {_short(other)}, and is now {_short(mine)}"
+                    if name == "fingerprint"
+                    else f"{name} was {_short(other)}, and is now {_short(mine)}"
                 )
                 raise UsageError(
                     f"{folder} holds models of another training: {what}; go on with the same, or choose another folder"

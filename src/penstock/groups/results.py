@@ -26,17 +26,26 @@ from penstock.blocks.base import BlockSource
 from penstock.blocks.features import Encoder
 from penstock.blocks.open import open as open_source
 from penstock.blocks.reading import require_columns
-from penstock.errors import ColumnError, DataError, ModelFileError, UnknownOptionError, UsageError, nearest, some_of
+from penstock.errors import (
+    ColumnError,
+    DataError,
+    FeatureError,
+    ModelFileError,
+    UnknownOptionError,
+    UsageError,
+    nearest,
+    some_of,
+)
 from penstock.events import Stream
 from penstock.groups import timeline
 from penstock.groups.index import INDEX, MEND
 from penstock.groups.keys import Key, coded, kind_of, to_text
 from penstock.groups.modules import ModuleModel, Modules
 from penstock.groups.partitioned import partitioned
-from penstock.groups.reading import encoded as encoded_any
+from penstock.groups.reading import encoded
 from penstock.groups.registry import Registry
 from penstock.groups.trees import Forest, TreeModel
-from penstock.linear import LinearModel, decide, encoded, probabilities, write_predictions
+from penstock.linear import LinearModel, decide, probabilities, write_predictions
 from penstock.loader.decode import row_number
 from penstock.lock import locked
 from penstock.modelfile import atomic_path
@@ -256,12 +265,17 @@ class Result:
                     f"{source.name}: row {row_number(source, block, at)}: {self.missing(to_text(keys[codes[at]]))};"
                     " unseen='null' leaves such rows without a prediction"
                 )
+            batch = encoded(encoder, source, block, rows)
             if index.family == "trees":  # which know what to do with a NaN
-                scores = self._forest.scores(encoded_any(encoder, source, block, rows), models)
-            elif index.family == "modules":
-                scores = self._modules.scores(encoded(encoder, source, block, rows), models)
+                scores = self._forest.scores(batch, models)
             else:
-                scores = self._scores(encoded(encoder, source, block, rows), models)
+                asked = np.flatnonzero(models >= 0)
+                if found := encoder.nonfinite(batch if len(asked) == len(batch) else batch.take(asked)):
+                    at = row_number(source, block, int(asked[found[0]]))
+                    raise FeatureError(
+                        f"{source.name}: {found[1]!r} is not a finite number in row {at}; fill such values"
+                    )
+                scores = (self._modules.scores if index.family == "modules" else self._scores)(batch, models)
             return self._predicted(scores, models < 0, rows, keep)
 
         return in_order(score, range(len(source.block_rows)), threads=source.threads)

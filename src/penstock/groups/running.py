@@ -238,6 +238,8 @@ def _made_at(job: Any, folder: str) -> Any:
 
 
 def _reason(word: str, epochs: int, *, unseen: bool) -> str:
+    if word == "stopped" and not epochs:
+        return "not begun: the budget was spent on configs listed before it"
     if word == "stopped":
         return f"others did better after {epochs} epoch{'s' if epochs != 1 else ''}"
     if word == "done":

@@ -44,6 +44,8 @@ class Forest:
         Each group's number, name and sizes, and the config's number.
     loss, held_loss, score : float64 array
         NaN where there is none.
+    planned : array
+        The most epochs of each config.
     seconds, epochs, status, reason
         What it took, and how it came out: done, stopped or failed.
     chosen : int64 array
@@ -72,6 +74,7 @@ class Forest:
     score: Doubles
     seconds: Doubles
     epochs: Numbers
+    planned: Numbers
     status: NDArray[Any]
     reason: NDArray[Any]
     chosen: Numbers
@@ -96,8 +99,10 @@ class Forest:
             numbers["group"] * width + numbers["config"], best["group"].to_numpy() * width + best["config"].to_numpy()
         )
         timeline = result.timeline
+        most = [config.get("epochs", index.fixed.get("epochs") or 0) for config in index.configs]
         return cls(
             title=title or str(result.registry.folder),
+            planned=np.array(most, np.int64),
             by=index.by,
             label=index.label,
             model=index.kind,

@@ -302,8 +302,7 @@ def _stopped(page: Forest) -> str:
     stopped = page.status == "stopped"
     if not stopped.any():
         return ""
-    most = {int(config): int(page.epochs[page.config == config].max()) for config in np.unique(page.config)}
-    whole = np.array([most[config] for config in page.config.tolist()])
+    whole = page.planned[page.config]
     ran = page.status != "failed"
     share = page.epochs[ran].sum() / max(1, whole[ran].sum())
     counts = Counter(page.epochs[stopped].tolist())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.batch import Floats
 from penstock.groups.patterns.base import Fit, Targets
 from penstock.groups.patterns.sequential import Look, Measured, Sequential, State, Trained, fit_of
 from penstock.groups.scale import Scale
@@ -31,7 +31,7 @@ class Course:
     scale: Scale | None = None
     seconds: float = 0.0
     held: NDArray[np.float64] = field(default_factory=lambda: np.empty((2, 0)))
-    models: Any = None
+    models: Floats | None = None
     targets: Targets = field(default_factory=Targets)
 
     @classmethod
@@ -68,6 +68,17 @@ class Course:
         for config, state in zip(configs.tolist(), found.states, strict=True):
             self.states[config] = state
 
+    def keep(self, configs: Sequence[int], models: Floats) -> None:
+        """Keep the numbers of some configs' models; shorter ones, of smaller modules, end in zeros."""
+        rows = len(models) if self.models is None else max(len(models), len(self.models))
+        if self.models is None or len(self.models) < rows:
+            had, self.models = self.models, np.full((rows, len(self.had)), np.nan, np.float32)
+            if had is not None:
+                self.models[: len(had)] = had
+                self.models[len(had) :, np.isfinite(had).all(axis=0)] = 0.0
+        self.models[:, configs] = 0.0
+        self.models[: len(models), configs] = models
+
     def watch(self, config: int) -> None:
         """Note the loss of a config that has just been measured, and whether its patience has come to its end."""
         watch = self.watches[config]
@@ -92,6 +103,7 @@ class Course:
             epochs=self.had,
             stopped=self.stopped,
         )
+        assert self.models is not None
         measured = Measured(self.held[0], self.held[1], self.models, self.targets, 0.0)
         return fit_of(job, group, self.targets, found, measured, seconds=self.seconds, given_up=given_up)
 

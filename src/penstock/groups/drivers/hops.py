@@ -298,9 +298,7 @@ class HopsDrive(Drive[Sequential]):
         measuring, course = self._measuring[group, key], self._course(group)
         course.seconds += found.seconds
         measuring.sums[number] = np.stack([found.losses, found.right])
-        if course.models is None:
-            course.models = np.full((len(found.models), self.job.configs), np.nan, np.float32)
-        course.models[:, measuring.configs] = found.models
+        course.keep(measuring.configs, found.models)
         if course.look is None:
             course.targets = found.targets
         self._judged(group, key)

@@ -355,6 +355,8 @@ def fit_of(
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = found.losses / found.weights
     failed = found.failed | ~np.isfinite(mean)
+    if given_up is not None:
+        failed &= ~given_up | found.failed  # some were not begun at all
     status = np.where(failed, terms.FAILED, np.where(found.stopped, terms.CONVERGED, terms.SPENT))
     figures = (mean, measured.losses, measured.right, found.epochs, status)
     models = measured.models if given_up is None else np.where(given_up, np.float32(np.nan), measured.models)
