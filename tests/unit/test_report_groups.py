@@ -312,7 +312,7 @@ def test_halving_is_told_of() -> None:
         replace(page, status=np.where(stopped, "stopped", page.status), epochs=np.where(stopped, 1, page.epochs))
     )
     assert "12 of 36 models were given up" in text
-    assert "All together made 70 % of the passes" in text  # (24 x 9 + 12 x 1) of 36 x 9
+    assert "All together made 70\u202f% of the passes" in text  # (24 x 9 + 12 x 1) of 36 x 9
     chart = drawing_of(text, "Models stopped")
     assert tips(chart) == ["1 pass: 12 models"]
 
