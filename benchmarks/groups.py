@@ -61,7 +61,7 @@ def run(quick: bool) -> list[Claim]:
         path = write(folder / "skewed.arrow", sizes_of("skewed", rows, groups=groups))
         told = f"{rows:,} x {WIDTH}, {groups} groups, 12 configs"
         claims += _skewed(folder, path, told, rounds)
-        claims += groups_own.claims(folder, path, told, rounds)
+        claims += groups_own.claims(folder, path, told, rounds, quick=quick)
         claims += _small(folder, small, rounds)
         claims += _one(folder, 50_000 if quick else 2_000_000, rounds)
     return claims

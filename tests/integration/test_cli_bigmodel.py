@@ -295,7 +295,7 @@ def test_too_little_memory_dense_rows_and_misspelt_columns() -> None:
     assert not Path("d.model").exists()
     assert "did you mean 'clicked'?" in refused(*[w.replace("clicked", "clickt") for w in TRAIN], code=1)
     Path("a file").touch()
-    assert "cannot make the model's directory" in refused(*TRAIN[:5], "a file", code=1)
+    assert "cannot make the directory a file" in refused(*TRAIN[:5], "a file", code=1)
 
 
 def test_an_index_beyond_the_dimension_is_refused_by_its_row() -> None:

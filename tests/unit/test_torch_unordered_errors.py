@@ -421,6 +421,9 @@ def test_errors_that_cannot_be_sent_between_processes_go_by_their_text():
     assert "sample 3 of Failing" in "".join(traceback.format_exception(caught.value))
 
 
+# torch opens files to see whether it still can when a process has died, and leaves them to the collector.
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_process_that_dies_is_told_of(persistent):
     class Deadly(Numbers):

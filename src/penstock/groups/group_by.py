@@ -55,7 +55,7 @@ class GroupBy:
 
     Examples
     --------
-    >>> import penstock, pyarrow as pa
+    >>> import numpy as np, penstock, pyarrow as pa
     >>> chance = np.random.default_rng(0)
     >>> x, city = chance.normal(size=600), chance.integers(0, 3, 600)
     >>> table = pa.table({"city": city, "x": x, "warm": np.where(city == 2, -x, x) + chance.normal(size=600) / 9 > 0})
