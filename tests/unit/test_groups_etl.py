@@ -674,7 +674,7 @@ def test_thousands_of_partitions_do_not_stay_open(tmp_path):
         ({"by": "x", "weight": "x"}, UsageError, "'x' is given as the weight"),
         ({"label": "z"}, ColumnError, "no label column 'z'"),
         ({"model": "forest"}, UnknownOptionError, "logistic"),
-        ({"label": "row", "exclude": ["y"]}, UsageError, "2000 classes.*model='softmax' for more"),
+        ({"label": "row", "exclude": ["y"]}, UsageError, "2000 classes.*--model lightgbm"),
         ({"memory": "10%"}, UsageError, "memory='10%'"),
         ({"memory": "20MB"}, BudgetError, "give at least .* or a smaller block_size"),
     ],
