@@ -13,7 +13,7 @@ PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 # Only what the tests touch: installing all extras would cost more time than all the tests. Add an extra here with the
 # first test that needs it.
-TEST_EXTRAS := dev,remote,torch,hf,kv,ray
+TEST_EXTRAS := dev,remote,torch,hf,kv,ray,sql,postgres
 
 # A stamp for each set of packages; each set contains the one above it. They age with pyproject.toml.
 CORE := $(VENV)/.installed-core

@@ -5,7 +5,8 @@
     │   ├── UnknownOptionError             a name that is not one of the valid ones
     │   ├── BudgetError                    the memory given cannot do the work
     │   ├── MissingExtraError (ImportError)  an optional dependency is not installed
-    │   └── NoLengthError (TypeError)      how much there will be cannot be said beforehand
+    │   ├── NoLengthError (TypeError)      how much there will be cannot be said beforehand
+    │   └── SQLSyntaxError                 a statement of ours cannot be read; shows the place
     ├── DataError (ValueError)             what stands in the data cannot be used
     │   ├── ColumnError                    a column is missing or of the wrong kind
     │   ├── LabelError                     a label is missing, not finite, or of one class only
@@ -16,6 +17,7 @@
     │   ├── SourceNotFoundError (FileNotFoundError)
     │   ├── CorruptFileError               truncated or damaged
     │   └── DataChangedError               not the file it was when the work began
+    ├── DatabaseError (RuntimeError)       a database refused a statement; said in its own words
     ├── WriteError (OSError)               an output cannot be written; nothing half written is left
     ├── ModelFileError (ValueError)        not a Penstock model, or a damaged one
     ├── BatchTimeoutError (TimeoutError)   a batch took longer than the time allowed for it
@@ -30,6 +32,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+
+# The most characters of a line of SQL that a message shows.
+_SHOWN = 100
 
 
 class PenstockError(Exception):
@@ -65,6 +70,21 @@ class MissingExtraError(UsageError, ImportError):
 
 class NoLengthError(UsageError, TypeError):
     """How much there will be cannot be said beforehand."""
+
+
+class SQLSyntaxError(UsageError):
+    """A statement of ours in a script of SQL cannot be read."""
+
+    @classmethod
+    def of(cls, told: str, script: str, at: int) -> SQLSyntaxError:
+        """Build the error from what is wrong, the script, and the offset in it; the line is shown with a caret."""
+        line, column = line_and_column(script, at)
+        first = at - column + 1
+        whole = script[first:].split("\n", 1)[0].rstrip("\r")
+        cut = max(0, column - 1 - _SHOWN // 2) if len(whole) > _SHOWN else 0
+        shown = whole[cut : cut + _SHOWN]
+        under = "".join("\t" if c == "\t" else " " for c in shown[: column - 1 - cut])
+        return cls(f"line {line}, column {column}: {told}\n    {shown}\n    {under}^")
 
 
 class DataError(PenstockError, ValueError):
@@ -113,6 +133,12 @@ class DataChangedError(SourceError):
     """The data are not what they were when the work began."""
 
 
+class DatabaseError(PenstockError, RuntimeError):
+    """A database refused a statement, or was told to stop it; the message is the database's own."""
+
+    code = ""  # SQLSTATE, where the database gives one
+
+
 class WriteError(PenstockError, OSError):
     """An output could not be written; what stood there before still does."""
 
@@ -131,6 +157,11 @@ class WorkerDiedError(PenstockError, RuntimeError):
 
 class DivergedError(PenstockError, ArithmeticError):
     """Training left the finite numbers."""
+
+
+def line_and_column(text: str, at: int) -> tuple[int, int]:
+    """Return the line and column of an offset in a text, both counted from 1."""
+    return text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
 
 
 def some_of(names: Iterable[str], most: int = 20) -> str:

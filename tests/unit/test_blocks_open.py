@@ -100,10 +100,12 @@ def test_what_cannot_be_opened(folder):
         open_source(folder / "a.parqet")
     with pytest.raises(UsageError, match=r"several formats: arrow \(.*csv .*name files of one format"):
         open_source(folder)
-    with pytest.raises(UnknownOptionError, match="format='xls' is not known; choose one of: arrow, csv, libsvm"):
+    with pytest.raises(
+        UnknownOptionError, match="format='xls' is not known; choose one of: arrow, csv, duckdb, libsvm"
+    ):
         open_source(folder / "a.csv", format="xls")
     (folder / "b").write_bytes(b"\x00\x01\x02")
-    with pytest.raises(UsageError, match=r"format of .*b is not known; .* arrow, csv, libsvm, npy, parquet"):
+    with pytest.raises(UsageError, match=r"format of .*b is not known; .* arrow, csv, duckdb, libsvm, npy, parquet"):
         open_source(folder / "b")
     (folder / "c").write_bytes(b"")
     with pytest.raises(CorruptFileError, match="empty"):

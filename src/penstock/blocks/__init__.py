@@ -13,27 +13,33 @@ from penstock.blocks.open import open
 
 if TYPE_CHECKING:
     from penstock.blocks.arrow import ArrowSource
+    from penstock.blocks.cached import CachedSource
     from penstock.blocks.conversion import Converted, convert
     from penstock.blocks.csv import CsvSource
+    from penstock.blocks.duckdb import DuckDBSource
     from penstock.blocks.features import Encoder, choose
     from penstock.blocks.labels import LabelMap
     from penstock.blocks.libsvm import LibsvmSource
     from penstock.blocks.memory import ArraySource, TableSource
     from penstock.blocks.numpy import NpySource
     from penstock.blocks.parquet import ParquetSource
+    from penstock.blocks.postgres import PostgresSource
     from penstock.blocks.write import BlockWriter
 
 _HOMES = {
     "ArraySource": "memory",
     "ArrowSource": "arrow",
     "BlockWriter": "write",
+    "CachedSource": "cached",
     "Converted": "conversion",
     "CsvSource": "csv",
+    "DuckDBSource": "duckdb",
     "Encoder": "features",
     "LabelMap": "labels",
     "LibsvmSource": "libsvm",
     "NpySource": "numpy",
     "ParquetSource": "parquet",
+    "PostgresSource": "postgres",
     "TableSource": "memory",
     "choose": "features",
     "convert": "conversion",
@@ -43,13 +49,16 @@ __all__ = [
     "ArraySource",
     "ArrowSource",
     "BlockWriter",
+    "CachedSource",
     "Converted",
     "CsvSource",
+    "DuckDBSource",
     "Encoder",
     "LabelMap",
     "LibsvmSource",
     "NpySource",
     "ParquetSource",
+    "PostgresSource",
     "TableSource",
     "choose",
     "convert",

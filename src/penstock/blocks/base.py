@@ -136,6 +136,9 @@ class Source(Closing):
     def check(self) -> None:
         """Raise `DataChangedError` if the data are no longer those that were opened; here they cannot change."""
 
+    def begin(self, epoch: int) -> None:
+        """Hear that an epoch begins: a source that others write to may turn to their latest state."""
+
     def close(self) -> None:
         """Give back files and memory; reading afterwards fails."""
 
@@ -143,3 +146,11 @@ class Source(Closing):
         return (
             f"<{type(self).__name__} {self.name!r}: {len(self.block_rows)} blocks, {int(self.block_rows.sum())} rows>"
         )
+
+
+def begin_epoch(source: BlockSource, epoch: int) -> None:
+    """Tell a source that an epoch begins, if it wants to know, and see that its data are those that were opened."""
+    begin = getattr(source, "begin", None)  # not part of the contract: most data do not change
+    if begin is not None:
+        begin(epoch)
+    source.check()

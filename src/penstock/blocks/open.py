@@ -28,6 +28,7 @@ SUFFIXES = {
     "npy": (".npy",),
     "csv": (".csv", ".tsv"),
     "libsvm": (".libsvm", ".svm", ".svmlight"),
+    "duckdb": (".duckdb", ".ddb"),
 }
 COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
 _MAGIC = {
@@ -40,6 +41,7 @@ _MAGIC = {
     b"BZh": "bz2",
     b"\xfd7zXZ": "xz",
 }
+_SERVERS = ("postgresql://", "postgres://")
 _LIBSVM = re.compile(rb"\s*[^\s:,]+(?:\s+(?:qid|\d+):\S+)+\s*(#.*)?")
 
 
@@ -50,13 +52,16 @@ def open(data: Any, *, block_size: int | str | None = None, format: str | None =
     ----------
     data : path, address, folder, glob, list of these, table or source
         Parquet, Arrow IPC, ``.npy``, CSV/TSV or LibSVM files; ``s3://``, ``gs://`` or ``https://`` addresses
-        of these; a pyarrow Table, a pandas DataFrame or an array; a source passes through.
+        of these; a table of a DuckDB file (``shop.duckdb::clicks``) or of a PostgreSQL server
+        (``postgresql://user@host/shop::public.clicks``); a pyarrow Table, a pandas DataFrame or an array; a source passes
+        through.
     block_size : int or str, optional
         The size of a block where the file itself does not fix it, such as ``"1MB"``.
     format : str, optional
-        One of ``parquet``, ``arrow``, ``npy``, ``csv``, ``libsvm``; told from the data if not given.
+        One of ``parquet``, ``arrow``, ``npy``, ``csv``, ``libsvm``, ``duckdb``; told from the data if not given.
     **options
-        For CSV: ``delimiter`` and ``header``. For Parquet: ``max_open``.
+        For CSV: ``delimiter`` and ``header``. For Parquet: ``max_open``. For DuckDB: ``table``, ``columns``, ``nulls``.
+        For PostgreSQL these, ``connections`` and ``exact``.
 
     Examples
     --------
@@ -67,6 +72,13 @@ def open(data: Any, *, block_size: int | str | None = None, format: str | None =
     size = None if block_size is None else parse_size(block_size, option="block_size")
     if not isinstance(data, (str, os.PathLike, list, tuple)):
         return _open_object(data, size)
+    named = split_table(data)
+    if named is not None:
+        if "table" in options:
+            raise UsageError(f"table={options['table']!r} and {data!r} name two tables; name one")
+        data, options["table"] = named
+    if isinstance(data, str) and data.startswith(_SERVERS):
+        return _postgres(data, size, options)
     if format in SAMPLES:
         raise _not_in_blocks(data, format)
     if format is not None and format not in SUFFIXES:
@@ -92,6 +104,7 @@ def detect(path: str) -> str:
 
     Compressed files are told as ``gzip``, ``zstd``, ``bz2`` or ``xz``.
     """
+    # A known suffix is believed: to open and close a DuckDB file would end the lock that this process may have on it.
     suffix = os.path.splitext(path.split("?")[0])[1].lower()
     if suffix in COMPRESSED:
         return COMPRESSED[suffix]
@@ -113,6 +126,8 @@ def detect_bytes(head: bytes, *, name: str) -> str:
     for magic, format in _MAGIC.items():
         if head.startswith(magic):
             return format
+    if head[8:12] == b"DUCK":
+        return "duckdb"
     lines = [line for line in head.splitlines() if line.strip() and not line.startswith(b"#")]
     if b"\x00" not in head and lines:
         if _LIBSVM.fullmatch(lines[0]):
@@ -164,6 +179,41 @@ def _open_object(data: Any, size: int | None) -> BlockSource:
     if isinstance(data, np.ndarray) or hasattr(data, "tocsr"):
         return ArraySource(data, block_size=size)
     raise UsageError(f"{type(data).__name__} cannot be opened; give a path, an address, a table, an array or a source")
+
+
+def split_table(data: Any) -> tuple[str, str] | None:
+    """Return a database's place and the table named behind ``::``; None for what is no such name.
+
+    Examples
+    --------
+    >>> split_table("shop.duckdb::clicks"), split_table("clicks.parquet")
+    (('shop.duckdb', 'clicks'), None)
+    """
+    if not isinstance(data, str) or "::" not in data:
+        return None
+    place, _, table = data.rpartition("::")
+    database = place.startswith(_SERVERS) or place.lower().endswith(SUFFIXES["duckdb"])
+    if (
+        not database or "/" in table or "]" in table or os.path.exists(data)
+    ):  # an address such as [::1], or a file's name
+        return None
+    return place, table
+
+
+def is_table(data: Any) -> bool:
+    """Whether data are named as a table of a database, and so have no files to be listed."""
+    return split_table(data) is not None or (isinstance(data, str) and data.startswith(_SERVERS))
+
+
+def _postgres(address: str, size: int | None, options: dict[str, Any]) -> BlockSource:
+    from penstock.blocks.postgres import PostgresSource
+
+    if "table" not in options:
+        raise UsageError(
+            "a PostgreSQL server holds many tables; name one: penstock.open(address, table='public.t'),"
+            " or ::public.t at the end of the address"
+        )
+    return _call(PostgresSource, address, size, options)
 
 
 def _files_of(data: Any, suffixes: Sequence[str], *, any_name: bool) -> list[str]:
@@ -227,13 +277,26 @@ def _source_class(format: str) -> Any:
 
         return _call(LibsvmSource, files, size, options)
 
-    return {"parquet": parquet, "arrow": arrow, "npy": npy, "csv": csv, "libsvm": libsvm}[format]
+    def duckdb(files: list[str], size: int | None, options: dict[str, Any]) -> BlockSource:
+        from penstock.blocks.duckdb import DuckDBSource
+
+        if len(files) > 1 or is_remote(files[0]):
+            raise UsageError(
+                f"{files[0]}: one DuckDB file on this machine is read at a time; ATTACH others in penstock sql"
+            )
+        return _call(DuckDBSource, files[0], size, options)
+
+    return {"parquet": parquet, "arrow": arrow, "npy": npy, "csv": csv, "libsvm": libsvm, "duckdb": duckdb}[format]
 
 
 def _call(kind: Any, files: Any, size: int | None, options: dict[str, Any]) -> BlockSource:
     import inspect
 
-    known = [name for name in inspect.signature(kind).parameters if name not in ("path", "paths", "block_size")]
+    known = [
+        name
+        for name in inspect.signature(kind).parameters
+        if name not in ("path", "paths", "database", "address", "block_size")
+    ]
     for name in options:
         if name not in known:
             raise UnknownOptionError.of(f"option for {kind.__name__}", name, known)

@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.blocks.base import BlockSource
-from penstock.blocks.open import COMPRESSED, SUFFIXES, detect, detect_bytes, is_stream
+from penstock.blocks.open import COMPRESSED, SUFFIXES, detect, detect_bytes, is_stream, is_table
 from penstock.blocks.open import open as open_source
 from penstock.blocks.samples import SAMPLES, samples_format, samples_reader
 from penstock.blocks.storage import ReadAt, SeekableView, expand, open_file, require_equal, show_names
@@ -57,7 +57,7 @@ def rows_of(data: Any, *, format: str | None = None, split: str | None = None, *
     """Return the rows of whatever a user names."""
     if format is not None and format not in (*SUFFIXES, *SAMPLES):
         raise UnknownOptionError.of("format", format, [*SUFFIXES, *SAMPLES])
-    if isinstance(data, (str, os.PathLike, list, tuple)):
+    if isinstance(data, (str, os.PathLike, list, tuple)) and not is_table(data):
         samples = samples_format(data) if format is None else format
         if samples in SAMPLES:
             rows: Rows = samples_reader(samples)(data, split=split, **options)
@@ -66,8 +66,8 @@ def rows_of(data: Any, *, format: str | None = None, split: str | None = None, *
         raise UsageError(f"split={split!r} is for data that come in splits: {', '.join(sorted(SAMPLES))}")
     if isinstance(data, pa.RecordBatchReader):
         return Rows("the reader", data.schema, None, (), lambda columns: _from_reader(data, columns), lambda: None)
-    if not isinstance(data, (str, os.PathLike, list, tuple)):
-        source = open_source(data)
+    if not isinstance(data, (str, os.PathLike, list, tuple)) or is_table(data):
+        source = open_source(data, **options)
         return _from_source(source, (), close=source is not data)
     files = expand(data)
     first = detect(files[0]) if format is None else format

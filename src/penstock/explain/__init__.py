@@ -16,6 +16,7 @@ import numpy as np
 
 from penstock.blocks.base import BlockSource
 from penstock.blocks.open import open as open_source
+from penstock.blocks.open import split_table
 from penstock.blocks.storage import expand, is_remote
 from penstock.budget import available_memory
 from penstock.config import LOSSES
@@ -205,8 +206,12 @@ def _shuffled(clustering: Clustering, window_rows: int, opened: int) -> Shuffled
 
 def _files(source: BlockSource, data: Any) -> list[str]:
     """Return the local files that the data are in, as far as they can be told."""
-    if os.path.isfile(source.name):
-        return [source.name]
+    named = split_table(data)
+    path = source.name if named is None else named[0]
+    if os.path.isfile(path):
+        return [path]
+    if named is not None:
+        return []
     if isinstance(data, (str, os.PathLike, list, tuple)) and not is_remote(data):
         return [file for file in expand(data) if not is_remote(file)]
     return []

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.blocks.base import BlockSource, Int64s, Source
-from penstock.blocks.open import SUFFIXES
+from penstock.blocks.open import SUFFIXES, is_table
 from penstock.blocks.open import open as open_source
 from penstock.blocks.reading import require_block, require_columns
 from penstock.blocks.storage import expand, require_equal, show_names
@@ -41,7 +41,7 @@ def path_values(path: str) -> dict[str, str | None]:
 
 def partitioned(data: Any, columns: Sequence[str]) -> PartitionedSource | None:
     """Open data as partitioned by some of these columns, or return None where its paths name none of them."""
-    if not isinstance(data, (str, os.PathLike, list, tuple)):
+    if not isinstance(data, (str, os.PathLike, list, tuple)) or is_table(data):
         return None
     known = tuple(suffix for group in SUFFIXES.values() for suffix in group)
     found = expand(data) if data else []

@@ -17,7 +17,7 @@ from typing import Any, Generic
 
 import numpy as np
 
-from penstock.blocks.base import BlockSource, Int64s
+from penstock.blocks.base import BlockSource, Int64s, begin_epoch
 from penstock.budget import Budget
 from penstock.closing import Closing
 from penstock.errors import DataChangedError, UsageError
@@ -96,7 +96,9 @@ class Loader(Closing, Generic[R]):
         scaling = scaling or Scaling.none()
         feed: Feed[R] = open_feed(source, encoder, scaling)
         try:
-            threads = threads or default_threads(decoding=not feed.decoder.waits, cached=feed.decoder.cached)
+            # A source that answers over several connections keeps them all busy, however few cores there are.
+            usual = default_threads(decoding=not feed.decoder.waits, cached=feed.decoder.cached)
+            threads = threads or max(usual, source.threads or 1)
             total, by_row, mixed = Budget.parse(memory), self.by_row, self.mixed
             self.plan = divide(feed, total, by_row=by_row, mixed=mixed, threads=threads, stretch=stretch)
             opened = self.plan.units
@@ -190,7 +192,7 @@ class Loader(Closing, Generic[R]):
     def _left_windows(
         self, epoch: int, done: Sequence[Stretch], skip: int, rank: int
     ) -> Generator[LoadedWindow[R], None, None]:
-        self.source.check()
+        begin_epoch(self.source, epoch)
         self._ready.prepare(self.order.copy, epoch, windows=not self.by_row)
         shape = replace(self._shape, rank=rank)
         if self.by_row:
@@ -222,7 +224,7 @@ class Loader(Closing, Generic[R]):
         return [replace(window, blocks=left.blocks[window.blocks]) for window in plan], left
 
     def _run(self, epoch: int, start: int) -> Generator[LoadedWindow[R], None, None]:
-        self.source.check()
+        begin_epoch(self.source, epoch)
         self._ready.prepare(self.order.copy, epoch, windows=not self.by_row)
         mixing = self._mixing(epoch)
         with closing(self._windows(epoch, 0 if mixing else start)) as windows:

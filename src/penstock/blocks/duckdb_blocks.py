@@ -1,0 +1,180 @@
+"""Where a stored DuckDB table is cut: into row groups, and these into blocks of whole vectors, with exact counts.
+
+Row groups need not be full, and those after a partial one begin at any rowid. Deleted rows leave gaps, which a grouped
+count per vector finds; without gaps nothing is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.blocks.base import Int64s
+from penstock.blocks.duckdb_table import (
+    Column,
+    TableName,
+    ask,
+    columns_of,
+    fix_lengths,
+    null_conditions,
+    refuse_nulls,
+    served,
+)
+from penstock.blocks.reading import require_columns
+from penstock.errors import UsageError, some_of
+
+VECTOR = 2048
+"""Rows that DuckDB reads and skips at a time; row groups begin with a whole one."""
+ROW_GROUP = 122_880
+BLOCK_SIZE = 2_000_000
+"""A statement costs about a millisecond whatever it reads, which smaller blocks would mostly be."""
+BLOCKS_WANTED = 128
+_PIECES = 128
+"""Ranges that one statement counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """All that reading a table needs: its columns, the condition that rows meet, and its blocks.
+
+    Block ``b`` is the ``rows[b]`` rows with rowids from ``starts[b]`` to below ``ends[b]``. ``state`` is what `state_of`
+    gave.
+    """
+
+    columns: tuple[Column, ...]
+    where: str
+    starts: Int64s
+    ends: Int64s
+    rows: Int64s
+    row_bytes: float
+    state: tuple[int, int | None, int]
+
+
+def survey(
+    cursor: Any, table: TableName, columns: Sequence[str] | None, block_size: int | None, *, place: str, skip: bool
+) -> Layout:
+    """Find out how a table is read; nulls and lists of unequal length in columns asked for by name are refused."""
+    stored = dict(columns_of(cursor, table.sql))
+    if any(name.lower() == "rowid" for name in stored):
+        raise UsageError(
+            f"{place} has a column named 'rowid', which hides the rows' own numbers; rename it: ALTER TABLE {table.sql}"
+            " RENAME COLUMN rowid TO …"
+        )
+    wanted = list(stored if columns is None else dict.fromkeys(columns))
+    require_columns(pa.schema([(name, pa.null()) for name in stored]), wanted, place=place)
+    if not wanted:
+        raise UsageError(f"columns={wanted} names no column; {place} has: {some_of(stored)}")
+    found = served(cursor, [(name, stored[name]) for name in wanted])
+    last = ask(cursor, f"SELECT max(rowid) FROM {table.sql}")[0][0]
+    slots = 0 if last is None else last + 1
+    groups, listed = [slots], {c.name for c in found if c.kind not in ("plain", "blob")}
+    if slots > ROW_GROUP:
+        kept, nulls = row_groups(cursor, table)
+        listed &= nulls
+        # Any ranges would do; those that are not as stored only cost more.
+        groups = kept if sum(kept) >= slots else [min(ROW_GROUP, slots - at) for at in range(0, slots, ROW_GROUP)]
+    where = "true"
+    if columns is not None or skip:
+        conditions = null_conditions(cursor, table.sql, found, listed)
+        if not skip:
+            refuse_nulls(cursor, table.sql, conditions, place=place)
+        where = " AND ".join(f"NOT ({each})" for each in conditions.values()) or "true"
+    found = fix_lengths(cursor, table.sql, found, where, place=place, strict=columns is not None)
+    state = state_of(cursor, table, where)
+    row_bytes = _row_bytes(cursor, table, found, where)
+    starts, ends = cut(groups, _step(block_size, row_bytes, state[0]))
+    rows = ends - starts
+    if state[0] != sum(groups) or where != "true":
+        rows = count_blocks(cursor, table.sql, starts, ends, where=where)
+        starts, ends, rows = (each[rows > 0] for each in (starts, ends, rows))
+    return Layout(tuple(found), where, starts, ends, rows, row_bytes, state)
+
+
+def state_of(cursor: Any, table: TableName, where: str) -> tuple[int, int | None, int]:
+    """Return how many rows there are, the last one's rowid, and the number of the table itself."""
+    numbers = "SELECT table_oid FROM duckdb_tables() WHERE (database_name, schema_name, table_name) = ($1, $2, $3)"
+    count, last = ask(cursor, f"SELECT count(*), max(rowid) FROM {table.sql} WHERE {where}")[0]
+    oid = ask(cursor, numbers, (table.database, table.schema, table.table))
+    return count, last, oid[0][0] if oid else -1
+
+
+def row_groups(cursor: Any, table: TableName) -> tuple[list[int], set[str]]:
+    """Return the rows of each row group, deleted ones included, and the columns whose lists may hold nulls."""
+    found = ask(
+        cursor,
+        "SELECT row_group_id, column_name, column_path, sum(count)::BIGINT, bool_or(stats.has_null::BOOLEAN)"
+        " FROM pragma_storage_info($1) WHERE segment_type = 'VALIDITY' GROUP BY ALL ORDER BY ALL",
+        [table.sql],
+    )
+    counts: dict[int, int] = {}
+    nulls = set()
+    for group, name, path, count, has_null in found:
+        depth = path.count(",")
+        if depth == 1:
+            counts.setdefault(group, count)
+        elif has_null is not False:
+            nulls.add(name)
+    return [counts[group] for group in sorted(counts)], nulls
+
+
+def cut(groups: Iterable[int], step: int) -> tuple[Int64s, Int64s]:
+    """Return the first rowid of each block, and the one after its last: parts of row groups, ``step`` rows or less.
+
+    Examples
+    --------
+    >>> [bounds.tolist() for bounds in cut([5000, 3000], 2048)]
+    [[0, 2048, 4096, 5000, 7048], [2048, 4096, 5000, 7048, 8000]]
+    """
+    starts, ends, at = [], [], 0
+    for rows in groups:
+        firsts = np.arange(at, at + rows, step, dtype=np.int64)
+        starts.append(firsts)
+        ends.append(np.minimum(firsts + step, at + rows))
+        at += rows
+    if not starts:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    return np.concatenate(starts), np.concatenate(ends)
+
+
+def count_blocks(cursor: Any, table: str, starts: Int64s, ends: Int64s, *, where: str) -> Int64s:
+    """Count the rows of each block: those neither deleted nor left out."""
+    rows = np.zeros(len(starts), np.int64)
+    if not len(starts):
+        return rows
+    # Rows are counted by vectors, or by blocks where these are smaller. Row groups after a partial one begin anywhere,
+    # so each run of blocks that are whole numbers of vectors apart has its own offset.
+    unit = int(min(VECTOR, (ends - starts).max()))
+    runs = np.flatnonzero(np.diff(starts % unit, prepend=-1))
+    pieces = []
+    for first, stop in zip(runs.tolist(), [*runs[1:].tolist(), len(starts)]):
+        low, high = int(starts[first]), int(ends[stop - 1])
+        key = f"((rowid - {low}) // {unit}) * {unit} + {low}"
+        pieces.append(
+            f"SELECT {key} AS at, count(*) AS n FROM {table} WHERE rowid >= {low} AND rowid < {high} AND {where} GROUP BY 1"
+        )
+    for at in range(0, len(pieces), _PIECES):
+        found = cursor.execute(" UNION ALL ".join(pieces[at : at + _PIECES])).fetchnumpy()
+        owners = np.searchsorted(starts, np.asarray(found["at"], np.int64), side="right") - 1
+        np.add.at(rows, owners, np.asarray(found["n"], np.int64))
+    return rows
+
+
+def _row_bytes(cursor: Any, table: TableName, columns: Sequence[Column], where: str) -> float:
+    """Return what a row takes in Arrow, judged by the first ones."""
+    selected = ", ".join(column.selected for column in columns)
+    sample = cursor.sql(f"SELECT {selected} FROM {table.sql} WHERE {where} LIMIT {VECTOR}").to_arrow_table()
+    return max(float(sample.nbytes) / max(int(sample.num_rows), 1), 1.0)
+
+
+def _step(block_size: int | None, row_bytes: float, rows: int) -> int:
+    """Return the rows of a block: whole vectors, or a half, a quarter and so on of one twice as large as wanted."""
+    fitting = (block_size or BLOCK_SIZE) / row_bytes
+    if block_size is None:
+        fitting = min(fitting, max(rows / BLOCKS_WANTED, VECTOR))
+    if fitting >= VECTOR:
+        return int(fitting) // VECTOR * VECTOR
+    return max(1, VECTOR >> int(np.log2(VECTOR / max(fitting, 1))))

@@ -1,0 +1,218 @@
+"""A block's rows by one query: aggregates of the binary forms of its values, which are decoded here all at once.
+
+One row comes back whatever the size of the block, so neither side spends time on each value of each row. Numbers travel
+side by side in strips; arrays of equal length as one array of two dimensions, or as pgvector's vectors where the database
+has these, which takes a third of the time; arrays of any length one by one. Names are quoted, row identifiers are bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from psycopg import sql
+
+from penstock.blocks.postgres import wire
+from penstock.blocks.postgres.connect import Connection
+from penstock.blocks.postgres.relation import Column, Leaf, Relation
+
+Way = Literal["vectors", "together", "apart"]
+WAYS: tuple[Way, ...] = ("vectors", "together", "apart")
+"""How arrays of equal length are sent, fastest first. The first refuse what the later ones do not: NaN, lower bounds."""
+
+DTYPES = {
+    "bool": np.dtype("?"),
+    "int2": np.dtype(">i2"),
+    "int4": np.dtype(">i4"),
+    "int8": np.dtype(">i8"),
+    "float4": np.dtype(">f4"),
+    "float8": np.dtype(">f8"),
+}
+_STRIP = 8
+"""Numbers sent side by side: more would be copied too often while they are put together."""
+_MOST = 16_000
+"""The longest vector."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A column as it is served: its Arrow type, and how many values each row has where they are all alike."""
+
+    column: Column
+    type: pa.DataType
+    width: int | None = None
+
+    @classmethod
+    def of(cls, column: Column, lengths: tuple[int, int] | None = None, *, alike: bool = True) -> Form:
+        """Settle the form from the shortest and the longest value; ``alike`` is false for the parts of sparse rows."""
+        kind = column.kind
+        if kind == "number":
+            return cls(column, pa.from_numpy_dtype(DTYPES[column.base].newbyteorder("=")))
+        if kind == "text":
+            return cls(column, pa.string())
+        least, most = lengths or (0, 0)
+        if kind == "bytes":
+            if least == most and most and most % 4 == 0:
+                return cls(column, pa.list_(pa.float32(), most // 4), most // 4)
+            return cls(column, pa.binary())
+        if (least == most and most and alike) or kind == "vector":
+            return cls(column, pa.list_(pa.float32(), most), most)
+        element = DTYPES[column.base]
+        item = pa.float32() if element.kind == "f" else pa.from_numpy_dtype(element.newbyteorder("="))
+        return cls(column, pa.list_(item))
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Rows of a leaf: those on pages from ``start`` up to ``stop``, or to the end where that is None."""
+
+    leaf: int
+    start: int
+    stop: int | None
+
+    @property
+    def condition(self) -> sql.Composable:
+        """What holds for its rows; their bounds are parameters."""
+        return sql.SQL("ctid >= $1::tid" if self.stop is None else "ctid >= $1::tid AND ctid < $2::tid")
+
+    @property
+    def bounds(self) -> list[str]:
+        """The parameters: row identifiers."""
+        return [f"({page},0)" for page in (self.start, self.stop) if page is not None]
+
+
+class Fetch:
+    """How some columns of a block are asked for, and what comes is decoded.
+
+    Parameters
+    ----------
+    forms : sequence of Form
+        The columns.
+    relation : Relation
+        Whose they are.
+    way : str
+        How arrays of equal length are sent, where there is a choice.
+    where : psycopg.sql.Composable
+        What else must hold for a row, such as no nulls.
+    """
+
+    def __init__(self, forms: Sequence[Form], relation: Relation, way: Way, where: sql.Composable) -> None:
+        self.forms = tuple(forms)
+        self.way = way
+        self.schema = pa.schema([(form.column.name, form.type) for form in forms])
+        self.where = where
+        self._relation = relation
+        self._asked: list[sql.Composable] = []
+        self._pieces: list[tuple[tuple[str, ...], int, Callable[..., Any]]] = []
+        numbers = [form for form in forms if form.column.kind == "number"]
+        for at in range(0, len(numbers), _STRIP):
+            self._strip(numbers[at : at + _STRIP])
+        for form in forms:
+            if form.column.kind != "number":
+                self._one(form)
+
+    def query(self, leaf: Leaf, condition: sql.Composable) -> sql.Composed:
+        """Return the query for those of a leaf's rows for which something holds."""
+        asked = [
+            sql.SQL("count(*)"),
+            sql.SQL("pg_catalog.pg_relation_filenode({}::oid)::int8").format(sql.Literal(leaf.oid)),
+            *self._asked,
+        ]
+        return sql.SQL("SELECT {} FROM ONLY {} WHERE {}{}").format(
+            sql.SQL(", ").join(asked), leaf.identifier, condition, self.where
+        )
+
+    def ask(self, connection: Connection, rows: Range) -> Sequence[Any]:
+        """Return what the server sends: how many rows, the file that they are in, and the values."""
+        leaf = self._relation.leaves[rows.leaf]
+        with connection.cursor(binary=True) as cursor:
+            row = cursor.execute(self.query(leaf, rows.condition), rows.bounds).fetchone()
+        return row or (0, None)
+
+    def ask_between(self, connection: Connection, leaf: int, start: str, stop: str) -> None:
+        """Ask for the rows from one identifier to another, to see whether the server can send them."""
+        query = self.query(self._relation.leaves[leaf], sql.SQL("ctid >= $1::tid AND ctid <= $2::tid"))
+        connection.execute(query, (start, stop)).fetchone()
+
+    def decode(self, sent: Sequence[Any]) -> pa.RecordBatch:
+        """Return the rows, or raise `wire.WireError`."""
+        rows, at = int(sent[0]), 2
+        found: dict[str, pa.Array] = {}
+        for names, count, make in self._pieces:
+            made = make(*sent[at : at + count], rows)
+            found.update(zip(names, made if isinstance(made, list) else [made], strict=True))
+            at += count
+        return pa.RecordBatch.from_arrays([found[name] for name in self.schema.names], schema=self.schema)
+
+    def _strip(self, forms: Sequence[Form]) -> None:
+        types = [DTYPES[form.column.base] for form in forms]
+        sent = [sql.SQL("{}({})").format(sql.SQL(f"{f.column.base}send"), value(f.column)) for f in forms]
+        self._add(
+            [form.column.name for form in forms],
+            [_joined(sql.SQL(" || ").join(sent))],
+            partial(wire.numbers, types=types),
+        )
+
+    def _one(self, form: Form) -> None:
+        column, width, fixed = form.column, form.width, form.width or 0
+        element = DTYPES.get(column.base, DTYPES["float4"])
+        taken = value(column)
+        make: Callable[..., Any]
+        if column.kind == "text":
+            sent = sql.SQL("textsend({})").format(taken)
+            asked, make = [_joined(sent), _lengths(sql.SQL("octet_length({})").format(sent))], wire.texts
+        elif column.kind == "bytes" and width is None:
+            asked, make = [_joined(taken), _lengths(sql.SQL("octet_length({})").format(taken))], wire.blobs
+        elif column.kind == "bytes":
+            asked, make = [_joined(taken)], partial(wire.packed, width=fixed)
+        elif column.kind == "vector":
+            sent = sql.SQL("{}({})").format(sql.Identifier(*column.send), taken)
+            asked, make = [_joined(sent)], partial(wire.vectors, width=fixed)
+        elif width is None:
+            sent = sql.SQL("array_send({})").format(taken)
+            asked = [_joined(sent), _lengths(sql.SQL("cardinality({})").format(taken))]
+            make = partial(wire.lists, element=element)
+        elif self.way == "vectors" and self._as_vector(form):
+            schema = self._relation.vectors or ""
+            kind, send = sql.Identifier(schema, "vector"), sql.Identifier(schema, "vector_send")
+            asked = [_joined(sql.SQL("{}({}::{})").format(send, taken, kind))]
+            make = partial(wire.vectors, width=fixed)
+        elif self.way == "apart":
+            asked = [_joined(sql.SQL("array_send({})").format(taken))]
+            make = partial(wire.arrays, width=fixed, element=element)
+        else:
+            asked = [sql.SQL("array_send(array_agg({}))").format(taken)]
+            make = partial(wire.matrix, width=fixed, element=element)
+        self._add([column.name], asked, make)
+
+    def _as_vector(self, form: Form) -> bool:
+        """Whether the server can make a vector of an array, with the values that we would make of it."""
+        column = form.column
+        return (
+            self._relation.vectors is not None
+            and (form.width or 0) <= _MOST
+            and not column.cast
+            and column.base in ("int4", "float4", "float8")
+        )
+
+    def _add(self, names: Sequence[str], asked: Sequence[sql.Composable], make: Callable[..., Any]) -> None:
+        self._asked += asked
+        self._pieces.append((tuple(names), len(asked), make))
+
+
+def value(column: Column) -> sql.Composable:
+    """Return a column's value as it is sent, cast where that is needed."""
+    name = sql.Identifier(column.name)
+    return sql.SQL("{}::{}").format(name, sql.SQL(column.cast)) if column.cast else name
+
+
+def _joined(sent: sql.Composable) -> sql.Composable:
+    return sql.SQL("string_agg({}, ''::bytea)").format(sent)
+
+
+def _lengths(count: sql.Composable) -> sql.Composable:
+    return sql.SQL("string_agg(int4send({}), ''::bytea)").format(count)

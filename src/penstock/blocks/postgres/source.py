@@ -1,0 +1,280 @@
+"""A PostgreSQL table as a source: blocks are ranges of pages, asked for by their row identifiers in one snapshot.
+
+This is the paper's BlockShuffle (section 5.2) from outside the server: the pages of a block are read by a TID range scan,
+which costs the same whatever the order of the blocks. Views, foreign and temporary tables are refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Literal, TypeVar
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from penstock.blocks.base import Source
+from penstock.blocks.parts import PAIRS
+from penstock.blocks.postgres.connect import Address, Connection, explained
+from penstock.blocks.postgres.faults import diagnose, without_nulls
+from penstock.blocks.postgres.fetch import WAYS, Fetch, Form
+from penstock.blocks.postgres.relation import Column, Leaf, files, look_up, require_rights
+from penstock.blocks.postgres.snapshots import Snapshots, Taken
+from penstock.blocks.postgres.survey import Block, Survey, survey
+from penstock.blocks.postgres.wire import WireError
+from penstock.blocks.reading import require_block, require_columns
+from penstock.errors import DataChangedError, SourceError, UnknownOptionError, UsageError
+
+_T = TypeVar("_T")
+_CONNECTIONS = 4
+
+
+class PostgresSource(Source):
+    """A table, partitioned table or materialised view of a PostgreSQL server (14 or later) as blocks.
+
+    Rows are read over several connections that share one snapshot: all blocks are of one state of the table, whoever
+    writes to it meanwhile. Nothing is installed on the server and nothing is written there. A connection that is lost is
+    replaced, and the block asked for again.
+
+    Parameters
+    ----------
+    address : str
+        ``postgresql://user@host/database``, or libpq's ``key=value`` words.
+    table : str
+        The table's name as in a query, with its schema and quotes where needed.
+    columns : sequence of str, optional
+        The columns wanted; all if not given.
+    block_size : int, optional
+        Bytes of a block as they are stored; a megabyte if not given, and less for small tables.
+    nulls : str
+        ``error``: refuse rows with a null in a column that is read, with their number; ``skip``: leave out rows with a
+        null in any of the columns.
+    connections : int, optional
+        How many blocks may be read at once; as many as there are cores if not given, between two and four.
+    exact : bool
+        Keep to the snapshot in which the rows were counted, for as long as the source is open. Otherwise every epoch
+        begins with a new one, so that the server can clean up behind writers, and ``block_rows`` is an estimate. While a
+        snapshot lasts, statements that rewrite the table wait.
+    listen : callable, optional
+        Is told warnings; they are logged if there is none.
+
+    Attributes
+    ----------
+    table : str
+        The table's name with its schema.
+    snapshots : list of Taken
+        Every snapshot read from, and when it was taken.
+    warnings : list of str
+        What was warned of: connections lost with their snapshot.
+    lengths : dict
+        The shortest and the longest value of each column of arrays, vectors or bytes.
+    """
+
+    def __init__(
+        self,
+        address: str | Address,
+        table: str,
+        *,
+        columns: Sequence[str] | None = None,
+        block_size: int | None = None,
+        nulls: Literal["error", "skip"] = "error",
+        connections: int | None = None,
+        exact: bool = True,
+        listen: Callable[[str], None] | None = None,
+    ) -> None:
+        if nulls not in ("error", "skip"):
+            raise UnknownOptionError.of("nulls", nulls, ("error", "skip"))
+        if connections is not None and connections < 1:
+            raise UsageError(f"connections={connections} cannot read anything; choose 1 or more")
+        place = address if isinstance(address, Address) else Address.parse(address)
+        self.exact_rows = exact
+        self.threads = connections or max(2, min(_CONNECTIONS, os.cpu_count() or 1))
+        self._closed = False
+        self._epoch = 0
+        self._way = 0
+        self._fetches: dict[tuple[tuple[str, ...], int], Fetch] = {}
+        self._lock = threading.Lock()
+        try:
+            with place.connect() as connection:
+                self.relation = look_up(connection, table, place=str(place))
+                self.table = self.relation.name
+                self.name = f"{self.table} in {place}"
+                chosen = self.relation.choose(columns, place=self.name)
+                require_rights(connection, self.relation, chosen, place=str(place))
+        except psycopg.Error as error:
+            raise explained(error, place=f"table {table!r} in {place}") from None
+        if not chosen:
+            raise SourceError(f"{self.name} has no columns to read")
+        self._pool = Snapshots(place, connections=self.threads, listen=listen)
+        self._pool.guard = partial(_hold, leaves=self.relation.leaves, name=self.name)
+        self._end = weakref.finalize(self, self._pool.close)  # also where nobody calls close
+        skip = nulls == "skip"
+        self._where: sql.Composable = without_nulls(chosen) if skip else sql.SQL("")
+        try:
+            found = survey(
+                self._run,
+                self.relation,
+                chosen,
+                block_size=block_size,
+                skip=skip,
+                cover=not exact,
+                threads=self.threads,
+            )
+            self._flaws = found.flaws
+            self.lengths = found.lengths
+            if columns is not None:
+                self._require_sound([column.name for column in chosen])
+        except psycopg.Error as error:
+            self.close()
+            raise explained(error, place=self.name) from None
+        except BaseException:
+            self.close()
+            raise
+        if self.relation.vectors is None:
+            self._way = 1
+        self._forms = {form.column.name: form for form in _forms(chosen, found)}
+        self.schema = pa.schema([(name, form.type) for name, form in self._forms.items()])
+        self._blocks: tuple[Block, ...] = found.blocks
+        self.block_rows = np.array([block.rows for block in found.blocks], np.int64)
+        self.block_bytes = np.array([block.nbytes for block in found.blocks], np.int64)
+
+    @property
+    def snapshots(self) -> list[Taken]:
+        """Every snapshot read from."""
+        return self._pool.taken
+
+    @property
+    def warnings(self) -> list[str]:
+        """What was warned of."""
+        return self._pool.warnings
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash over the table's files, pages, number of rows and columns; it does not see values changed in place."""
+        leaves = [(leaf.oid, leaf.file, leaf.nbytes) for leaf in self.relation.leaves]
+        columns = [(form.column.name, form.column.type, str(form.type)) for form in self._forms.values()]
+        told = repr((self.relation.oid, leaves, int(self.block_rows.sum()), columns))
+        return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+
+    def read(self, block: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """Read one block; only the columns named, in that order."""
+        if self._closed:
+            raise SourceError(f"{self.name} is closed")
+        require_block(block, len(self._blocks), name=self.name)
+        wanted = tuple(self.schema.names if columns is None else columns)
+        require_columns(self.schema, wanted, place=self.name)
+        self._require_sound(wanted)
+        rows = self._blocks[block].range
+        leaf = self.relation.leaves[rows.leaf]
+        while True:
+            fetch = self._fetch(wanted)
+            try:
+                sent = self._run(partial(fetch.ask, rows=rows))
+                if sent[1] != leaf.file:
+                    raise _changed(self.name)
+                batch = fetch.decode(sent)
+                break
+            except (WireError, psycopg.DataError) as error:
+                if fetch.way == WAYS[-1]:
+                    raise diagnose(self._run, self.relation, fetch, rows, error, place=self.name) from None
+                # What the faster ways refuse may be in order: vectors hold no NaN, arrays may count from 0.
+                self._way = max(self._way, WAYS.index(fetch.way) + 1)
+        if self.exact_rows and batch.num_rows != self.block_rows[block]:
+            raise DataChangedError(
+                f"{self.name}: block {block} has {batch.num_rows} rows where {self.block_rows[block]} were counted, as the"
+                " snapshot they were counted in is gone; open it again and start afresh"
+            )
+        return batch
+
+    def begin(self, epoch: int) -> None:
+        """Read from here on in a new snapshot, where rows need not be those that were counted."""
+        before, self._epoch = self._epoch, epoch
+        if epoch > 0 and epoch != before and not self.exact_rows:
+            self._pool.renew()
+
+    def check(self) -> None:
+        """Raise `DataChangedError` if the table was truncated, rewritten or dropped.
+
+        A snapshot looks after that itself when it is taken: none is taken just for this.
+        """
+        if self._pool.open and not self._closed:
+            self._run(partial(_verify, leaves=self.relation.leaves, name=self.name))
+
+    def release(self) -> None:
+        """End the transactions and close the connections, so that the server can clean up; reading opens them again."""
+        self._pool.release()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._closed = True
+        self._end()
+
+    def explain(self, block: int = 0, columns: Sequence[str] | None = None) -> str:
+        """Return the server's plan for reading a block."""
+        rows = self._blocks[block].range
+        fetch = self._fetch(tuple(self.schema.names if columns is None else columns))
+        query = sql.SQL("EXPLAIN ") + fetch.query(self.relation.leaves[rows.leaf], rows.condition)
+        lines = self._run(lambda connection: connection.execute(query, rows.bounds).fetchall())
+        return "\n".join(line[0] for line in lines)
+
+    def _fetch(self, wanted: tuple[str, ...]) -> Fetch:
+        with self._lock:
+            key = wanted, self._way
+            if key not in self._fetches:
+                forms = [self._forms[name] for name in wanted]
+                self._fetches[key] = Fetch(forms, self.relation, WAYS[self._way], self._where)
+            return self._fetches[key]
+
+    def _run(self, work: Callable[[Connection], _T]) -> _T:
+        """Do work with the server, whose errors are explained; those of a row's values are for the caller."""
+        try:
+            return self._pool.run(work)
+        except psycopg.DataError:
+            raise
+        except psycopg.Error as error:
+            raise explained(error, place=self.name) from None
+
+    def _require_sound(self, names: Sequence[str]) -> None:
+        for name in names:
+            if name in self._flaws:
+                raise self._flaws[name].error(place=self.name)
+
+
+def _hold(connection: Connection, leaves: Sequence[Leaf], name: str) -> None:
+    """Keep tables from being rewritten while a snapshot lasts, and see that they have not been before."""
+    for leaf in leaves:
+        connection.execute(sql.SQL("SELECT FROM ONLY {} LIMIT 0").format(leaf.identifier))
+    _verify(connection, leaves, name)
+
+
+def _verify(connection: Connection, leaves: Sequence[Leaf], name: str) -> None:
+    now = files(connection, leaves)
+    if any(now.get(leaf.oid) != leaf.file for leaf in leaves):
+        raise _changed(name)
+
+
+def _changed(name: str) -> DataChangedError:
+    return DataChangedError(
+        f"{name} was truncated, rewritten (VACUUM FULL, CLUSTER, ALTER TABLE) or dropped while it was in use: its rows are"
+        " no longer where they were; open it again and start afresh"
+    )
+
+
+def _forms(columns: Sequence[Column], found: Survey) -> list[Form]:
+    """Return how each column is served; the parts of sparse rows are lists also where all are of one length."""
+    names = {column.name for column in columns}
+    sparse = {name for pair in PAIRS if names.issuperset(pair) for name in pair}
+    forms = []
+    for column in columns:
+        lengths = found.lengths.get(column.name)
+        if column.kind == "vector" and (lengths is None or lengths[0] != lengths[1]):
+            column = replace(column, kind="array", cast="float4[]")
+        forms.append(Form.of(column, lengths, alike=column.name not in sparse))
+    return forms

@@ -1,0 +1,171 @@
+"""A table's blocks: ranges of pages of about equal rows, and what was learnt while counting them.
+
+Pages are taken for what they hold together with what is stored beside them: an array of some thousand values leaves but
+twenty bytes on its page. Every range is counted in the snapshot that will be read; nulls and the lengths of arrays are
+found in the same pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from psycopg import sql
+
+from penstock.blocks.postgres.faults import Flaws, also, checks, first, length, without_nulls
+from penstock.blocks.postgres.fetch import Range
+from penstock.blocks.postgres.relation import Column, Leaf, Relation
+from penstock.blocks.postgres.snapshots import Run
+from penstock.parallel import in_order
+
+BLOCK_SIZE = 1_000_000
+LEAST_BLOCK = 128 * 1024
+BLOCKS_WANTED = 64
+_JOINED = 8
+"""Times its bytes that a block may come to by being joined: few rows may also be long ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A range of a leaf's pages, its rows, and its bytes."""
+
+    range: Range
+    rows: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a pass over all rows found.
+
+    Attributes
+    ----------
+    blocks : tuple of Block
+        Those with rows, in order.
+    lengths : dict
+        The shortest and the longest value of each column of arrays, vectors or bytes.
+    flaws : dict
+        Nulls, and arrays of several dimensions, by column.
+    """
+
+    blocks: tuple[Block, ...]
+    lengths: dict[str, tuple[int, int]]
+    flaws: dict[str, Flaws]
+
+
+def survey(
+    run: Run,
+    relation: Relation,
+    columns: Sequence[Column],
+    *,
+    block_size: int | None,
+    skip: bool,
+    cover: bool,
+    threads: int,
+) -> Survey:
+    """Count the rows of every block.
+
+    Parameters
+    ----------
+    run : callable
+        Does work with a connection in the snapshot.
+    relation : Relation
+        The table.
+    columns : sequence of Column
+        Those that are wanted.
+    block_size : int or None
+        Bytes of a block.
+    skip : bool
+        Whether rows with nulls are left out.
+    cover : bool
+        Whether pages without rows stay within some block, as there may be rows on them later.
+    threads : int
+        Ranges counted at once.
+    """
+    cuts = cut(relation, columns, block_size)
+    looked = [check for column in columns for check in checks(column) if not (skip and check.null)]
+    sized = [column for column in columns if column.kind in ("array", "vector", "bytes")]
+    asked: list[sql.Composable] = [sql.SQL("count(*)")]
+    asked += [sql.SQL("count(*) FILTER (WHERE {})").format(check.holds) for check in looked]
+    asked += [sql.SQL(f"{end}({{}})").format(length(column)) for column in sized for end in ("min", "max")]
+    where = without_nulls(columns) if skip else sql.SQL("")
+
+    def count(number: int) -> Sequence[Any]:
+        rows = cuts[number].range
+        query = sql.SQL("SELECT {} FROM ONLY {} WHERE {}{}").format(
+            sql.SQL(", ").join(asked), relation.leaves[rows.leaf].identifier, rows.condition, where
+        )
+        return run(lambda connection: connection.execute(query, rows.bounds).fetchone()) or ()
+
+    with closing(in_order(count, range(len(cuts)), threads=threads)) as results:
+        found = list(results)
+    flaws: dict[str, Flaws] = {}
+    for number, check in enumerate(looked, 1):
+        total = sum(row[number] for row in found)
+        if total and check.column not in flaws:
+            rows = next(block.range for block, row in zip(cuts, found, strict=True) if row[number])
+            place = run(partial(first, leaf=relation.leaves[rows.leaf], rows=rows, holds=also(check)))
+            flaws[check.column] = Flaws(check.column, check.words, total, str(place))
+    lengths: dict[str, tuple[int, int]] = {}
+    for number, column in enumerate(sized):
+        at = 1 + len(looked) + 2 * number
+        seen = [(row[at], row[at + 1]) for row in found if row[at] is not None]
+        if seen:
+            lengths[column.name] = (min(ends[0] for ends in seen), max(ends[1] for ends in seen))
+    counted = [replace(block, rows=int(row[0])) for block, row in zip(cuts, found, strict=True)]
+    return Survey(tuple(join(counted, cover=cover)), lengths, flaws)
+
+
+def cut(relation: Relation, columns: Sequence[Column], block_size: int | None) -> list[Block]:
+    """Cut a table's pages into ranges of about equal bytes; the last of each leaf has no end."""
+    wide = any(column.wide for column in columns)
+
+    def size(leaf: Leaf) -> int:
+        return max(leaf.all_bytes, leaf.nbytes) if wide else leaf.nbytes
+
+    total = sum(size(leaf) for leaf in relation.leaves)
+    wanted = block_size or max(LEAST_BLOCK, min(BLOCK_SIZE, total // BLOCKS_WANTED))
+    blocks = []
+    for number, leaf in enumerate(relation.leaves):
+        pages = max(1, leaf.nbytes // relation.page)
+        each = max(size(leaf) / pages, 1.0)
+        count = -(-pages // max(1, int(wanted / each)))
+        step = -(-pages // count)
+        starts = range(0, pages, step)
+        for start in starts:
+            stop = None if start == starts[-1] else start + step
+            here = min(step, pages - start)
+            blocks.append(Block(Range(number, start, stop), 0, max(1, int(here * each))))
+    return blocks
+
+
+def join(blocks: Sequence[Block], *, cover: bool) -> list[Block]:
+    """Leave out blocks without rows, and join neighbours that dead rows have left with few.
+
+    Where all pages are to be covered, those without rows join their neighbours instead.
+
+    Examples
+    --------
+    >>> blocks = [Block(Range(0, at, at + 1), rows, 8192) for at, rows in enumerate([100, 0, 30, 40, 90])]
+    >>> [(block.range.start, block.range.stop, block.rows) for block in join(blocks, cover=False)]
+    [(0, 1, 100), (2, 4, 70), (4, 5, 90)]
+    """
+    most: dict[int, int] = {}
+    for block in blocks:
+        most[block.range.leaf] = max(most.get(block.range.leaf, 0), block.rows)
+    joined: list[Block] = []
+    for block in blocks:
+        leaf = block.range.leaf
+        if not most[leaf] or (not block.rows and not cover):
+            continue
+        last = joined[-1] if joined and joined[-1].range.leaf == leaf else None
+        few = last is not None and last.rows + block.rows <= most[leaf]
+        if last is not None and few and (not last.rows * block.rows or last.nbytes < _JOINED * block.nbytes):
+            rows = replace(last.range, stop=block.range.stop)
+            joined[-1] = Block(rows, last.rows + block.rows, last.nbytes + block.nbytes)
+        else:
+            joined.append(block)
+    return joined

@@ -1,0 +1,185 @@
+"""What PostgreSQL sends, as Arrow: the values of a block's rows, one after another in the server's binary formats.
+
+The functions are pure. Each is told how many rows there must be and raises `WireError` where the bytes do not come to
+that: a null leaves nothing behind, so a row that is not as the others shows in the length. Which row it was, the server
+is asked afterwards.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock.blocks.base import Int64s
+
+_MATRIX = struct.Struct(">iiIiiii")
+"""The head of an array of two dimensions: their number, nulls or not, the element's type, then size and first index each."""
+
+
+class WireError(ValueError):
+    """The bytes are not those of so many rows of this kind; ``row`` is the first that is not, where that shows."""
+
+    def __init__(self, message: str, row: int | None = None) -> None:
+        super().__init__(message)
+        self.row = row
+
+
+def numbers(data: bytes | None, rows: int, types: Sequence[np.dtype[Any]]) -> list[pa.Array]:
+    """Return columns of numbers that were sent row by row, side by side.
+
+    Examples
+    --------
+    >>> [column.to_pylist() for column in numbers(bytes([0, 0, 0, 7, 1]), 1, [np.dtype(">i4"), np.dtype("?")])]
+    [[7], [True]]
+    """
+    row = np.dtype([(f"f{number}", kind) for number, kind in enumerate(types)])
+    table = np.frombuffer(_expect(data, rows * row.itemsize), row)
+    return [pa.array(_native(table[name])) for name in row.names or ()]
+
+
+def matrix(data: bytes | None, rows: int, width: int, *, element: np.dtype[Any]) -> pa.Array:
+    """Return rows of equal length that were sent as one array of two dimensions, as float32."""
+    if not rows:
+        return _fixed(np.empty(0, np.float32), width)
+    item = np.dtype([("length", ">i4"), ("value", element)])
+    found = _expect(data, _MATRIX.size + rows * width * item.itemsize)
+    dimensions, _, _, first, _, second, _ = _MATRIX.unpack_from(found)
+    if (dimensions, first, second) != (2, rows, width):
+        raise WireError(f"an array of {first} × {second} in {dimensions} dimensions came for {rows} × {width}")
+    return _fixed(_floats(np.frombuffer(found, item, offset=_MATRIX.size)["value"], width), width)
+
+
+def arrays(data: bytes | None, rows: int, width: int, *, element: np.dtype[Any]) -> pa.Array:
+    """Return rows of equal length that were sent as an array each, as float32."""
+    row = np.dtype(
+        [
+            ("dimensions", ">i4"),
+            ("nulls", ">i4"),
+            ("type", ">i4"),
+            ("size", ">i4"),
+            ("first", ">i4"),
+            ("items", [("length", ">i4"), ("value", element)], (width,)),
+        ]
+    )
+    table = np.frombuffer(_expect(data, rows * row.itemsize), row)
+    _require_all((table["dimensions"] == 1) & (table["size"] == width), f"an array is not of {width} values")
+    return _fixed(_floats(table["items"]["value"].reshape(-1), width), width)
+
+
+def vectors(data: bytes | None, rows: int, width: int) -> pa.Array:
+    """Return pgvector's vectors, which were sent as their size and their values."""
+    row = np.dtype([("size", ">i2"), ("unused", ">i2"), ("values", ">f4", (width,))])
+    table = np.frombuffer(_expect(data, rows * row.itemsize), row)
+    _require_all(table["size"] == width, f"a vector is not of {width} values")
+    return _fixed(_floats(table["values"].reshape(-1), width), width)
+
+
+def packed(data: bytes | None, rows: int, width: int) -> pa.Array:
+    """Return rows of little-endian float32 as they are, without a copy.
+
+    Examples
+    --------
+    >>> packed(np.array([1.5, 2.5], "<f4").tobytes(), 1, 2).to_pylist()
+    [[1.5, 2.5]]
+    """
+    return _fixed(_native(np.frombuffer(_expect(data, rows * width * 4), "<f4")), width)
+
+
+def lists(data: bytes | None, lengths: bytes | None, rows: int, *, element: np.dtype[Any]) -> pa.Array:
+    """Return rows of any length that were sent as an array each: lists of float32, or of integers as they are."""
+    counts = _lengths(lengths, rows)
+    words = np.frombuffer(data or b"", ">u4") if len(data or b"") % 4 == 0 else np.empty(0, ">u4")
+    step = 1 + element.itemsize // 4  # each value stands behind its length
+    sizes = np.where(counts == 0, 3, 5 + step * counts)
+    ends = np.cumsum(sizes)
+    if len(words) != (int(ends[-1]) if rows else 0):
+        raise WireError(f"{len(data or b'')} bytes came for arrays of {int(counts.sum())} values in {rows} rows")
+    starts = ends - sizes
+    filled = np.flatnonzero(counts)
+    fits = words[starts] == (counts > 0)
+    fits[filled] &= words[starts[filled] + 3] == counts[filled]
+    _require_all(fits, "an array is not a plain list")
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    places = np.repeat(starts + 6 - step * offsets[:-1], counts)
+    places += np.arange(0, step * len(places), step)
+    halves = np.empty((len(places), element.itemsize // 4), words.dtype)
+    for half in range(halves.shape[1]):
+        halves[:, half] = words[places + half]
+    values = halves.reshape(-1).view(element)
+    inner = _floats(values, offsets) if element.kind == "f" else _native(values)
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(inner))
+
+
+def texts(data: bytes | None, lengths: bytes | None, rows: int) -> pa.Array:
+    """Return text.
+
+    Examples
+    --------
+    >>> texts("aé".encode(), bytes([0, 0, 0, 1, 0, 0, 0, 2]), 2).to_pylist()
+    ['a', 'é']
+    """
+    array = pa.StringArray.from_buffers(rows, *_strings(data, lengths, rows))
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise WireError(f"the text is not UTF-8 ({error})") from None
+    return array
+
+
+def blobs(data: bytes | None, lengths: bytes | None, rows: int) -> pa.Array:
+    """Return bytes of any length."""
+    return pa.Array.from_buffers(pa.binary(), rows, [None, *_strings(data, lengths, rows)])
+
+
+def _strings(data: bytes | None, lengths: bytes | None, rows: int) -> tuple[pa.Buffer, pa.Buffer]:
+    counts = _lengths(lengths, rows)
+    _expect(data, int(counts.sum()))
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).astype(np.int32)
+    return pa.py_buffer(offsets), pa.py_buffer(data or b"")
+
+
+def _lengths(data: bytes | None, rows: int) -> Int64s:
+    return np.frombuffer(_expect(data, 4 * rows), ">i4").astype(np.int64)
+
+
+def _expect(data: bytes | None, size: int) -> bytes:
+    """Return the bytes, which must be so many; there are none where there are no rows."""
+    found = data or b""
+    if len(found) != size:
+        raise WireError(f"{len(found)} bytes came where {size} should")
+    return found
+
+
+def _require_all(fits: NDArray[np.bool_], message: str) -> None:
+    if not fits.all():
+        raise WireError(message, int(np.argmin(fits)))
+
+
+def _native(values: NDArray[Any]) -> NDArray[Any]:
+    """Return values in this machine's byte order, one beside the other; themselves where they are so already."""
+    return np.ascontiguousarray(values, values.dtype.newbyteorder("="))
+
+
+def _floats(values: NDArray[Any], rows: int | Int64s) -> NDArray[np.float32]:
+    """Return values as float32; one that is finite and does not fit is refused with its row.
+
+    ``rows`` is the width of each row, or where each begins.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        found: NDArray[np.float32] = values.astype(np.float32)
+    if values.dtype.itemsize > 4 and not np.isfinite(found.sum(dtype=np.float64)):
+        beyond = np.isinf(found) & np.isfinite(values)
+        if beyond.any():
+            entry = int(np.argmax(beyond))
+            row = entry // rows if isinstance(rows, int) else int(np.searchsorted(rows, entry, side="right")) - 1
+            raise WireError(f"{float(values[entry])!r} is beyond the range of a float32", row)
+    return found
+
+
+def _fixed(values: NDArray[np.float32], width: int) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(pa.array(values), width)
