@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.explain import explain as explain
     from penstock.loader import Loader as Loader
     from penstock.loader.batches import batches as batches
+    from penstock.sql import sql as sql
 
 __version__ = "0.1.0"
 
@@ -43,6 +44,7 @@ _HOMES = {
     "explain": "penstock.explain",
     "load": "penstock.estimators",
     "open": "penstock.blocks",
+    "sql": "penstock.sql",
 }
 
 __all__ = [
@@ -58,6 +60,7 @@ __all__ = [
     "explain",
     "load",
     "open",
+    "sql",
 ]
 
 

@@ -115,7 +115,20 @@ class LinearModel:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model as one safetensors file with a JSON header."""
-        header = {
+        write_model(path, self.tensors(), self.header())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> LinearModel:
+        """Read a model that `save` wrote."""
+        return cls.of(*read_model(path), place=str(path))
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """Return the weights by name: ``coef`` with a row for each output, and ``intercept``."""
+        return {"coef": self.weights.coef, "intercept": self.weights.intercept}
+
+    def header(self) -> dict[str, Any]:
+        """Return all but the weights as plain JSON."""
+        return {
             "kind": self.kind,
             "encoder": self.encoder.to_dict(),
             "features": self.encoder.names,
@@ -125,12 +138,10 @@ class LinearModel:
             "fingerprint": self.fingerprint,
             "metrics": dict(self.metrics),
         }
-        write_model(path, {"coef": self.weights.coef, "intercept": self.weights.intercept}, header)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> LinearModel:
-        """Read a model that `save` wrote."""
-        tensors, header = read_model(path)
+    def of(cls, tensors: Mapping[str, NDArray[Any]], header: Mapping[str, Any], *, place: str) -> LinearModel:
+        """Put together what `tensors` and `header` gave; ``place`` is what messages call where they were."""
         try:
             weights = Weights.zeros(tensors["coef"].shape[1], tensors["coef"].shape[0])
             weights.coef[:] = tensors["coef"]
@@ -149,7 +160,7 @@ class LinearModel:
             )
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise ModelFileError(
-                f"{path} is a Penstock file but not a linear model: {error!r}; a checkpoint is continued with --resume"
+                f"{place} is a Penstock file but not a linear model: {error!r}; a checkpoint is continued with --resume"
             ) from error
 
 

@@ -49,7 +49,8 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except PenstockError as error:
-            raise _failed(as_options(str(error)), args, code=2 if isinstance(error, UsageError) else 1) from None
+            told = str(error) if args[:1] == ["sql"] else as_options(str(error))  # there, options are the statement's
+            raise _failed(told, args, code=2 if isinstance(error, UsageError) else 1) from None
         except _Refused as error:
             raise _refused(error, args) from None
         except KeyboardInterrupt:
@@ -152,6 +153,7 @@ _COMMANDS = {
     "predict": "penstock predict model.penstock new.parquet --out predictions.parquet",
     "convert": "penstock convert clicks.csv clicks.arrow --label clicked",
     "compare": "penstock compare clicks.parquet --label clicked --shuffles none,once,corgipile",
+    "sql": "penstock sql --db shop.duckdb 'SELECT * FROM clicks TRAIN BY logistic AS m'",
     "demo": "penstock demo",
 }
 for _name, _example in _COMMANDS.items():

@@ -15,6 +15,7 @@ def evaluate(
     format: o.Format = None,
     header: o.Header = None,
     delimiter: o.Delimiter = None,
+    db: o.Database = None,
     json: o.Json = False,
 ) -> None:
     """Measure a saved model on labelled data: its loss, and its accuracy, R² or RMSE."""
@@ -27,7 +28,7 @@ def evaluate(
     began = time.perf_counter()
     with (
         Screen(json=json) as screen,
-        opened(model, memory=memory) as known,
+        opened(model, memory=memory, db=db) as known,
         open_source(data, format=format, **o.reading(header, delimiter)) as source,
     ):
         found = known.evaluate(source, label=label)

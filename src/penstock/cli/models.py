@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from penstock.bigmodel.factor_model import FactorModel
     from penstock.blocks.base import BlockSource
+    from penstock.linear import LinearModel
 
 MEMORY = "512MB"
 """What rows, and the pages of a model on disk, may occupy where nothing else is said."""
@@ -47,18 +48,25 @@ class OpenModel:
 
 
 @contextmanager
-def opened(path: str, *, memory: str | None = None) -> Iterator[OpenModel]:
+def opened(path: str, *, memory: str | None = None, db: str | None = None) -> Iterator[OpenModel]:
     """Open a model, to be closed afterwards; ``memory`` is for rows and for the pages of a model on disk.
+
+    With a database, ``path`` is the name of a model in its catalogue.
 
     Raises
     ------
     ModelFileError
         There is no model.
     """
+    if db is not None:
+        yield _in_memory(_from_database(path, db), memory or MEMORY)
+        return
     if not Path(path).exists():
         raise ModelFileError(f"there is no model file at {path}; check the path, or train a model: penstock train")
     if not Path(path).is_dir():
-        yield _in_memory(path, memory or MEMORY)
+        from penstock.linear import LinearModel
+
+        yield _in_memory(LinearModel.load(path), memory or MEMORY)
         return
     from penstock.bigmodel.model import BigLinearModel, read_state
 
@@ -80,11 +88,16 @@ def refuse_memory(path: str, memory: str | None) -> None:
         )
 
 
-def _in_memory(path: str, memory: str) -> OpenModel:
-    from penstock.evaluation import evaluate
-    from penstock.linear import LinearModel
+def _from_database(name: str, db: str) -> LinearModel:
+    from penstock.sql import connect
 
-    model = LinearModel.load(path)
+    with connect(db, read_only=True) as session:
+        return session.catalog.load(name)
+
+
+def _in_memory(model: LinearModel, memory: str) -> OpenModel:
+    from penstock.evaluation import evaluate
+
     measure = partial(evaluate, model, memory=memory)
     return OpenModel(model.kind, model.config.get("shuffle"), model.history, model.predict_to, measure)
 

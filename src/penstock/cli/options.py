@@ -239,6 +239,15 @@ ScoringMemory = Annotated[
     ),
 ]
 
+Database = Annotated[
+    str | None,
+    _option(
+        "--db",
+        panel=_OUTPUT,
+        metavar="DB",
+        help="Take MODEL by its name from this database: a DuckDB file, or postgresql://user@host/db.",
+    ),
+]
 Json = Annotated[
     bool, _option("--json", panel=_OUTPUT, help="Print one JSON object on stdout, and nothing else there.")
 ]

@@ -21,6 +21,7 @@ def predict(
     format: o.Format = None,
     header: o.Header = None,
     delimiter: o.Delimiter = None,
+    db: o.Database = None,
     json: o.Json = False,
 ) -> None:
     """Write a saved model's predictions, and probabilities where it has them, to a Parquet file."""
@@ -35,7 +36,7 @@ def predict(
     refuse_memory(model, memory)
     with (
         Screen(json=json) as screen,
-        opened(model, memory=memory) as known,
+        opened(model, memory=memory, db=db) as known,
         open_source(data, format=format, **o.reading(header, delimiter)) as source,
     ):
         rows = known.predict_to(source, target, keep=o.names(keep), stream=screen.stream)

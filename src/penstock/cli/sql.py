@@ -1,0 +1,121 @@
+"""``penstock sql``: statements on DuckDB or PostgreSQL, with training among them; from an argument, a file, stdin or a prompt."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli import options as o
+
+if TYPE_CHECKING:
+    from penstock.sql.result import Result
+
+
+def sql(
+    script: Annotated[
+        str | None, typer.Argument(metavar="[STATEMENTS]", help="What to run; asked for at a prompt if left out.")
+    ] = None,
+    db: Annotated[
+        str,
+        typer.Option(
+            "--db",
+            metavar="DB",
+            envvar="PENSTOCK_DB",
+            help="A DuckDB file (made if it is not there), or postgresql://user@host/db.",
+        ),
+    ] = ":memory:",
+    file: Annotated[
+        str | None, typer.Option("--file", "-f", metavar="FILE", help="Run the statements in a file.")
+    ] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Open a DuckDB file for reading alone.")] = False,
+    rows: Annotated[
+        int, typer.Option("--rows", metavar="N", min=0, help="Print at most so many rows of a result; 0 for all.")
+    ] = 40,
+    csv: Annotated[bool, typer.Option("--csv", help="Print rows as CSV, all of them.")] = False,
+    json: o.Json = False,
+) -> None:
+    """Run SQL on DuckDB or PostgreSQL, with SELECT … TRAIN BY and PREDICT BY among it.
+
+    Statements come from the argument, from --file, from stdin, or, on a terminal, from a prompt.
+    """
+    from penstock.cli.screen import Screen
+    from penstock.errors import UsageError
+    from penstock.sql import connect
+
+    if script is not None and file is not None:
+        raise UsageError("statements are given as an argument and by --file; give one of them")
+    if csv and json:
+        raise UsageError("--csv and --json are given; choose one of them")
+    text = script if script is not None else _read(file)
+    with Screen(json=json, rows=False) as screen:
+        with connect(db, read_only=read_only, listeners=[screen.listen]) as session:
+            if text is None:
+                from penstock.cli.shell import Shell
+
+                Shell(session, screen, most=rows or None).run()
+                return
+            found = []
+            for result in session.execute(text):
+                found.append(result)
+                if csv:
+                    _print_csv(result)
+                elif not json:
+                    show(result, screen, most=rows or None)
+        screen.give({"results": [_plain(result) for result in found]})
+
+
+def show(result: Result, screen: Any, *, most: int | None) -> None:
+    """Print a result for people: its rows to stdout, what is to be known beside them to stderr."""
+    for line in result.lines(most):
+        screen.say(line)
+    for note in result.notes:
+        screen.note(note)
+
+
+def _read(file: str | None) -> str | None:
+    """Return a script from a file or from stdin, or None where a prompt is wanted."""
+    if file is None or file == "-":
+        return None if file is None and sys.stdin.isatty() else sys.stdin.read()
+    return read_script(file)
+
+
+def read_script(file: str) -> str:
+    """Return the text of a file of statements."""
+    from penstock.errors import SourceError, SourceNotFoundError
+
+    try:
+        with open(file, encoding="utf-8") as opened:
+            return opened.read()
+    except FileNotFoundError:
+        raise SourceNotFoundError(f"there is no file {file}; check the path") from None
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{file} is not text in UTF-8 ({error}); save it as such") from None
+
+
+def _print_csv(result: Result) -> None:
+    import csv
+
+    if result.columns is not None:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(result.columns)
+        writer.writerows(["" if value is None else value for value in row] for row in result.rows)
+
+
+def _plain(result: Result) -> dict[str, Any]:
+    rows = [[_json(value) for value in row] for row in result.rows]
+    return {"columns": result.columns, "rows": rows, "status": result.status, "notes": list(result.notes)}
+
+
+def _json(value: Any) -> Any:
+    """Return a value as JSON has it: what it has no word for as text, numbers that are not finite as None."""
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_json(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _json(item) for key, item in value.items()}
+    return bytes(value).hex() if isinstance(value, (bytes, memoryview)) else str(value)

@@ -1,0 +1,64 @@
+"""Training inside the database: one SQL front on DuckDB and on any PostgreSQL.
+
+``SELECT … TRAIN BY``, ``… PREDICT BY``, ``CREATE MODEL``, ``ML.PREDICT`` and their kin are taken out of a script; the
+rest goes to the engine word for word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.events import Listener
+    from penstock.sql.result import Result as Result
+    from penstock.sql.session import Session as Session
+
+__all__ = ["Result", "Session", "connect", "sql"]
+
+
+def sql(script: str, *, db: Any = ":memory:", read_only: bool = False, listeners: Sequence[Listener] = ()) -> Result:
+    """Run statements on a database, and return what the last of them gives back.
+
+    Parameters
+    ----------
+    script : str
+        One statement, or several with ``;`` between them.
+    db : path, address or connection
+        A DuckDB file, ``":memory:"``, an open DuckDB connection, or an address such as ``postgresql://user@host/db``.
+    read_only : bool
+        Open a DuckDB file for reading alone.
+    listeners : sequence of callables
+        Hear of progress, epochs and warnings; see `penstock.events`.
+
+    Examples
+    --------
+    >>> import tempfile, os, penstock
+    >>> shop = os.path.join(tempfile.mkdtemp(), "shop.duckdb")
+    >>> _ = penstock.sql("CREATE TABLE t AS SELECT i % 2 AS label, i % 2 - 0.5 AS x FROM range(100) r(i)", db=shop)
+    >>> penstock.sql("SELECT * FROM t TRAIN BY logistic AS m WITH (epochs = 3)", db=shop).column("epoch")
+    [1, 2, 3]
+    >>> penstock.sql("SELECT count(*) FROM ML.PREDICT(MODEL m, TABLE t) WHERE predicted_label = label", db=shop).rows
+    [(100,)]
+    """
+    with connect(db, read_only=read_only, listeners=listeners) as session:
+        return session.sql(script)
+
+
+def connect(db: Any = ":memory:", *, read_only: bool = False, listeners: Sequence[Listener] = ()) -> Session:
+    """Open a session on a database; see `sql` for what it takes."""
+    from penstock.sql.session import Session
+
+    return Session(db, read_only=read_only, listeners=listeners)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Result":
+        from penstock.sql.result import Result
+
+        return Result
+    if name == "Session":
+        from penstock.sql.session import Session
+
+        return Session
+    raise AttributeError(f"module 'penstock.sql' has no attribute {name!r}; it has: {', '.join(__all__)}")

@@ -1,0 +1,179 @@
+"""What the front asks of a database: rows in blocks, statements run, a place for models.
+
+An engine is one open database and a session on it. Training reads over connections of its own, so that reading overlaps
+learning; a table that only the session can see (temporary, or changed in an open transaction) is read through the
+session instead, once, into a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+
+import pyarrow as pa
+
+from penstock.blocks.base import BlockSource
+from penstock.events import Stream
+from penstock.sql.statements import Query
+
+if TYPE_CHECKING:
+    from penstock.sql.options import PackSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How rows are to be fetched.
+
+    Attributes
+    ----------
+    block_size : int or None
+        Bytes of a block; None for the engine's own choice.
+    nulls : str
+        ``error``: refuse rows with a null in a column that is used; ``skip``: leave them out.
+    cache : bool or int
+        Whether rows fetched over a connection are kept in a local file for later epochs; a number bounds its bytes.
+    connections : int or None
+        Connections to read over; None for the engine's own choice.
+    memory : int
+        Bytes that copying a query to a file may hold.
+    folder : str or None
+        Where temporary files go; None for the system's own place.
+    pack : tuple of str
+        The columns that are the features, in order. Where rows are copied and all of these are numbers, the copy has
+        them in one column; `Encoder.for_schema` then makes of a model learnt from it one of the columns named here.
+    """
+
+    block_size: int | None = None
+    nulls: Literal["error", "skip"] = "error"
+    cache: bool | int = True
+    connections: int | None = None
+    memory: int = 64_000_000
+    folder: str | None = None
+    pack: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """How a query's rows are read, for EXPLAIN.
+
+    Attributes
+    ----------
+    title : str
+        Such as ``TID Range Scan on public.higgs`` or ``Scan of row groups of main.higgs``.
+    details : tuple of str
+        What else there is to know, a line each.
+    rows, nbytes : int
+        How many; an estimate where ``exact`` is false.
+    copied : bool
+        Whether the query's result is copied to a file first.
+    """
+
+    title: str
+    details: tuple[str, ...]
+    rows: int
+    nbytes: int
+    exact: bool = True
+    copied: bool = False
+
+
+class Opened(Protocol):
+    """A query's rows as blocks: a source, and how it came about. Closing it removes what was written for it."""
+
+    source: BlockSource
+    scan: Scan
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What a statement gave back: columns and rows as Python values, or how many rows it touched.
+
+    ``columns`` is None for statements without rows; ``status`` is the engine's word for what was done,
+    ``notices`` what else it had to say.
+    """
+
+    columns: tuple[str, ...] | None
+    rows: Sequence[Sequence[Any]]
+    status: str = ""
+    notices: Sequence[str] = ()
+
+
+class Engine(Protocol):
+    """One open database.
+
+    Attributes
+    ----------
+    name : str
+        ``duckdb`` or ``postgresql``.
+    place : str
+        What messages call the database; never with a password in it.
+    dialect : str
+        What sqlglot calls its SQL.
+    """
+
+    name: str
+    place: str
+    dialect: str
+
+    def run(self, text: str, parameters: Sequence[Any] = ()) -> Rows:
+        """Run one statement on the session's own connection; parameters stand as ``$1``, ``$2`` in the text."""
+        ...
+
+    def describe(self, query: Query) -> pa.Schema:
+        """Return the columns of a query as Arrow types, without running it; lists of unknown length are lists."""
+        ...
+
+    def keys(self, query: Query) -> tuple[str, ...]:
+        """Return those columns of a stored table that are its primary key, to warn where they would be features."""
+        ...
+
+    def open(self, query: Query, columns: Sequence[str], reading: Reading, *, stream: Stream) -> Opened:
+        """Open a query's rows as blocks, only the columns named; lists of equal length become fixed-size lists."""
+        ...
+
+    def rows_of(self, query: Query) -> AbstractContextManager[pa.RecordBatchReader]:
+        """Give a query's rows as a stream of Arrow batches, in the types that `describe` tells; good inside the ``with``."""
+        ...
+
+    def keep(self, rows: pa.RecordBatchReader) -> str:
+        """Put rows into a new temporary table of the session, and return its quoted name."""
+        ...
+
+    def pack(self, table: str, into: str, chosen: PackSettings, *, stream: Stream) -> int:
+        """Copy a table, named as the user wrote it, with its features as one packed column; return its rows."""
+        ...
+
+    def foresee(self, query: Query, columns: Sequence[str], reading: Reading) -> Scan:
+        """Say how `open` would read a query that has to be copied first, without running it."""
+        ...
+
+    def aside(self, text: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement apart from the session's transaction, committed at once; return its rows.
+
+        A parameter that is a NumPy array of float32 stands for a list of floats.
+        """
+        ...
+
+    def quote(self, name: str) -> str:
+        """Write a name as an identifier."""
+        ...
+
+    def tables(self) -> list[tuple[str, list[str]]]:
+        """Return the tables and views that the session can name, with their columns, for completion."""
+        ...
+
+    def cancel(self) -> None:
+        """Stop the statement that is running; called from another thread or a signal handler."""
+        ...
+
+    def close(self) -> None:
+        """Close the session."""
+        ...

@@ -1,0 +1,357 @@
+"""PostgreSQL behind the front: a session as psql has it, and nothing installed on the server.
+
+A stored table that is only named is read in blocks, over connections of their own that share a snapshot, into a local
+cache. Every other query is run once through the session itself, which sees its temporary tables, its open transaction,
+its role and settings, and is copied to a file. Models are written apart, over a connection that commits at once.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock.blocks.base import BlockSource
+from penstock.blocks.postgres.connect import Address, driver
+from penstock.budget import show_bytes
+from penstock.closing import Closing
+from penstock.errors import ColumnError, DatabaseError, SQLSyntaxError
+from penstock.events import Stream, Warned
+from penstock.sql.copied import Copied, copy
+from penstock.sql.engines import postgres_types as types
+from penstock.sql.engines.base import Reading, Rows, Scan
+from penstock.sql.engines.postgres_rows import streamed
+from penstock.sql.engines.postgres_tables import KEYS, NAMED, TABLES, TO_BE_NAMED, Table, find
+from penstock.sql.engines.postgres_values import adapt_arrays, end_copy, show_all
+from penstock.sql.expressions.literals import quote
+from penstock.sql.statements import Query
+
+if TYPE_CHECKING:
+    from penstock.blocks.postgres.source import PostgresSource
+    from penstock.sql.options import PackSettings
+
+_CACHE = 20_000_000_000
+_IDLE = 0
+_GUESSED = 128
+_LOCKED = 10_000
+"""Milliseconds that a statement apart from the session waits for others."""
+
+
+@dataclass(slots=True)
+class Opened(Closing):
+    """A query's rows as blocks, and how they came about."""
+
+    source: BlockSource
+    scan: Scan
+    copied: Copied | None = None
+
+    def close(self) -> None:
+        """Close the source, and remove what was written for it."""
+        (self.source if self.copied is None else self.copied).close()
+
+
+class PostgresEngine(Closing):
+    """A session on a PostgreSQL database, 14 or later.
+
+    Parameters
+    ----------
+    address : str
+        ``postgresql://user@host/database``, or libpq's ``key=value`` words.
+
+    Attributes
+    ----------
+    notices : list of str
+        What the server had to say beside results, since `drain` was last called.
+    """
+
+    name = "postgresql"
+    dialect = "postgres"
+
+    def __init__(self, address: str) -> None:
+        self._address = Address.parse(address)
+        self.place = str(self._address)
+        self.notices: list[str] = []
+        self._kept = 0
+        self._connection = self._connect()
+
+    def run(self, text: str, parameters: Sequence[Any] = ()) -> Rows:
+        """Run one statement; rows come back as Python values."""
+        with self._told(text) as connection, driver().RawCursor(connection) as cursor:
+            cursor.execute(text.encode(), list(parameters) or None)
+            status = cursor.statusmessage or ""
+            if cursor.description is None:
+                return Rows(None, (), status, self.drain())
+            names = tuple(column.name for column in cursor.description)
+            return Rows(names, cursor.fetchall(), status, self.drain())
+
+    def describe(self, query: Query) -> pa.Schema:
+        """Return a query's columns as Arrow types, without running it."""
+        return pa.schema([column.field for column in self._columns(query)])
+
+    def keys(self, query: Query) -> tuple[str, ...]:
+        """Return the columns of a stored table's primary key that the query selects."""
+        if query.selected is None:
+            return ()
+        present = set(self.describe(query).names)
+        return tuple(row[0] for row in self._ask(KEYS, [query.selected.table]) if row[0] in present)
+
+    def open(self, query: Query, columns: Sequence[str], reading: Reading, *, stream: Stream) -> Opened:
+        """Open a query's rows as blocks."""
+        table, why = self._way(query)
+        if table is not None:
+            source, details = self._blocks(table, columns, reading, lambda told: stream.emit(Warned(told)))
+            rows, nbytes = int(source.block_rows.sum()), int(source.block_bytes.sum())
+            scan = Scan(self._title(table), tuple(details), rows, nbytes, exact=source.exact_rows)
+            return Opened(source, scan)
+        copied = self._copied(query, columns, reading, stream)
+        details = [f"copied once, {show_bytes(copied.nbytes)} in a temporary file, because {why}"]
+        if copied.skipped:
+            details.append(f"{copied.skipped:,} rows with a null are left out")
+        scan = Scan("Copy of the query's result", tuple(details), copied.rows, copied.nbytes, copied=True)
+        return Opened(copied.source, scan, copied)
+
+    def foresee(self, query: Query, columns: Sequence[str], reading: Reading) -> Scan:
+        """Say how `open` would read a query, by what the server estimates of it."""
+        table, why = self._way(query)
+        if table is not None:
+            return Scan(self._title(table), (), table.rows, table.nbytes, exact=False)
+        plan = self._ask(f"EXPLAIN (FORMAT JSON) {query.text}")[0][0][0]["Plan"]
+        schema = self.describe(query)
+        rows, width = int(plan["Plan Rows"]), sum(_guessed(schema.field(name).type) for name in columns)
+        detail = f"would be copied once to a temporary file, because {why}"
+        return Scan("Copy of the query's result", (detail,), rows, rows * width, exact=False, copied=True)
+
+    @contextmanager
+    def rows_of(self, query: Query) -> Iterator[pa.RecordBatchReader]:
+        """Give a query's rows as a stream; the session can be used between its batches."""
+        columns = self._columns(query)
+        with (
+            self._told(query.text) as connection,
+            streamed(connection, query.text, columns, range(len(columns))) as rows,
+        ):
+            yield rows
+
+    def keep(self, rows: pa.RecordBatchReader) -> str:
+        """Put rows into a new temporary table, and return its quoted name."""
+        self._kept += 1
+        name = f"pg_temp.{quote(f'penstock_rows_{self._kept}')}"
+        with self._told() as connection:
+            connection.execute(f"CREATE TEMPORARY TABLE {name} ({types.stored_as(rows.schema)})".encode())
+            for batch in rows:  # a COPY to each, so that the connection is free while the next is fetched
+                columns = [column.to_pylist() for column in batch.columns]
+                with connection.cursor() as cursor, cursor.copy(f"COPY {name} FROM STDIN".encode()) as copying:
+                    for row in zip(*columns, strict=True):
+                        copying.write_row(row)
+        return name
+
+    def pack(self, table: str, into: str, chosen: PackSettings, *, stream: Stream) -> int:
+        """Copy a table with its features as one packed column; return its rows."""
+        from penstock.blocks.postgres.packing import pack
+
+        identifier = driver().sql.Identifier
+        found = self._ask(NAMED, [table])
+        new = self._ask(TO_BE_NAMED, [into])[0]
+        return pack(
+            self._address,
+            identifier(*found[0]) if found else driver().sql.SQL(table),
+            identifier(*new),
+            features=chosen.features,
+            kept=chosen.kept,
+            to=chosen.to,
+            replace=chosen.replace,
+            stream=stream,
+        )
+
+    def aside(self, text: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement on a connection of its own, committed at once; float4[] are NumPy arrays on either side."""
+        psycopg = driver()
+        with self._address.connect() as connection, self._errors(text):
+            adapt_arrays(connection)
+            with connection.transaction(), psycopg.RawCursor(connection) as cursor:
+                # What it waits for may be held by the session's own transaction, which waits for this.
+                cursor.execute(f"SET LOCAL lock_timeout = {_LOCKED}".encode())
+                cursor.execute(text.encode(), list(parameters) or None, binary=True)
+                return list(cursor.fetchall()) if cursor.description else []
+
+    def quote(self, name: str) -> str:
+        """Write a name as an identifier."""
+        return quote(name)
+
+    def tables(self) -> list[tuple[str, list[str]]]:
+        """Return tables and views with their columns, named as a statement can; none while a transaction has failed."""
+        if self._connection.closed or self._connection.info.transaction_status not in (_IDLE, 2):
+            return []
+        return [(name, columns) for name, columns in self._ask(TABLES)]
+
+    def drain(self) -> list[str]:
+        """Return what the server had to say since the last time."""
+        found, self.notices = self.notices, []
+        return found
+
+    def cancel(self) -> None:
+        """Stop the statement that is running on the session's connection."""
+        if not self._connection.closed:
+            self._connection.cancel_safe(timeout=10)
+
+    def close(self) -> None:
+        """Close the session's connection."""
+        self._connection.close()
+
+    def _connect(self) -> Any:
+        connection = self._address.connect()
+        connection.add_notice_handler(
+            lambda told: self.notices.append(f"{told.severity}: {told.message_primary}"),
+        )
+        show_all(connection)
+        return connection
+
+    @contextmanager
+    def _told(self, text: str = "", *, shift: int = 0) -> Iterator[Any]:
+        """Give the session's connection, made anew where it was lost; tell the server's errors as ours.
+
+        ``text`` is what the user wrote, to show where the server found fault; it began ``shift`` characters into what was sent.
+        """
+        if self._connection.closed:
+            self._connection = self._connect()
+            self.notices.append(
+                "WARNING: the connection was lost and has been made anew; an open transaction, temporary tables and settings"
+                " went with it"
+            )
+        connection = self._connection
+        with self._errors(text, shift):
+            try:
+                yield connection
+            except driver().Error:
+                end_copy(connection)
+                raise
+
+    @contextmanager
+    def _errors(self, text: str, shift: int = 0) -> Iterator[None]:
+        psycopg = driver()
+        try:
+            yield
+        except psycopg.Error as error:
+            told = DatabaseError(self._address.hide(_words(error, text, shift, self.place)))
+            told.code = error.sqlstate or ""
+            raise told from None
+
+    def _ask(self, text: str, parameters: Sequence[Any] = ()) -> Sequence[Sequence[Any]]:
+        return self.run(text, parameters).rows
+
+    def _columns(self, query: Query) -> list[types.Column]:
+        before = "SELECT * FROM (\n"
+        with (
+            self._told(query.text, shift=len(before)) as connection,
+            driver().RawCursor(connection) as cursor,
+        ):
+            cursor.execute(f"{before}{query.text}\n) AS q LIMIT 0".encode())
+            result, columns = cursor.pgresult, cursor.description or ()
+            described = [(column.name, column.type_code, result.fmod(at)) for at, column in enumerate(columns)]
+            found = cursor.execute(types.LOOK_UP.encode(), [sorted({each[1] for each in described})]).fetchall()
+        return types.columns_of(described, {row[0]: tuple(row[1:]) for row in found})
+
+    def _way(self, query: Query) -> tuple[Table | None, str]:
+        """Return the stored table to read in blocks, or why there is none."""
+        if query.selected is None:
+            return None, "it is more than the name of a table"
+        with self._told() as connection:
+            if connection.info.transaction_status != _IDLE:
+                return None, "a transaction is open, and only its own connection sees what it changed"
+            return find(connection, query.selected.table, place=self.place)
+
+    def _blocks(
+        self, table: Table, columns: Sequence[str], reading: Reading, listen: Callable[[str], None]
+    ) -> tuple[BlockSource, list[str]]:
+        """Open a table in blocks: cached where there is room, or else with a snapshot for each epoch."""
+        from penstock.blocks.cached import CachedSource, fits
+
+        folder = reading.folder or tempfile.gettempdir()
+        limit = reading.cache if not isinstance(reading.cache, bool) else _CACHE
+        limit = min(limit, shutil.disk_usage(folder).free // 2)
+        details = [f"{table.leaves} partitions, one after another"] if table.leaves > 1 else []
+        if reading.cache:
+            source = self._source(table, columns, reading, listen, exact=True)
+            if fits(source, list(columns), limit, folder=folder):
+                details.append(f"kept in a local file from the first epoch on, over {source.threads} connections")
+                return CachedSource(source, list(columns), folder=folder, limit=limit, listen=listen), details
+            source.close()
+            details.append(f"not kept: a local file of it would take more than {show_bytes(limit)}")
+        source = self._source(table, columns, reading, listen, exact=False)
+        details.append(f"every epoch over {source.threads} connections, in a snapshot of its own")
+        return source, details
+
+    def _source(
+        self,
+        table: Table,
+        columns: Sequence[str],
+        reading: Reading,
+        listen: Callable[[str], None],
+        *,
+        exact: bool,
+    ) -> PostgresSource:
+        from penstock.blocks.postgres.source import PostgresSource
+
+        return PostgresSource(
+            self._address,
+            table.name,
+            columns=columns,
+            block_size=reading.block_size,
+            nulls=reading.nulls,
+            connections=reading.connections,
+            exact=exact,
+            listen=listen,
+        )
+
+    def _copied(self, query: Query, columns: Sequence[str], reading: Reading, stream: Stream) -> Copied:
+        present = self._columns(query)
+        names = [column.name for column in present]
+        for name in columns:
+            if name not in names:
+                raise ColumnError.missing(name, names, place="the query")
+        kept = [names.index(name) for name in columns]
+        with self._told() as connection, streamed(connection, query.text, present, kept) as rows:
+            return copy(
+                rows,
+                columns=columns,
+                nulls=reading.nulls,
+                memory=reading.memory,
+                folder=reading.folder,
+                stream=stream,
+                pack=reading.pack,
+                block_size=reading.block_size,
+            )
+
+    @staticmethod
+    def _title(table: Table) -> str:
+        return f"TID Range Scan on {table.name}"
+
+
+def _words(error: Any, text: str, shift: int, place: str) -> str:
+    """Return what the server says of a statement: its message with the place, details and a hint."""
+    diag = error.diag
+    if diag.message_primary is None:
+        told = " ".join(str(error).split())
+        if "COPY" in told:
+            return f"{told.split(';')[0]}: rows cannot be typed in here; use psql's \\copy, or a file on the server"
+        return f"{place}: {told}"
+    told = str(diag.message_primary)
+    at = int(diag.statement_position or 0) - 1 - shift
+    if 0 <= at <= len(text):
+        told = str(SQLSyntaxError.of(told, text, at))
+    hint = diag.message_hint
+    if error.sqlstate == "55P03":
+        hint = "another transaction holds it, perhaps this session's own: COMMIT or ROLLBACK that first"
+    more = [("detail", diag.message_detail), ("hint", hint)]
+    return "\n".join([told, *(f"{word}: {each}" for word, each in more if each)])
+
+
+def _guessed(kind: pa.DataType) -> int:
+    try:
+        return max(int(kind.bit_width) // 8, 1)
+    except ValueError:
+        return _GUESSED

@@ -1,0 +1,149 @@
+"""``TRAIN BY`` and its ``EXPLAIN``: a query's rows opened in blocks, learnt from by the one training there is.
+
+Nothing here knows an engine: rows come as a source, the model goes to the catalogue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from penstock.blocks.base import BlockSource
+from penstock.budget import Budget, show_bytes
+from penstock.errors import BudgetError, DataError
+from penstock.events import Stream, Warned
+from penstock.explain.advice import plan_for
+from penstock.linear import LinearModel
+from penstock.sql.catalog import Catalog
+from penstock.sql.engines.base import Engine, Opened
+from penstock.sql.options import Settings, settings
+from penstock.sql.result import Result
+from penstock.sql.statements import Train
+from penstock.training import Training
+
+_FIELDS = ("epoch", "loss", "accuracy", "r2", "test_loss", "test_accuracy", "test_r2", "seconds", "rows")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A training about to begin: its settings, its rows, and the job itself."""
+
+    settings: Settings
+    opened: Opened
+    training: Training
+
+    def learn(self, schema: pa.Schema) -> LinearModel:
+        """Train, and return the model in terms of the query's own columns, whatever a copy of them was packed into."""
+        try:
+            model = self.training.run()
+        except BudgetError as error:
+            told = str(error).split(" Or ")[0].replace("memory=", "buffer_size = ")
+            raise BudgetError(f"{told} Or have smaller blocks: WITH (block_size = '64kB')") from None
+        if model.encoder.origin is None:
+            return model
+        return replace(model, encoder=model.encoder.for_schema(schema, place="the query", scored=True))
+
+
+def train(statement: Train, engine: Engine, catalog: Catalog, *, stream: Stream) -> Result:
+    """Learn a model, put it into the catalogue, and return a row for each epoch."""
+    name = statement.name
+    if name is not None and name in catalog:
+        if statement.exists == "skip":
+            return Result(None, status=f"model {name!r} is there already; nothing was trained")
+        chosen = settings(statement, engine.describe(statement.query))
+        if statement.exists == "error" and not chosen.replace:
+            raise DataError(
+                f"there is a model {name!r} in {engine.place} already; take another name, DROP MODEL it, or write CREATE"
+                " OR REPLACE MODEL (or WITH (replace = true))"
+            )
+    with prepared(statement, engine, stream=stream) as job:
+        model = job.learn(engine.describe(statement.query))
+        stem = statement.query.selected.table if statement.query.selected else "model"
+        name = name or catalog.free_name(f"{stem.rsplit('.', 1)[-1].strip(QUOTES)}_{job.settings.config.model}")
+        catalog.save(name, model, exists="replace" if replaces(statement, job.settings) else "error")
+    note = f"model {name!r} saved in {engine.place}; use it: SELECT … PREDICT BY {shown(name)}"
+    return replace(history(model), notes=(note,), status=f"TRAIN {model.history[-1]['rows'] if model.history else 0}")
+
+
+QUOTES = '"`'
+
+
+def shown(name: str) -> str:
+    """Write a model's name as a user would in a statement."""
+    return name if name.isidentifier() and name.islower() else '"' + name.replace('"', '""') + '"'
+
+
+def replaces(statement: Train, chosen: Settings) -> bool:
+    """Say whether a model of the same name is to be replaced."""
+    return statement.exists == "replace" or chosen.replace
+
+
+@contextmanager
+def prepared(statement: Train, engine: Engine, *, stream: Stream) -> Iterator[Prepared]:
+    """Open a statement's rows and make the job of learning from them."""
+    schema = engine.describe(statement.query)
+    chosen = settings(statement, schema)
+    if statement.dialect == "warehouse" and chosen.config.model == "logistic":
+        chosen = _several_classes(statement, chosen, engine)
+    for name in keys_among(chosen, engine.keys(statement.query)):
+        stream.emit(
+            Warned(f"{name!r} is the table's primary key, and a feature here; leave it out: WITH (exclude = '{name}')")
+        )
+    reading = replace(chosen.reading, pack=tuple(features_of(chosen)))
+    with engine.open(statement.query, chosen.wanted, reading, stream=stream) as opened:
+        chosen = _roomy(chosen.for_rows(int(opened.source.block_rows.sum())), opened.source, stream)
+        training = Training(
+            source=opened.source,
+            config=chosen.config,
+            columns=chosen.columns,
+            stream=stream,
+            scratch=chosen.reading.folder,
+        )
+        yield Prepared(chosen, opened, training)
+
+
+def features_of(chosen: Settings) -> Sequence[str]:
+    """Return the columns that are features, in order."""
+    if chosen.columns.features is not None:
+        return chosen.columns.features
+    return [name for name in chosen.wanted if name not in (chosen.columns.label, chosen.columns.weight)]
+
+
+def keys_among(chosen: Settings, keys: Sequence[str]) -> list[str]:
+    """Return the key columns that would be learnt from though nobody asked for them by name."""
+    if chosen.columns.features is not None:
+        return []
+    return [key for key in keys if key in features_of(chosen)]
+
+
+def history(model: LinearModel) -> Result:
+    """Return a model's epochs as rows."""
+    names = tuple(name for name in _FIELDS if any(name in row for row in model.history))
+    rows = [tuple(row.get(name) for name in names) for row in model.history]
+    return Result(names or ("epoch",), rows, model=model)
+
+
+def _roomy(chosen: Settings, source: BlockSource, stream: Stream) -> Settings:
+    """Return settings whose buffer holds two blocks, where it was given as a share of rows that are few."""
+    memory = chosen.config.memory
+    if not (isinstance(memory, str) and memory.rstrip().endswith("%")) or not len(source.block_rows):
+        return chosen
+    plan = plan_for(source, chosen.columns.encoder(source), chosen.config.shuffle, memory)
+    if plan.memory <= Budget.parse(memory).resolve(plan.data_bytes):
+        return chosen
+    enough = plan.memory * (2 if chosen.config.validation else 1)  # held-out rows are measured beside
+    stream.emit(
+        Warned(f"buffer_size = {memory} of these rows cannot hold two blocks; {show_bytes(enough)} are used instead")
+    )
+    return replace(chosen, config=replace(chosen.config, memory=enough))
+
+
+def _several_classes(statement: Train, chosen: Settings, engine: Engine) -> Settings:
+    """Return settings for softmax where the label has more than two classes: the warehouses' logistic_reg is both."""
+    label = engine.quote(str(chosen.columns.label))
+    text = f"SELECT count(*) FROM (SELECT DISTINCT {label} FROM ({statement.query.alone}\n) AS q LIMIT 3) AS found"
+    classes = engine.run(text).rows[0][0]
+    return chosen if classes < 3 else replace(chosen, config=replace(chosen.config, model="softmax"))

@@ -1,0 +1,209 @@
+"""What a script says, once parsed: our own statements as plain values, and everything else as the text it was.
+
+`Embedded` is a statement of the engine's with our calls in it: text with holes, each filled with SQL that stands for the
+call's rows, so that predictions can be joined, filtered, counted and stored like any other rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+Value: TypeAlias = "str | int | float | bool | list[Value] | None"
+"""What an option may be given: words and sizes such as ``10MB`` are strings, quoted or not."""
+
+Exists = Literal["error", "replace", "skip"]
+"""What to do where a model of that name is there already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option's value, and where in the script its name stands: the offset, and in words for messages."""
+
+    value: Value
+    at: int = 0
+    place: str = ""
+
+
+Options = Mapping[str, Option]
+"""Options by name, in lower case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """A query that reads a table or view as it stands: its name, and the columns or None for all, as they were written."""
+
+    table: str
+    columns: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query of the engine's, word for word; ``selected`` where it only names a table.
+
+    ``scope`` has the WITH clauses around it whose names it may use, outermost first.
+
+    Examples
+    --------
+    >>> Query("SELECT * FROM a", scope=("WITH a AS (SELECT 1 AS x)",)).alone
+    'WITH a AS (SELECT 1 AS x) SELECT * FROM (SELECT * FROM a) AS q'
+    """
+
+    text: str
+    selected: Selected | None = None
+    scope: tuple[str, ...] = ()
+
+    @property
+    def alone(self) -> str:
+        """The query such that it can be run apart from the statement that it stands in."""
+        text = self.text
+        for clause in reversed(self.scope):
+            text = f"{clause} SELECT * FROM ({text}) AS q"
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """``SELECT … TRAIN BY``, or ``CREATE MODEL``: learn a model from a query's rows.
+
+    ``model`` is logistic, svm, linear or softmax. ``name`` is None where none was given. ``dialect`` says whose names the
+    options have: Penstock's, or the warehouses' (``OPTIONS``).
+    """
+
+    query: Query
+    model: str
+    name: str | None = None
+    options: Options = field(default_factory=dict)
+    exists: Exists = "error"
+    dialect: Literal["penstock", "warehouse"] = "penstock"
+
+
+@dataclass(frozen=True, slots=True)
+class Explain:
+    """``EXPLAIN [ANALYZE]`` of a training."""
+
+    train: Train
+    analyze: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Predict:
+    """Rows of a query with a model's predictions beside them; ``warehouse`` names the columns as ML.PREDICT does."""
+
+    model: str
+    query: Query
+    warehouse: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """How good a model is on a query's rows, or on its own held-out ones where there is no query.
+
+    ``warehouse`` names the measures as ML.EVALUATE does.
+    """
+
+    model: str
+    query: Query | None
+    options: Options = field(default_factory=dict)
+    warehouse: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingInfo:
+    """``ML.TRAINING_INFO(MODEL m)``: a row per epoch."""
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsOf:
+    """``ML.WEIGHTS(MODEL m)``: a row per feature."""
+
+    model: str
+
+
+Call: TypeAlias = Predict | Evaluate | TrainingInfo | WeightsOf
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """A statement of the engine's with calls of ours in it.
+
+    ``texts`` has one piece more than there are calls: the call ``k`` stands between pieces ``k`` and ``k + 1``, where a
+    parenthesised query could. ``rows`` says whether the statement gives back rows (a SELECT), ``view`` whether it makes a
+    view, which must not depend on anything but the engine.
+    """
+
+    texts: tuple[str, ...]
+    calls: tuple[Call, ...]
+    rows: bool = True
+    view: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShowModels:
+    """``SHOW MODELS``."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeModel:
+    """``DESCRIBE MODEL name``."""
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropModel:
+    """``DROP MODEL [IF EXISTS] name``."""
+
+    model: str
+    missing: Literal["error", "skip"] = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportModel:
+    """``IMPORT [OR REPLACE] MODEL name FROM 'file'``."""
+
+    model: str
+    path: str
+    exists: Exists = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportModel:
+    """``EXPORT MODEL name TO 'file'``."""
+
+    model: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """``PACK [TABLE] t INTO u WITH (…)``: copy a table with its features as one packed column."""
+
+    table: str
+    into: str
+    options: Options = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Anything else: the engine's own, word for word."""
+
+    text: str
+
+
+Statement: TypeAlias = (
+    Train
+    | Explain
+    | Evaluate
+    | Embedded
+    | ShowModels
+    | DescribeModel
+    | DropModel
+    | ImportModel
+    | ExportModel
+    | Pack
+    | Plain
+)

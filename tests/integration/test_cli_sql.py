@@ -1,0 +1,161 @@
+"""``penstock sql``: statements from an argument, a file, stdin and a prompt; rows for people and for machines."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock.cli.app import app
+
+pexpect = pytest.importorskip("pexpect")
+
+COMMAND = [sys.executable, "-m", "penstock.cli", "sql"]
+MAKE = "CREATE TABLE t AS SELECT i % 2 AS label, i % 2 - 0.5 AS x FROM range(200) r(i)"
+TRAIN = "SELECT * FROM t TRAIN BY logistic AS m WITH (epochs = 2)"
+
+
+def run(*arguments: str, text: str | None = None) -> Any:
+    return CliRunner().invoke(app, ["sql", *arguments], input=text or "")
+
+
+def test_statements_from_an_argument_a_file_and_stdin(tmp_path: Path) -> None:
+    db = str(tmp_path / "shop.duckdb")
+    script = tmp_path / "train.sql"
+    script.write_text(f"-- a model\n{TRAIN};\n")
+    made = run(MAKE, "--db", db)
+    assert (made.exit_code, made.stdout) == (0, "CREATE 200\n"), made.stderr
+    trained = run("--db", db, "--file", str(script))
+    assert trained.exit_code == 0, trained.stderr
+    assert "epoch" in trained.stdout
+    assert "(2 rows)" in trained.stdout
+    assert "PREDICT BY m" in trained.stderr
+    counted = run(
+        "--db",
+        db,
+        text="SHOW MODELS; SELECT count(*) AS n FROM (SELECT * FROM t PREDICT BY m) WHERE prediction = label",
+    )
+    assert "logistic" in counted.stdout
+    assert "200" in counted.stdout
+
+
+def test_rows_for_machines(tmp_path: Path) -> None:
+    found = run(f"{MAKE}; {TRAIN}; SELECT 1 AS a, NULL AS b, 'x,y' AS c", "--json")
+    assert found.exit_code == 0, found.stderr
+    made, trained, last = json.loads(found.stdout)["results"]
+    assert made["columns"] is None
+    assert trained["columns"][:3] == ["epoch", "loss", "accuracy"]
+    assert [row[0] for row in trained["rows"]] == [1, 2]
+    assert last["rows"] == [[1, None, "x,y"]]
+    table = list(csv.reader(io.StringIO(run("SELECT 1 AS a, NULL AS b, 'x,y' AS c", "--csv").stdout)))
+    assert table == [["a", "b", "c"], ["1", "", "x,y"]]
+
+
+def test_many_rows_are_cut_for_people() -> None:
+    shown = run("SELECT * FROM range(100)")
+    assert "(100 rows, the first 40 shown)" in shown.stdout
+    assert "(100 rows)" in run("SELECT * FROM range(100)", "--rows", "0").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (["SELECT * FROM t TRAIN"], "error:"),
+        (["SELECT * FROM t TRAIN BY tree"], "^"),
+        (["SELECT 1", "--file", "x.sql"], "one of them"),
+        (["SELECT 1", "--csv", "--json"], "choose one"),
+        (["--file", "nowhere.sql"], "no file nowhere.sql"),
+        (["SELECT 1", "--db", "mysql://host/db"], "postgresql://"),
+        (["SELECT 1", "--db", "no/such/folder/x.duckdb"], "no/such/folder"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(
+    arguments: list[str], match: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = run(*arguments)
+    assert found.exit_code in (1, 2), found.stdout
+    assert "error: " in found.stderr
+    assert match in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_results_before_a_mistake_are_shown() -> None:
+    found = run("SELECT 41 + 1 AS answer; SELECT * FROM nowhere")
+    assert found.exit_code == 1
+    assert "42" in found.stdout
+    assert "nowhere" in found.stderr
+
+
+def test_a_model_of_the_database_predicts_and_is_evaluated(tmp_path: Path) -> None:
+    db, data, out = (str(tmp_path / name) for name in ("shop.duckdb", "t.parquet", "p.parquet"))
+    run(f"{MAKE}; {TRAIN}; COPY t TO '{data}'", "--db", db)
+    for more in (["predict", "m", data, "--out", out], ["evaluate", "m", data]):
+        done = CliRunner().invoke(app, [*more, "--db", db])
+        assert done.exit_code == 0, done.output
+    assert "accuracy 100.00 %" in done.stdout
+    assert run(f"SELECT count(*) FROM '{out}' WHERE prediction IN (0, 1)").stdout.count("200") == 1
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Any]:
+    """Give the prompt in a pseudo-terminal."""
+    settings = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "TERM": "dumb", "COLUMNS": "120"}
+    child = pexpect.spawn(COMMAND[0], COMMAND[1:], env=settings, encoding="utf-8", timeout=60, dimensions=(40, 120))
+    child.expect_exact("penstock> ")
+    yield child
+    child.close(force=True)
+
+
+def test_the_prompt(shell: Any, tmp_path: Path) -> None:
+    shell.sendline("CREATE TABLE t AS SELECT i % 2 AS label, i % 2 - 0.5 AS scroll")
+    shell.expect_exact("... ")
+    shell.sendline("FROM range(200) r(i);")
+    shell.expect_exact("CREATE 200")
+    shell.sendline(f"{TRAIN};")
+    shell.expect_exact("(2 rows)")
+    shell.expect_exact("PREDICT BY m")
+    shell.sendline("SELECT * FROM t TRAIN BY tree;")
+    shell.expect_exact("error:")
+    shell.expect_exact("penstock> ")
+    shell.send("SELECT scr\t")  # completed to the column's name
+    shell.expect_exact("scroll")
+    shell.sendline(" FROM t LIMIT 1;")
+    shell.expect_exact("(1 row)")
+    shell.sendline("\\d")
+    shell.expect_exact("t (label, scroll)")
+    shell.sendline("\\m")
+    shell.expect_exact("logistic")
+    shell.sendline("\\nothing")
+    shell.expect_exact("is not a command")
+    shell.sendline("\\q")
+    shell.expect(pexpect.EOF)
+    shell.wait()
+    assert shell.exitstatus == 0
+    assert "TRAIN BY logistic" in (tmp_path / "penstock" / "sql_history").read_text()
+
+
+def test_an_interrupt_stops_the_statement_and_not_the_session(shell: Any) -> None:
+    shell.sendline("SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b;")
+    shell.expect_exact("b;")
+    os.kill(shell.pid, signal.SIGINT)
+    shell.expect_exact("stopped")
+    shell.expect_exact("penstock> ")
+    shell.sendline("SELECT 40 + 2 AS answer;")
+    shell.expect_exact("42")
+    shell.send("SELECT half a line")
+    shell.expect_exact("half a line")
+    shell.sendintr()
+    shell.expect_exact("^C")
+    shell.expect_exact("penstock> ")
+    shell.sendeof()
+    shell.expect(pexpect.EOF)
