@@ -40,11 +40,11 @@ def server(folder: Path) -> Iterator[str]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def dense(rows: int) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+def dense(rows: int, seed: int = SEED) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
     """Yield features and labels; all of label 0 come first. A linear model gets about nine tenths of them right."""
-    rng = np.random.default_rng(SEED)
-    direction = rng.normal(size=WIDTH).astype(np.float32)
+    direction = np.random.default_rng(SEED).normal(size=WIDTH).astype(np.float32)
     direction *= 1.3 / np.linalg.norm(direction)
+    rng = np.random.default_rng(seed)
     for first in range(0, rows, _STEP):
         count = min(_STEP, rows - first)
         y = (np.arange(first, first + count) >= rows // 2).astype(np.float32)
@@ -66,7 +66,7 @@ def sparse(rows: int) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, An
             yield k, np.ones(k.shape, np.float32), np.full(len(k), label, np.float32)
 
 
-def load_postgres(address: str, table: str, kind: str, rows: int) -> int:
+def load_postgres(address: str, table: str, kind: str, rows: int, *, seed: int = SEED) -> int:
     """Fill a table of arrays, packed features or sparse pairs by binary COPY; return its bytes."""
     import psycopg
 
@@ -79,7 +79,7 @@ def load_postgres(address: str, table: str, kind: str, rows: int) -> int:
         connection.execute(f"CREATE TABLE {table} (id bigint, {columns}, label real)")
         with connection.cursor() as cursor, cursor.copy(f"COPY {table} FROM STDIN (FORMAT binary)") as copy:
             copy.write(b"PGCOPY\n\xff\r\n\0" + bytes(8))
-            for first, fields in _fields(kind, rows):
+            for first, fields in _fields(kind, rows, seed):
                 copy.write(_records(first, fields))
             copy.write(b"\xff\xff")
         connection.execute(f"VACUUM (ANALYZE, FREEZE) {table}")
@@ -87,14 +87,14 @@ def load_postgres(address: str, table: str, kind: str, rows: int) -> int:
     return int(found[0]) if found else 0
 
 
-def _fields(kind: str, rows: int) -> Iterator[tuple[int, list[tuple[str, Any]]]]:
+def _fields(kind: str, rows: int, seed: int) -> Iterator[tuple[int, list[tuple[str, Any]]]]:
     first = 0
     if kind == "sparse":
         for k, v, y in sparse(rows):
             yield first, [("array", k), ("array", v), ("number", y)]
             first += len(y)
         return
-    for x, y in dense(rows):
+    for x, y in dense(rows, seed):
         yield first, [("array" if kind == "arrays" else "bytes", x), ("number", y)]
         first += len(y)
 
@@ -123,17 +123,20 @@ def _records(first: int, fields: list[tuple[str, Any]]) -> bytes:
     return out.tobytes()
 
 
-def load_duckdb(path: Path, rows: int) -> None:
-    """Make a DuckDB file with a table ``higgs`` of FLOAT[28] and label, clustered by label."""
+def load_duckdb(path: Path, tables: dict[str, tuple[int, int]]) -> None:
+    """Make a DuckDB file with tables of FLOAT[28] and label, clustered by label: so many rows, of a seed."""
     import duckdb
 
     schema = pa.schema({"features": pa.list_(pa.float32(), WIDTH), "label": pa.float32()})
 
-    def batches() -> Iterator[pa.RecordBatch]:
-        for x, y in dense(rows):
+    def batches(rows: int, seed: int) -> Iterator[pa.RecordBatch]:
+        for x, y in dense(rows, seed):
             yield pa.record_batch([pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), WIDTH), pa.array(y)], schema)
 
     with duckdb.connect(str(path)) as connection:
-        connection.register("rows", pa.RecordBatchReader.from_batches(schema, batches()))
-        connection.execute(f"CREATE TABLE higgs AS SELECT features::FLOAT[{WIDTH}] AS features, label FROM rows")
+        connection.execute("SET enable_progress_bar = false")
+        for name, (rows, seed) in tables.items():
+            connection.register("rows", pa.RecordBatchReader.from_batches(schema, batches(rows, seed)))
+            connection.execute(f"CREATE TABLE {name} AS SELECT features::FLOAT[{WIDTH}] AS features, label FROM rows")
+            connection.unregister("rows")
         connection.execute("CHECKPOINT")

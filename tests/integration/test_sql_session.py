@@ -279,3 +279,14 @@ def test_packing(session: Session) -> None:
     assert right[0][0] > 0.85 * ROWS
     with pytest.raises(DatabaseError, match="packed"):
         session.sql("PACK points INTO packed WITH (features = ('x', 'y'))")
+
+
+@pytest.mark.parametrize(("cache", "epochs"), [("on", 1), ("off", 3)])
+def test_the_snapshots_of_a_training_are_recorded(database: str, cache: str, epochs: int) -> None:
+    with connect(database) as session:
+        session.sql(MAKE + SERIES["postgresql"])
+        # A small buffer: rows that all fit in it would be read once, whatever the cache.
+        session.sql(TRAIN.replace("WITH (", f"WITH (cache = {cache}, buffer_size = 100kB, block_size = 8kB, "))
+        told = dict(session.sql("DESCRIBE MODEL m").rows)
+        assert len(told["snapshots"]) == epochs
+        assert all(snapshot.count(":") == 2 for snapshot in told["snapshots"])

@@ -38,8 +38,8 @@ MEMORY = ":memory:"
 _CACHE = "256MB"
 """What DuckDB may hold of a file that is opened here for reading alone; the system's own cache is beside it."""
 _SAMPLED, _SAMPLE_ROWS = 32, 256
-SETTLED = "SET python_enable_replacements = false"
-"""A name in a statement is a table, never a variable of whichever function happens to run it."""
+SETTLED = "SET python_enable_replacements = false; SET enable_progress_bar = false"
+"""A name in a statement is a table, never a variable of whichever function happens to run it; stdout is for results."""
 
 
 def connect(database: str | os.PathLike[str] = MEMORY, *, read_only: bool = False, **config: Any) -> Any:

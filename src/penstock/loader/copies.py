@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -30,6 +29,7 @@ from penstock.blocks.write import BlockWriter
 from penstock.budget import give_back
 from penstock.errors import DataError, PenstockError, WriteError
 from penstock.loader.forms import Form, R
+from penstock.scratch import own_folder
 
 _PREFIX = ".penstock-copy-"
 _BLOCK_SIZE = 256 * 1024
@@ -84,7 +84,7 @@ def shuffled_copy(
         Where to write; the system's temporary folder, if not given.
     """
     began = time.perf_counter()
-    place = _scratch(folder)
+    place = own_folder(_PREFIX, folder, what="a shuffled copy", remedy="give another folder as scratch")
     try:
         buckets = _Buckets(place, memory, form, seeds.generator(seed, "copy", epoch), row_bytes)
         with stored() as batches:
@@ -183,28 +183,3 @@ class _Buckets(Generic[R]):
 
     def _encode(self, rows: pa.RecordBatch) -> R:
         return self._form.of_copy(rows.schema).decode(rows)
-
-
-def _scratch(folder: str | os.PathLike[str] | None) -> Path:
-    """Make a folder of our own, and remove those of runs that were killed."""
-    parent = Path(folder) if folder is not None else Path(tempfile.gettempdir())
-    for stale in parent.glob(f"{_PREFIX}*"):
-        pid = stale.name[len(_PREFIX) :].split("-")[0]
-        if pid.isdigit() and not _alive(int(pid)):
-            shutil.rmtree(stale, ignore_errors=True)
-    try:
-        return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
-    except OSError as error:
-        raise WriteError(
-            f"cannot write a shuffled copy in {parent}: {error.strerror}; give another folder as scratch"
-        ) from error
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

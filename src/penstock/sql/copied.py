@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from penstock.blocks.write import BlockWriter
 from penstock.closing import Closing
 from penstock.errors import ColumnError, DataError, WriteError, some_of
 from penstock.events import Advanced, Finished, Started, Stream
+from penstock.scratch import own_folder
 from penstock.sql.conforming import conformed, fixed_lists, is_number, rows_with_nulls
 
 BLOCK_SIZE = 64 * 1024
@@ -115,7 +115,8 @@ def copy(
         if name not in reader.schema.names:
             raise ColumnError.missing(name, reader.schema.names, place=place)
     form = _Form(list(columns), place, nulls, pack=list(pack))
-    work = _own_folder(folder)
+    remedy = "choose another folder (folder = '…')"
+    work = own_folder(_PREFIX, folder, what="a copy of the query's rows", remedy=remedy)
     path = work / "rows.arrow"
     stream.emit(Started("copy", total, "rows"))
     try:
@@ -258,31 +259,6 @@ def _block_shape(first: Sequence[pa.RecordBatch], size: int | None) -> tuple[int
     if size is None:
         size = max(LEAST_BLOCK, min(BLOCK_SIZE, nbytes // BLOCKS_WANTED if nbytes < _SAMPLE else BLOCK_SIZE))
     return size, max(1, int(size * rows / max(nbytes, 1)))
-
-
-def _own_folder(folder: str | os.PathLike[str] | None) -> Path:
-    """Make a folder of our own, and remove those of programs that were killed."""
-    parent = Path(folder) if folder is not None else Path(tempfile.gettempdir())
-    for stale in parent.glob(f"{_PREFIX}*"):
-        pid = stale.name[len(_PREFIX) :].split("-")[0]
-        if pid.isdigit() and not _alive(int(pid)):
-            shutil.rmtree(stale, ignore_errors=True)
-    try:
-        return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
-    except OSError as error:
-        raise WriteError(
-            f"the query's rows cannot be copied to {parent}: {error.strerror}; choose one that can be written (folder = '…')"
-        ) from error
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _remove(source: ArrowSource, folder: Path, process: int) -> None:

@@ -24,6 +24,7 @@ from penstock.sql.result import Result
 from penstock.sql.statements import Train
 from penstock.training import Training
 
+QUOTES = '"`'
 _FIELDS = ("epoch", "loss", "accuracy", "r2", "test_loss", "test_accuracy", "test_r2", "seconds", "rows")
 
 
@@ -36,15 +37,22 @@ class Prepared:
     training: Training
 
     def learn(self, schema: pa.Schema) -> LinearModel:
-        """Train, and return the model in terms of the query's own columns, whatever a copy of them was packed into."""
+        """Train, and return the model in terms of the query's own columns, with the snapshots that it was learnt from."""
         try:
             model = self.training.run()
         except BudgetError as error:
             told = str(error).split(" Or ")[0].replace("memory=", "buffer_size = ")
             raise BudgetError(f"{told} Or have smaller blocks: WITH (block_size = '64kB')") from None
-        if model.encoder.origin is None:
-            return model
-        return replace(model, encoder=model.encoder.for_schema(schema, place="the query", scored=True))
+        encoder = model.encoder
+        if encoder.origin is not None:
+            encoder = encoder.for_schema(schema, place="the query", scored=True)
+        return replace(model, encoder=encoder, metrics={**model.metrics, **self._snapshots()})
+
+    def _snapshots(self) -> dict[str, list[str]]:
+        """Return the states of the table that rows were read in, where the database tells."""
+        source = getattr(self.opened.source, "inner", self.opened.source)
+        taken = [each.snapshot for each in getattr(source, "snapshots", ())]
+        return {"snapshots": taken} if taken else {}
 
 
 def train(statement: Train, engine: Engine, catalog: Catalog, *, stream: Stream) -> Result:
@@ -66,9 +74,6 @@ def train(statement: Train, engine: Engine, catalog: Catalog, *, stream: Stream)
         catalog.save(name, model, exists="replace" if replaces(statement, job.settings) else "error")
     note = f"model {name!r} saved in {engine.place}; use it: SELECT … PREDICT BY {shown(name)}"
     return replace(history(model), notes=(note,), status=f"TRAIN {model.history[-1]['rows'] if model.history else 0}")
-
-
-QUOTES = '"`'
 
 
 def shown(name: str) -> str:

@@ -6,7 +6,6 @@ be copied, from a few of its rows. ``ANALYZE`` trains, says what it took beside 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,23 +28,26 @@ _SAMPLE = 20_000
 def explain(statement: Explain, engine: Engine, *, stream: Stream) -> list[str]:
     """Return the tree of a training's operators, a line each, with what they are predicted to take (and took)."""
     train = statement.train
-    if statement.analyze:
+    view = _foreseen(train, engine, Stream() if statement.analyze else stream)
+    if not statement.analyze:
+        return view.lines()
+    # Opened anew: what was read for the prediction must not make the first epoch faster.
+    with prepared(train, engine, stream=stream) as job:
+        model, source = job.training.run(), job.opened.source
+        rows, blocks = int(source.block_rows.sum()), len(source.block_rows)
+        return replace(view, scan=job.opened.scan, rows=rows, blocks=blocks).lines(model)
+
+
+def _foreseen(train: Train, engine: Engine, stream: Stream) -> _View:
+    """Look at a training without running it: at blocks of its table, or at a few rows of its query."""
+    chosen = settings(train, engine.describe(train.query))
+    whole = engine.foresee(train.query, chosen.wanted, chosen.reading)
+    if not whole.copied:
         with prepared(train, engine, stream=stream) as job:
-            view = _View.of(job.settings, job.opened)
-            return view.lines(job.training.run())
-    foreseen = engine.foresee(
-        train.query, _wanted(train, engine), settings(train, engine.describe(train.query)).reading
-    )
-    if not foreseen.copied:
-        with prepared(train, engine, stream=stream) as job:
-            return _View.of(job.settings, job.opened).lines()
+            return _View.of(job.settings, job.opened)
     sample = Query(f"SELECT * FROM ({train.query.alone}\n) AS q LIMIT {_SAMPLE}")
     with prepared(replace(train, query=sample), engine, stream=stream) as job:
-        return _View.of(job.settings, job.opened, whole=foreseen).lines()
-
-
-def _wanted(train: Train, engine: Engine) -> Sequence[str]:
-    return settings(train, engine.describe(train.query)).wanted
+        return _View.of(job.settings, job.opened, whole=whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,6 @@ class _View:
 
     settings: Settings
     scan: Scan
-    source: BlockSource
     plan: Plan
     rows: int
     blocks: int
@@ -75,7 +76,7 @@ class _View:
             rows, blocks, scan = whole.rows, round(blocks * times), whole
             first, later = (None if seconds is None else seconds * times for seconds in (first, later))
             plan = replace(plan, resident=plan.resident and plan.data_bytes * times * 3 < plan.memory)
-        return cls(chosen, scan, source, plan, rows, blocks, first, later)
+        return cls(chosen, scan, plan, rows, blocks, first, later)
 
     def lines(self, model: LinearModel | None = None) -> list[str]:
         """Return the tree, with what was measured where a model was trained."""

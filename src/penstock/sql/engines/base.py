@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pyarrow as pa
 
 from penstock.blocks.base import BlockSource
+from penstock.closing import Closing
 from penstock.events import Stream
+from penstock.sql.copied import Copied
 from penstock.sql.statements import Query
 
 if TYPE_CHECKING:
@@ -79,17 +80,17 @@ class Scan:
     copied: bool = False
 
 
-class Opened(Protocol):
-    """A query's rows as blocks: a source, and how it came about. Closing it removes what was written for it."""
+@dataclass(slots=True)
+class Opened(Closing):
+    """A query's rows as blocks, and how they came about; closing it removes the copy, if there is one."""
 
     source: BlockSource
     scan: Scan
+    copied: Copied | None = None
 
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def close(self) -> None:
+        """Close the source, and remove what was written for it."""
+        (self.source if self.copied is None else self.copied).close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,10 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.blocks.base import BlockSource
 from penstock.blocks.duckdb import MEMORY, SETTLED, DuckDBSource, connect, database_name, first_line, refusals
 from penstock.blocks.duckdb_table import (
     Column,
@@ -35,7 +33,7 @@ from penstock.closing import Closing
 from penstock.errors import ColumnError, DatabaseError, DataError, PenstockError, UsageError
 from penstock.events import Stream
 from penstock.sql.copied import Copied, copy
-from penstock.sql.engines.base import Reading, Rows, Scan
+from penstock.sql.engines.base import Opened, Reading, Rows, Scan
 from penstock.sql.statements import Query
 
 if TYPE_CHECKING:
@@ -45,19 +43,6 @@ _PIECE = 16_384
 """Rows of a batch that is streamed."""
 _GUESSED = 128
 """Bytes of a list, a text or the like whose length nobody told."""
-
-
-@dataclass(slots=True)
-class Opened(Closing):
-    """A query's rows as blocks, and how they came about."""
-
-    source: BlockSource
-    scan: Scan
-    copied: Copied | None = None
-
-    def close(self) -> None:
-        """Close the source, and remove the copy if there is one."""
-        (self.source if self.copied is None else self.copied).close()
 
 
 class DuckDBEngine(Closing):

@@ -11,7 +11,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -24,7 +23,7 @@ from penstock.errors import ColumnError, DatabaseError, SQLSyntaxError
 from penstock.events import Stream, Warned
 from penstock.sql.copied import Copied, copy
 from penstock.sql.engines import postgres_types as types
-from penstock.sql.engines.base import Reading, Rows, Scan
+from penstock.sql.engines.base import Opened, Reading, Rows, Scan
 from penstock.sql.engines.postgres_rows import streamed
 from penstock.sql.engines.postgres_tables import KEYS, NAMED, TABLES, TO_BE_NAMED, Table, find
 from penstock.sql.engines.postgres_values import adapt_arrays, end_copy, show_all
@@ -40,19 +39,6 @@ _IDLE = 0
 _GUESSED = 128
 _LOCKED = 10_000
 """Milliseconds that a statement apart from the session waits for others."""
-
-
-@dataclass(slots=True)
-class Opened(Closing):
-    """A query's rows as blocks, and how they came about."""
-
-    source: BlockSource
-    scan: Scan
-    copied: Copied | None = None
-
-    def close(self) -> None:
-        """Close the source, and remove what was written for it."""
-        (self.source if self.copied is None else self.copied).close()
 
 
 class PostgresEngine(Closing):
