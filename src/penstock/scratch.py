@@ -40,7 +40,7 @@ def own_folder(prefix: str, folder: str | os.PathLike[str] | None, *, what: str,
     try:
         return Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=parent))
     except OSError as error:
-        raise WriteError(f"{what} cannot be written in {parent}: {error.strerror}; {remedy}") from error
+        raise WriteError(f"cannot write {what} in {parent}: {error.strerror}; {remedy}") from error
 
 
 def _alive(pid: int) -> bool:
