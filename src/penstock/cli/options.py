@@ -13,6 +13,7 @@ _SHUFFLING = "Shuffling and memory"
 _STOPPING = "Testing and stopping"
 _ON_DISK = "Models on disk"
 _OUTPUT = "Output"
+_DATABASE = "Database"
 
 Data = Annotated[
     str, typer.Argument(metavar="DATA", help="A file, folder, glob or address of rows.", show_default=False)
@@ -248,6 +249,25 @@ Database = Annotated[
         help="Take MODEL by its name from this database: a DuckDB file, or postgresql://user@host/db.",
     ),
 ]
+SqlDatabase = Annotated[
+    str,
+    _option(
+        "--db",
+        panel=_DATABASE,
+        metavar="DB",
+        envvar="PENSTOCK_DB",
+        help="A DuckDB file (made if it is not there), or postgresql://user@host/db.",
+    ),
+]
+SqlFile = Annotated[
+    str | None, _option("--file", "-f", panel=_DATABASE, metavar="FILE", help="Run the statements in a file.")
+]
+ReadOnly = Annotated[bool, _option("--read-only", panel=_DATABASE, help="Open a DuckDB file for reading alone.")]
+MostRows = Annotated[
+    int,
+    _option("--rows", panel=_OUTPUT, metavar="N", min=0, help="Print at most so many rows of a result; 0 for all."),
+]
+Csv = Annotated[bool, _option("--csv", panel=_OUTPUT, help="Print rows as CSV, all of them.")]
 Json = Annotated[
     bool, _option("--json", panel=_OUTPUT, help="Print one JSON object on stdout, and nothing else there.")
 ]

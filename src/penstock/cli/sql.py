@@ -15,25 +15,13 @@ if TYPE_CHECKING:
 
 def sql(
     script: Annotated[
-        str | None, typer.Argument(metavar="[STATEMENTS]", help="What to run; asked for at a prompt if left out.")
+        str | None, typer.Argument(metavar="STATEMENTS", help="What to run; asked for at a prompt if left out.")
     ] = None,
-    db: Annotated[
-        str,
-        typer.Option(
-            "--db",
-            metavar="DB",
-            envvar="PENSTOCK_DB",
-            help="A DuckDB file (made if it is not there), or postgresql://user@host/db.",
-        ),
-    ] = ":memory:",
-    file: Annotated[
-        str | None, typer.Option("--file", "-f", metavar="FILE", help="Run the statements in a file.")
-    ] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Open a DuckDB file for reading alone.")] = False,
-    rows: Annotated[
-        int, typer.Option("--rows", metavar="N", min=0, help="Print at most so many rows of a result; 0 for all.")
-    ] = 40,
-    csv: Annotated[bool, typer.Option("--csv", help="Print rows as CSV, all of them.")] = False,
+    db: o.SqlDatabase = ":memory:",
+    file: o.SqlFile = None,
+    read_only: o.ReadOnly = False,
+    rows: o.MostRows = 40,
+    csv: o.Csv = False,
     json: o.Json = False,
 ) -> None:
     """Run SQL on DuckDB or PostgreSQL, with SELECT … TRAIN BY and PREDICT BY among it.
