@@ -1,0 +1,66 @@
+/*
+ * columns.c: says what columns a query has, without running it.
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/plancache.h"
+
+#include "penstock.h"
+
+PG_FUNCTION_INFO_V1(penstock_columns);
+
+/* penstock.columns(query text) returns table (name text, type regtype) */
+Datum
+penstock_columns(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	char	   *query = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	MemoryContext before;
+	Tuplestorestate *store;
+	TupleDesc	type;
+	List	   *sources;
+	TupleDesc	columns;
+	SPIPlanPtr	plan;
+
+	if (result == NULL || !IsA(result, ReturnSetInfo) || !(result->allowedModes & SFRM_Materialize))
+		elog(ERROR, "penstock.columns must be called in FROM");
+	before = MemoryContextSwitchTo(result->econtext->ecxt_per_query_memory);
+	if (get_call_result_type(fcinfo, NULL, &type) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "penstock.columns must return rows");
+	type = CreateTupleDescCopy(type);
+	store = tuplestore_begin_heap(false, false, work_mem);
+	result->returnMode = SFRM_Materialize;
+	result->setResult = store;
+	result->setDesc = type;
+	MemoryContextSwitchTo(before);
+
+	SPI_connect();
+	plan = SPI_prepare(query, 0, NULL);
+	if (plan == NULL)
+		elog(ERROR, "the query could not be read: %s", SPI_result_code_string(SPI_result));
+	sources = SPI_plan_get_plan_sources(plan);
+	columns = list_length(sources) == 1 ? ((CachedPlanSource *) linitial(sources))->resultDesc : NULL;
+	if (columns == NULL || !SPI_is_cursor_plan(plan))
+		ereport(ERROR,
+				(errcode(ERRCODE_SYNTAX_ERROR),
+				 errmsg("a training needs one query that gives rows, such as SELECT * FROM t")));
+	for (int i = 0; i < columns->natts; i++)
+	{
+		Form_pg_attribute column = TupleDescAttr(columns, i);
+		bool		nulls[2] = {false, false};
+		Datum		values[2];
+
+		if (column->attisdropped)
+			continue;
+		values[0] = CStringGetTextDatum(NameStr(column->attname));
+		values[1] = ObjectIdGetDatum(column->atttypid);
+		tuplestore_putvalues(store, type, values, nulls);
+	}
+	SPI_finish();
+	return (Datum) 0;
+}

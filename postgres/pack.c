@@ -1,0 +1,228 @@
+/*
+ * pack.c: a row of the server's as a run of float32, checked.
+ *
+ * Rows that cannot be learnt from are refused by their place in the table: nulls, numbers that are not finite, labels that
+ * are no class, another number of features than the rows before.
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "utils/memutils.h"
+
+#include "tuple_shuffle.h"
+
+static inline Datum
+value_of(const Argument *argument, TupleTableSlot *slot, ExprContext *econtext, bool *isnull)
+{
+	if (argument->column)
+		return slot_getattr(slot, argument->column, isnull);
+	return ExecEvalExpr(argument->expression, econtext, isnull);
+}
+
+/* Says which row an error is about, as well as it can be said. */
+static int
+err_row(TupleShuffle *state)
+{
+	ItemPointerData tid;
+	const char *table;
+
+	if (block_shuffle_last(linitial(state->css.custom_ps), &tid, &table))
+		return errdetail("The row is at ctid (%u,%u) of \"%s\".", ItemPointerGetBlockNumberNoCheck(&tid),
+						 ItemPointerGetOffsetNumberNoCheck(&tid), table);
+	return 0;
+}
+
+NEVER_RETURNS static void
+refuse_row(TupleShuffle *state, const char *why, const char *hint)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_DATA_EXCEPTION),
+			 errmsg("%s", why), err_row(state), errhint("%s", hint)));
+}
+
+/* Gives an array's elements and their number; false where it holds a null. `room` has SHORT_MOST bytes. */
+static inline bool
+elements_of(TupleShuffle *state, Datum datum, char *room, const void **elements, uint32 *count)
+{
+	ArrayType  *array = plain_array(datum, room);
+
+	if (ARR_NDIM(array) > 1)
+		refuse_row(state, "features are an array of more than one dimension", "Give one array of numbers for each row.");
+	*count = ARR_NDIM(array) == 0 ? 0 : (uint32) ARR_DIMS(array)[0];
+	*elements = ARR_DATA_PTR(array);
+	return !ARR_HASNULL(array) || !array_contains_nulls(array);
+}
+
+/* Turns a label into the target that stands for it. */
+static inline float
+target_of(TupleShuffle *state, float label)
+{
+	const Options *options = state->options;
+	int			code = 0;
+
+	if (!isfinite(label))
+		refuse_row(state, "a label is not a finite number", "Mend or remove the row.");
+	if (options->class_count == 0)
+	{
+		if (options->loss == LOSS_SQUARED ||
+			(options->loss == LOSS_SOFTMAX ? label >= 0 && label < options->outputs && label == floorf(label)
+			 : label == -1 || label == 1))
+			return label;
+		refuse_row(state, psprintf("the label %g is not a target", label),
+				   options->loss == LOSS_SOFTMAX ? "Targets are 0 to outputs - 1; \"classes\" lists labels of other values."
+				   : "Targets are -1 and 1; \"classes\" lists labels of other values, such as [0, 1].");
+	}
+	while (code < options->class_count && options->classes[code] != label)
+		code++;
+	if (code == options->class_count)
+		refuse_row(state, psprintf("the label %g is not one of the classes", label),
+				   "Name all of them in \"classes\".");
+	return options->loss == LOSS_SOFTMAX ? code : 2 * code - 1;
+}
+
+static inline void
+refuse_missing(TupleShuffle *state, const char *what)
+{
+	if (!state->options->skip_nulls)
+		refuse_row(state, psprintf("%s null", what), "Fill or remove such rows, or leave them out: \"nulls\": \"skip\".");
+	state->skipped++;
+}
+
+static void
+make_windows(TupleShuffle *state, uint32 first_width)
+{
+	Size		capacity = Min(state->buffer_bytes / 2 / sizeof(float), PG_UINT32_MAX);
+
+	for (int i = 0; i < 2; i++)
+	{
+		state->windows[i].words = MemoryContextAllocHuge(state->buffers, capacity * sizeof(float));
+		state->windows[i].capacity = capacity;
+	}
+	state->worker = worker_make(state->buffers, state->options, state->sparse, first_width);
+}
+
+void
+refuse_size(TupleShuffle *state)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("a buffer of " INT64_FORMAT " bytes is too small for %u rows of %zu bytes in each of its halves",
+					state->buffer_bytes, state->options->batch_size, state->row_words * sizeof(float)),
+			 errhint("Give a larger buffer_size or a smaller batch_size.")));
+}
+
+/* Appends a row; false where the window is full, and nothing is changed. */
+static inline float *
+room_for(Window *window, Size words)
+{
+	float	   *row = window->words + window->used;
+
+	if (window->used + words + window->rows + 1 > window->capacity)
+		return NULL;
+	((uint32 *) window->words)[window->capacity - ++window->rows] = (uint32) window->used;
+	window->used += words;
+	return row;
+}
+
+/* Moves the rows that do not fill a batch on to the other window, which is free. */
+void
+carry_over(TupleShuffle *state, Window *window, Window *other)
+{
+	uint32		left = window->rows % state->options->batch_size;
+	uint32	   *order = (uint32 *) window->words + window->capacity;
+
+	if (left == window->rows)
+		refuse_size(state);
+	for (uint32 i = window->rows - left; i < window->rows; i++)
+	{
+		Size		from = order[-(int64) i - 1],
+					to = i + 1 < window->rows ? order[-(int64) i - 2] : window->used;
+
+		memcpy(room_for(other, to - from), window->words + from, (to - from) * sizeof(float));
+	}
+	if (left)
+		window->used = order[-(int64) (window->rows - left) - 1];
+	window->rows -= left;
+}
+
+/* Packs the row in a slot into a window; false where it does not fit. */
+bool
+pack_row(TupleShuffle *state, Window *window, TupleTableSlot *slot, ExprContext *econtext)
+{
+	char		rooms[2][SHORT_MOST] pg_attribute_aligned(8);
+	const void *indices = NULL,
+			   *values;
+	uint32		n,
+				index_count = 0;
+	bool		isnull = false;
+	Size		words;
+	Datum		datum;
+	float		label,
+			   *row;
+
+	if (state->sparse)
+	{
+		datum = value_of(&state->arguments[0], slot, econtext, &isnull);
+		if (isnull || !elements_of(state, datum, rooms[0], &indices, &index_count))
+		{
+			refuse_missing(state, "the indices are or hold a");
+			return true;
+		}
+	}
+	datum = value_of(&state->arguments[1], slot, econtext, &isnull);
+	if (isnull || !elements_of(state, datum, rooms[1], &values, &n))
+	{
+		refuse_missing(state, "the features are or hold a");
+		return true;
+	}
+	datum = value_of(&state->arguments[2], slot, econtext, &isnull);
+	if (isnull)
+	{
+		refuse_missing(state, "the label is");
+		return true;
+	}
+	label = target_of(state, DatumGetFloat4(datum));
+	if (!all_finite(values, n))
+		refuse_row(state, "a feature is not a finite number", "Fill or remove such values before training.");
+	if (state->sparse)
+	{
+		if (index_count != n)
+			refuse_row(state, psprintf("a row has %u indices and %u values", index_count, n), "Mend or remove the row.");
+		for (uint32 e = 0; e < n; e++)
+		{
+			int32		index = ((const int32 *) indices)[e];
+
+			if (index < 0)
+				refuse_row(state, psprintf("a row has the index %d", index), "Indices are 0 or more.");
+			if ((uint32) index >= window->top)
+				window->top = (uint32) index + 1;
+		}
+	}
+	else if (state->worker == NULL)
+	{
+		state->width = n;
+		if (n == 0)
+			refuse_row(state, "the features are an empty array", "Give an array of numbers for each row.");
+	}
+	else if (n != state->width)
+		refuse_row(state, psprintf("a row has %u features where the others have %u", n, state->width),
+				   "Give every row as many.");
+	if (state->worker == NULL)
+		make_windows(state, state->sparse ? 1 : n);
+	words = state->sparse ? 2 + 2 * (Size) n : 1 + (Size) n;
+	state->row_words = words + 1;
+	row = room_for(window, words);
+	if (row == NULL)
+		return false;
+	row[0] = label;
+	if (!state->sparse)
+		memcpy(row + 1, values, n * sizeof(float));
+	else
+	{
+		memcpy(row + 1, &n, sizeof(n));
+		memcpy(row + 2, indices, n * sizeof(int32));
+		memcpy(row + 2 + n, values, n * sizeof(float));
+	}
+	return true;
+}

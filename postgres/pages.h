@@ -1,0 +1,47 @@
+/*
+ * pages.h: reading a heap table by blocks, runs of neighbouring pages.
+ */
+#ifndef PENSTOCK_PAGES_H
+#define PENSTOCK_PAGES_H
+
+#include "access/heapam.h"
+#include "access/tableam.h"
+#if PG_VERSION_NUM >= 170000
+#include "storage/read_stream.h"
+#endif
+
+#include "penstock.h"
+
+#define QUEUED 64				/* pages known ahead, before PostgreSQL 17 */
+
+typedef struct Pages
+{
+	Relation	table;
+	Snapshot	snapshot;
+	MemoryContext context;		/* that lives as long as the scan */
+	BlockNumber count;
+	BlockNumber block_pages;
+	bool		in_order;		/* blocks come as they are stored */
+	uint64		blocks_read;
+	HeapScanDesc scan;
+	HeapTupleData tuple;
+	int			line;			/* the next of the page's visible rows */
+	const uint32 *draws;		/* the blocks to read, and how many of them have been begun */
+	uint32		draw_count;
+	uint32		drawn;
+	BlockNumber page;
+	BlockNumber page_end;
+#if PG_VERSION_NUM >= 170000
+	ReadStream *stream;
+#else
+	BlockNumber queue[QUEUED];
+	int			queued;
+	int			taken;
+#endif
+} Pages;
+
+extern void pages_open(Pages *pages, const uint32 *draws, uint32 count);
+extern bool pages_next(Pages *pages, TupleTableSlot *slot);
+extern void pages_close(Pages *pages);
+
+#endif							/* PENSTOCK_PAGES_H */

@@ -1,0 +1,56 @@
+/*
+ * penstock.c: the library's entry, and the type of options.
+ *
+ * The planner's hook must be there before a query with penstock.sgd is planned. The type of its last argument sees to
+ * that: reading a literal of it loads this library while the query is still being parsed.
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "utils/builtins.h"
+
+#include "penstock.h"
+
+PG_MODULE_MAGIC;
+
+void		_PG_init(void);
+
+PG_FUNCTION_INFO_V1(penstock_options_in);
+PG_FUNCTION_INFO_V1(penstock_options_out);
+PG_FUNCTION_INFO_V1(penstock_sgd_unplanned);
+
+void
+_PG_init(void)
+{
+	RegisterCustomScanMethods(&sgd_methods);
+	RegisterCustomScanMethods(&tuple_shuffle_methods);
+	RegisterCustomScanMethods(&block_shuffle_methods);
+	planner_install();
+}
+
+/* penstock.options is JSON that has been checked, kept as it was written. */
+Datum
+penstock_options_in(PG_FUNCTION_ARGS)
+{
+	char	   *json = PG_GETARG_CSTRING(0);
+
+	read_options(json);
+	PG_RETURN_TEXT_P(cstring_to_text(json));
+}
+
+Datum
+penstock_options_out(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_CSTRING(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+}
+
+/* The aggregate's transition, never reached when the planner has put its nodes in the aggregate's place. */
+Datum
+penstock_sgd_unplanned(PG_FUNCTION_ARGS)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("penstock.sgd was planned before the library penstock was loaded, or as a window function"),
+			 errhint("Run the query again, without OVER; penstock.train does all of it for you.")));
+	PG_RETURN_NULL();
+}

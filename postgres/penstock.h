@@ -1,0 +1,161 @@
+/*
+ * penstock.h: what the extension's files share: options, windows of packed rows, and the three nodes of a plan.
+ */
+#ifndef PENSTOCK_H
+#define PENSTOCK_H
+
+#include "postgres.h"
+
+#include <pthread.h>
+
+#include "access/detoast.h"
+#include "executor/executor.h"
+#include "nodes/execnodes.h"
+#include "nodes/extensible.h"
+#include "nodes/pathnodes.h"
+#include "portability/instr_time.h"
+#include "utils/array.h"
+
+#include "kernels.h"
+
+#define NEVER_RETURNS __attribute__((noreturn))	/* the server's own word for it is another from 18 on */
+
+typedef enum Shuffle
+{
+	SHUFFLE_CORGIPILE,			/* blocks in random order, their rows shuffled in a buffer */
+	SHUFFLE_BLOCK_ONLY,			/* blocks in random order, rows as stored */
+	SHUFFLE_NONE				/* rows as stored */
+} Shuffle;
+
+typedef enum Rate
+{
+	RATE_EXPONENTIAL,
+	RATE_INVERSE_SCALING,
+	RATE_CONSTANT
+} Rate;
+
+/* What a training is asked for; penstock.options, read. */
+typedef struct Options
+{
+	Loss		loss;
+	Shuffle		shuffle;
+	Rate		rate;
+	double		learning_rate;
+	double		decay;
+	double		power;
+	double		l1;
+	double		l2;
+	int			epochs;
+	uint32		batch_size;
+	uint32		outputs;		/* classes of softmax, else 1 */
+	uint64		seed;
+	bool		intercept;
+	bool		skip_nulls;
+	bool		read_only;		/* rows are counted, nothing is learnt: what reading alone takes */
+	int64		block_size;		/* bytes of a block; 0: an eighth of a window, 64 kB to 10 MB */
+	int64		buffer_size;	/* bytes of both windows; 0: by share */
+	double		buffer_share;	/* of the table's bytes */
+	int			class_count;	/* 0: labels are targets already */
+	float	   *classes;		/* ascending */
+} Options;
+
+extern Options *read_options(const char *json);
+extern const char *model_name(Loss loss);
+extern const char *shuffle_name(Shuffle shuffle);
+
+/*
+ * Rows packed for the learner: rows from the front, where each begins from the back. Two of them are one buffer; one
+ * is filled while the other is learnt from.
+ */
+typedef struct Window
+{
+	float	   *words;
+	Size		capacity;		/* in words, as are `used` and the places of rows */
+	Size		used;
+	uint32		rows;
+	uint32		top;			/* one more than the largest index of a sparse row */
+	bool		shuffled;
+	uint64		seed;
+} Window;
+
+static inline uint32 *
+window_order(const Window *window)
+{
+	return (uint32 *) window->words + window->capacity - window->rows;
+}
+
+/* The compute thread. It touches the learner and the window it was given, and calls no function of the server. */
+typedef struct Worker
+{
+	Learner		learner;
+	pthread_t	thread;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool		made;
+	bool		started;
+	bool		quit;
+	volatile bool stop;
+	Window	   *job;			/* NULL: idle */
+	int64		result;
+	double		busy;			/* seconds spent learning */
+	MemoryContext context;
+	MemoryContextCallback end;
+} Worker;
+
+extern Worker *worker_make(MemoryContext context, const Options *options, bool sparse, uint32 width);
+extern void worker_reset(Worker *worker);
+extern double worker_wait(Worker *worker);
+extern double worker_give(Worker *worker, Window *window);
+extern void worker_end(Worker *worker);
+
+/* The nodes. */
+extern CustomScanMethods sgd_methods;
+extern CustomScanMethods tuple_shuffle_methods;
+extern CustomScanMethods block_shuffle_methods;
+
+/* A node's place in the table that the last row came from; false where it is not known. */
+extern bool block_shuffle_last(PlanState *state, ItemPointer tid, const char **table);
+extern bool block_shuffle_pages(PlanState *state, int64 *pages);
+extern void block_shuffle_settle(PlanState *state, const Options *options, int64 block_bytes);
+
+/* Gives the next window of rows, NULL at the end of an epoch. The first row makes the worker. */
+extern Window *tuple_shuffle_next(PlanState *state);
+extern Worker *tuple_shuffle_worker(PlanState *state);
+
+/* Reads an epoch's rows and packs none; returns how many there are. */
+extern uint64 tuple_shuffle_count(PlanState *state);
+extern uint32 tuple_shuffle_width(PlanState *state);
+extern uint64 tuple_shuffle_skipped(PlanState *state);
+
+extern void planner_install(void);
+
+#define SHORT_MOST 128			/* bytes of an array with a short header */
+
+/* An array as it can be read. `room`, of SHORT_MOST bytes, spares an allocation for each short one. */
+static inline ArrayType *
+plain_array(Datum datum, char *room)
+{
+	struct varlena *value = (struct varlena *) DatumGetPointer(datum);
+	Size		size;
+
+	if (VARATT_IS_4B_U(value))
+		return (ArrayType *) value;
+	if (VARATT_IS_EXTERNAL(value) || !VARATT_IS_SHORT(value))
+		return (ArrayType *) detoast_attr(value);
+	size = VARSIZE_SHORT(value) - VARHDRSZ_SHORT;
+	memcpy(room + VARHDRSZ, VARDATA_SHORT(value), size);
+	SET_VARSIZE(room, size + VARHDRSZ);
+	return (ArrayType *) room;
+}
+
+static inline double
+seconds_since(instr_time start)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	INSTR_TIME_SUBTRACT(now, start);
+	return INSTR_TIME_GET_DOUBLE(now);
+}
+
+#endif							/* PENSTOCK_H */

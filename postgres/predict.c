@@ -1,0 +1,374 @@
+/*
+ * predict.c: predictions in any query.
+ *
+ * With weights at hand a call is an inner product. A model that is named is read from penstock.models, by the rights of
+ * who asks, at the first row of a query and kept for the others. A null among the features gives a null; features past a
+ * sparse model's width are left out, as in the rest of Penstock.
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+
+#include "penstock.h"
+
+PG_FUNCTION_INFO_V1(penstock_score);
+PG_FUNCTION_INFO_V1(penstock_probability);
+PG_FUNCTION_INFO_V1(penstock_predict);
+PG_FUNCTION_INFO_V1(penstock_predict_class);
+PG_FUNCTION_INFO_V1(penstock_predict_probabilities);
+
+/* An array that was compressed or stored apart, and what it looked like then. */
+typedef struct Kept
+{
+	Size		size;
+	char	   *stored;
+	ArrayType  *array;
+} Kept;
+
+typedef struct Model
+{
+	MemoryContext context;		/* that all of it is in */
+	text	   *name;
+	Loss		loss;
+	uint32		outputs;
+	uint32		width;
+	const float *coef;
+	const float *intercept;
+	Datum	   *classes;		/* text, one for each class */
+	int			class_count;
+	float	   *scores;
+} Model;
+
+#define MODELS 8
+
+typedef struct Models
+{
+	Model	   *kept[MODELS];
+	int			next;			/* the one to be let go for another */
+} Models;
+
+/* A row's features: dense, or with the indices of a sparse row. */
+typedef struct Row
+{
+	const float *values;
+	const int32 *indices;
+	uint32		count;
+	char		rooms[2][SHORT_MOST] pg_attribute_aligned(8);
+} Row;
+
+/* Gives an array that is the same for many rows, and unpacks it once. */
+static ArrayType *
+kept_array(FunctionCallInfo fcinfo, Datum datum)
+{
+	struct varlena *value = (struct varlena *) DatumGetPointer(datum);
+	Kept	   *kept = fcinfo->flinfo->fn_extra;
+	MemoryContext before;
+	Size		size;
+
+	if (VARATT_IS_4B_U(value))
+		return (ArrayType *) value;
+	size = VARSIZE_ANY(value);
+	if (kept != NULL && kept->size == size && memcmp(kept->stored, value, size) == 0)
+		return kept->array;
+	before = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
+	if (kept == NULL)
+		kept = fcinfo->flinfo->fn_extra = palloc0(sizeof(Kept));
+	else if (kept->size)
+	{
+		kept->size = 0;
+		pfree(kept->stored);
+		pfree(kept->array);
+	}
+	kept->stored = palloc(size);
+	memcpy(kept->stored, value, size);
+	kept->array = (ArrayType *) detoast_attr(value);
+	kept->size = size;
+	MemoryContextSwitchTo(before);
+	return kept->array;
+}
+
+static uint32
+length_of(ArrayType *array)
+{
+	if (ARR_NDIM(array) > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
+				 errmsg("features and weights are arrays of one dimension")));
+	return ARR_NDIM(array) == 0 ? 0 : (uint32) ARR_DIMS(array)[0];
+}
+
+/* Reads features from the arguments `first` and on; false where one is null. */
+static inline bool
+read_row(FunctionCallInfo fcinfo, int first, Row *row)
+{
+	ArrayType  *array;
+	bool		sparse = PG_NARGS() - first == 2;
+
+	row->indices = NULL;
+	if (sparse)
+	{
+		array = plain_array(PG_GETARG_DATUM(first), row->rooms[0]);
+		if (ARR_HASNULL(array) && array_contains_nulls(array))
+			return false;
+		row->count = length_of(array);
+		row->indices = (const int32 *) ARR_DATA_PTR(array);
+		first++;
+	}
+	array = plain_array(PG_GETARG_DATUM(first), row->rooms[1]);
+	if (ARR_HASNULL(array) && array_contains_nulls(array))
+		return false;
+	if (sparse && row->count != length_of(array))
+		ereport(ERROR,
+				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
+				 errmsg("a row has %u indices and %u values", row->count, length_of(array))));
+	row->count = length_of(array);
+	row->values = (const float *) ARR_DATA_PTR(array);
+	return true;
+}
+
+static inline float
+score_of(const float *coef, uint32 width, const Row *row)
+{
+	float		sum = 0;
+
+	if (row->indices == NULL)
+	{
+		if (row->count != width)
+			ereport(ERROR,
+					(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
+					 errmsg("a row has %u features where the model has %u", row->count, width)));
+		return dense_score(coef, row->values, width);
+	}
+	for (uint32 e = 0; e < row->count; e++)
+	{
+		if (row->indices[e] < 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
+					 errmsg("a row has the index %d; indices are 0 or more", row->indices[e])));
+		if ((uint32) row->indices[e] < width)
+			sum += coef[row->indices[e]] * row->values[e];
+	}
+	return sum;
+}
+
+Datum
+penstock_score(PG_FUNCTION_ARGS)
+{
+	ArrayType  *coef = kept_array(fcinfo, PG_GETARG_DATUM(0));
+	Row			row;
+
+	if (ARR_HASNULL(coef) || !read_row(fcinfo, 2, &row))
+		PG_RETURN_NULL();
+	PG_RETURN_FLOAT8((double) (PG_GETARG_FLOAT4(1) + score_of((const float *) ARR_DATA_PTR(coef), length_of(coef), &row)));
+}
+
+static double
+sigmoid(double score)
+{
+	double		e = exp(-fabs(score));
+
+	return (score > 0 ? 1 : e) / (1 + e);
+}
+
+Datum
+penstock_probability(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_FLOAT8(sigmoid(PG_GETARG_FLOAT8(0)));
+}
+
+static Loss
+kind_of(const char *name, const char *kind)
+{
+	for (Loss loss = LOSS_LOGISTIC; loss <= LOSS_SOFTMAX; loss++)
+		if (strcmp(kind, model_name(loss)) == 0)
+			return loss;
+	ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED), errmsg("model \"%s\" is of an unknown kind, \"%s\"", name, kind)));
+}
+
+static const float *
+weights_of(Datum datum, Size wanted, const char *name)
+{
+	ArrayType  *array = DatumGetArrayTypePCopy(datum);
+
+	if (ARR_HASNULL(array) || length_of(array) != wanted)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("model \"%s\" is damaged: it has not %zu weights", name, wanted)));
+	return (const float *) ARR_DATA_PTR(array);
+}
+
+/* Reads a model into the memory of the function's call. */
+static Model *
+load_model(FunctionCallInfo fcinfo, text *wanted)
+{
+	static const char *query = "SELECT kind, outputs, width, coef, intercept, CASE json_typeof(header->'classes') "
+		"WHEN 'array' THEN ARRAY(SELECT pg_catalog.json_array_elements_text(header->'classes')) ELSE '{}' END "
+		"FROM penstock.models WHERE name OPERATOR(pg_catalog.=) $1";
+	MemoryContext kept = AllocSetContextCreate(fcinfo->flinfo->fn_mcxt, "penstock model", ALLOCSET_SMALL_SIZES),
+				before;
+	char	   *name = text_to_cstring(wanted);
+	Model	   *model;
+	Datum		values[6];
+	HeapTuple	row;
+	int64		width;
+	Oid			types[] = {TEXTOID};
+	Datum		arguments[] = {PointerGetDatum(wanted)};
+
+	SPI_connect();
+	if (SPI_execute_with_args(query, 1, types, arguments, NULL, true, 1) != SPI_OK_SELECT)
+		elog(ERROR, "penstock.models cannot be read");
+	if (SPI_processed == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("there is no model \"%s\"", name),
+				 errhint("SELECT name FROM penstock.models lists them.")));
+	row = SPI_tuptable->vals[0];
+	for (int i = 0; i < 6; i++)
+	{
+		bool		isnull;
+
+		values[i] = SPI_getbinval(row, SPI_tuptable->tupdesc, i + 1, &isnull);
+		if (isnull)
+			ereport(ERROR, (errcode(ERRCODE_DATA_CORRUPTED), errmsg("model \"%s\" is damaged", name)));
+	}
+	before = MemoryContextSwitchTo(kept);
+	model = palloc0(sizeof(Model));
+	model->context = kept;
+	model->name = DatumGetTextPCopy(PointerGetDatum(wanted));
+	model->loss = kind_of(name, TextDatumGetCString(values[0]));
+	model->outputs = DatumGetInt32(values[1]);
+	width = DatumGetInt64(values[2]);
+	if (DatumGetInt32(values[1]) < 1 || width < 0 || width > 250000000 ||
+		(model->loss != LOSS_SOFTMAX && model->outputs != 1))
+		ereport(ERROR, (errcode(ERRCODE_DATA_CORRUPTED), errmsg("model \"%s\" is damaged", name)));
+	model->width = width;
+	model->coef = weights_of(values[3], (Size) model->outputs * model->width, name);
+	model->intercept = weights_of(values[4], model->outputs, name);
+	model->scores = palloc(sizeof(float) * model->outputs);
+	deconstruct_array(DatumGetArrayTypePCopy(values[5]), TEXTOID, -1, false, TYPALIGN_INT,
+					  &model->classes, NULL, &model->class_count);
+	if (model->class_count != (model->loss == LOSS_SQUARED ? 0 : model->loss == LOSS_SOFTMAX ? (int) model->outputs : 2))
+		ereport(ERROR, (errcode(ERRCODE_DATA_CORRUPTED), errmsg("model \"%s\" is damaged: its classes do not fit", name)));
+	MemoryContextSwitchTo(before);
+	SPI_finish();
+	return model;
+}
+
+static inline bool
+is_named(const Model *model, text *name)
+{
+	return VARSIZE_ANY_EXHDR(model->name) == VARSIZE_ANY_EXHDR(name) &&
+		memcmp(VARDATA_ANY(model->name), VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name)) == 0;
+}
+
+/* Finds a model among those kept for the query, or reads it; where names come from a column there are several. */
+static Model *
+model_for(FunctionCallInfo fcinfo)
+{
+	text	   *name = PG_GETARG_TEXT_PP(0);
+	Models	   *models = fcinfo->flinfo->fn_extra;
+	Model	   *model;
+
+	if (models == NULL)
+		models = fcinfo->flinfo->fn_extra = MemoryContextAllocZero(fcinfo->flinfo->fn_mcxt, sizeof(Models));
+	for (int i = 0; i < MODELS; i++)
+		if (models->kept[i] && is_named(models->kept[i], name))
+			return models->kept[i];
+	model = load_model(fcinfo, name);
+	if (models->kept[models->next])
+		MemoryContextDelete(models->kept[models->next]->context);
+	models->kept[models->next] = model;
+	models->next = (models->next + 1) % MODELS;
+	return model;
+}
+
+/* Scores a row for each output of a named model; false where a feature is null. */
+static inline bool
+score_row(FunctionCallInfo fcinfo, Model *model)
+{
+	Row			row;
+
+	if (!read_row(fcinfo, 1, &row))
+		return false;
+	for (uint32 c = 0; c < model->outputs; c++)
+		model->scores[c] = model->intercept[c] + score_of(model->coef + (Size) c * model->width, model->width, &row);
+	return true;
+}
+
+Datum
+penstock_predict(PG_FUNCTION_ARGS)
+{
+	Model	   *model = model_for(fcinfo);
+
+	if (model->loss == LOSS_SOFTMAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("a softmax model has a score for each class"),
+				 errhint("Use penstock.predict_class or penstock.predict_probabilities.")));
+	if (!score_row(fcinfo, model))
+		PG_RETURN_NULL();
+	PG_RETURN_FLOAT8((double) model->scores[0]);
+}
+
+Datum
+penstock_predict_class(PG_FUNCTION_ARGS)
+{
+	Model	   *model = model_for(fcinfo);
+	uint32		best = 0;
+
+	if (model->loss == LOSS_SQUARED)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("a linear model has no classes"), errhint("Use penstock.predict.")));
+	if (!score_row(fcinfo, model))
+		PG_RETURN_NULL();
+	if (model->loss == LOSS_SOFTMAX)
+	{
+		for (uint32 c = 1; c < model->outputs; c++)
+			if (model->scores[c] > model->scores[best])
+				best = c;
+	}
+	else
+		best = model->scores[0] > 0;
+	PG_RETURN_DATUM(PointerGetDatum(DatumGetTextPCopy(model->classes[best])));
+}
+
+Datum
+penstock_predict_probabilities(PG_FUNCTION_ARGS)
+{
+	Model	   *model = model_for(fcinfo);
+	Datum	   *out;
+	double		sum = 0,
+				top;
+
+	if (model->loss != LOSS_SOFTMAX && model->loss != LOSS_LOGISTIC)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("a model of kind %s has no probabilities", model_name(model->loss))));
+	if (!score_row(fcinfo, model))
+		PG_RETURN_NULL();
+	out = palloc(sizeof(Datum) * model->class_count);
+	if (model->loss == LOSS_LOGISTIC)
+	{
+		out[0] = Float8GetDatum(sigmoid(-(double) model->scores[0]));
+		out[1] = Float8GetDatum(sigmoid(model->scores[0]));
+	}
+	else
+	{
+		top = model->scores[0];
+		for (uint32 c = 1; c < model->outputs; c++)
+			top = Max(top, model->scores[c]);
+		for (uint32 c = 0; c < model->outputs; c++)
+			sum += exp(model->scores[c] - top);
+		for (uint32 c = 0; c < model->outputs; c++)
+			out[c] = Float8GetDatum(exp(model->scores[c] - top) / sum);
+	}
+	PG_RETURN_ARRAYTYPE_P(construct_array(out, model->class_count, FLOAT8OID, sizeof(float8), FLOAT8PASSBYVAL,
+										  TYPALIGN_DOUBLE));
+}

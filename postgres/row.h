@@ -1,0 +1,158 @@
+/*
+ * row.h: the arithmetic that all kernels share, for one row at a time.
+ *
+ * It is that of Penstock's compiled kernels in Python (sgd/scalar.py): float32 weights, statistics in float64, each row
+ * counted as scored just before its update.
+ */
+#ifndef PENSTOCK_ROW_H
+#define PENSTOCK_ROW_H
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "kernels.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define HUGE_PRODUCT 1e300
+#define AHEAD 8					/* rows fetched into the cache before they are needed */
+
+INLINE float
+softly(float value, float threshold)
+{
+	float		above = value - threshold,
+				below = value + threshold;
+
+	return (above > 0 ? above : 0) + (below < 0 ? below : 0);
+}
+
+INLINE double
+rate_at(const Learner *l)
+{
+	return l->power == 0 ? l->base : l->base * pow(1 + l->step, -l->power);
+}
+
+INLINE bool
+usable(float score, float y)
+{
+	return fabsf(score + y) <= FLT_MAX;
+}
+
+INLINE void
+fetch_row(const float *words, const uint32_t *order, uint32_t i, uint32_t rows)
+{
+	if (i < rows)
+	{
+		const char *row = (const char *) (words + order[i]);
+
+		__builtin_prefetch(row);
+		__builtin_prefetch(row + 64);
+		__builtin_prefetch(row + 128);
+	}
+}
+
+/* Counts a row of one score and returns the loss's slope there. */
+INLINE float
+pull(Totals *t, Loss loss, float score, float y)
+{
+	t->rows++;
+	if (loss == LOSS_LOGISTIC)
+	{
+		float		margin = score * y,
+					e = expf(-fabsf(margin)),
+					share = 1 / (1 + e);
+
+		t->loss += margin < 0 ? -margin : 0;
+		/* One logarithm for hundreds of rows: that of a product is the sum of the logarithms. */
+		t->grown *= 1.0 + e;
+		if (t->grown > HUGE_PRODUCT)
+		{
+			t->loss += log(t->grown);
+			t->grown = 1;
+		}
+		t->hits += (score > 0) == (y > 0);
+		return -y * (margin > 0 ? e * share : share);
+	}
+	if (loss == LOSS_HINGE)
+	{
+		float		gap = 1 - score * y;
+
+		t->hits += (score > 0) == (y > 0);
+		if (gap > 0)
+		{
+			t->loss += gap;
+			return -y;
+		}
+		return 0;
+	}
+	else
+	{
+		float		residual = score - y;
+		double		apart = (double) y - t->pivot;
+
+		t->loss += 0.5 * (double) residual * (double) residual;
+		t->shifted += apart;
+		t->shifted2 += apart * apart;
+		return residual;
+	}
+}
+
+/* Turns the scores of a row's classes into slopes, and counts the row. */
+INLINE bool
+pull_classes(Learner *l, float y)
+{
+	uint32_t	best = 0,
+				label = (uint32_t) y;
+	float		sum = 0,
+				top;
+
+	for (uint32_t c = 0; c < l->outputs; c++)
+	{
+		if (!usable(l->scores[c], 0))
+			return false;
+		if (l->scores[c] > l->scores[best])
+			best = c;
+	}
+	top = l->scores[best];
+	l->totals.rows++;
+	l->totals.hits += best == label;
+	l->totals.loss -= (double) (l->scores[label] - top);
+	for (uint32_t c = 0; c < l->outputs; c++)
+	{
+		l->scores[c] = expf(l->scores[c] - top);
+		sum += l->scores[c];
+	}
+	l->totals.loss += log((double) sum);
+	for (uint32_t c = 0; c < l->outputs; c++)
+		l->scores[c] /= sum;
+	l->scores[label] -= 1;
+	return true;
+}
+
+/* Leaves the slopes in l->scores; false where a score is not finite. */
+INLINE bool
+slopes(Learner *l, Loss loss, float y)
+{
+	if (loss == LOSS_SOFTMAX)
+		return pull_classes(l, y);
+	if (!usable(l->scores[0], y))
+		return false;
+	l->scores[0] = pull(&l->totals, loss, l->scores[0], y);
+	return true;
+}
+
+/* The loss is a constant to each kernel, so that no row asks for it. */
+#define BY_LOSS(kernel) \
+	switch (l->loss) \
+	{ \
+		case LOSS_LOGISTIC: \
+			return kernel(l, LOSS_LOGISTIC, words, order, rows, stop); \
+		case LOSS_HINGE: \
+			return kernel(l, LOSS_HINGE, words, order, rows, stop); \
+		case LOSS_SQUARED: \
+			return kernel(l, LOSS_SQUARED, words, order, rows, stop); \
+		default: \
+			return kernel(l, LOSS_SOFTMAX, words, order, rows, stop); \
+	}
+
+#endif							/* PENSTOCK_ROW_H */

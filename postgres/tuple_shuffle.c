@@ -1,0 +1,262 @@
+/*
+ * tuple_shuffle.c: the node that packs rows as float32 into windows, whose rows are then shuffled.
+ *
+ * After the CorgiPile paper, sections 5.2 and 5.3. Two windows make up the buffer and never take more than it. Rows come
+ * from below one by one, and leave as a window, as a hash table leaves a Hash node: SGD takes them by tuple_shuffle_next.
+ * A window ends on a whole number of batches. Rows that cannot be learnt from are refused by their place in the table.
+ */
+#include "postgres.h"
+
+#include "commands/explain.h"
+#if PG_VERSION_NUM >= 180000
+#include "commands/explain_format.h"
+#include "commands/explain_state.h"
+#endif
+#include "executor/instrument.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+#include "tuple_shuffle.h"
+
+#define UNSHUFFLED (1 << 19)	/* words that are learnt from at once where nothing is shuffled: they stay in the cache */
+
+static Node *create_state(CustomScan *plan);
+static void begin(CustomScanState *node, EState *estate, int eflags);
+static TupleTableSlot *no_rows(CustomScanState *node);
+static void end(CustomScanState *node);
+static void rescan(CustomScanState *node);
+static void explain(CustomScanState *node, List *ancestors, ExplainState *es);
+
+CustomScanMethods tuple_shuffle_methods = {
+	.CustomName = "TupleShuffle",
+	.CreateCustomScanState = create_state,
+};
+
+static CustomExecMethods methods = {
+	.CustomName = "TupleShuffle",
+	.BeginCustomScan = begin,
+	.ExecCustomScan = no_rows,
+	.EndCustomScan = end,
+	.ReScanCustomScan = rescan,
+	.ExplainCustomScan = explain,
+};
+
+static Node *
+create_state(CustomScan *plan)
+{
+	TupleShuffle *state = (TupleShuffle *) newNode(sizeof(TupleShuffle), T_CustomScanState);
+
+	state->css.methods = &methods;
+	return (Node *) state;
+}
+
+static TupleTableSlot *
+no_rows(CustomScanState *node)
+{
+	elog(ERROR, "TupleShuffle gives windows of rows, not rows");
+	return NULL;
+}
+
+/* Settles buffer and block sizes, as far as they were left open, by the size of the table. */
+static void
+settle_sizes(TupleShuffle *state, PlanState *child)
+{
+	const Options *options = state->options;
+	int64		pages,
+				bytes = options->buffer_size,
+				block = options->block_size;
+	bool		known = block_shuffle_pages(child, &pages);
+
+	if (bytes == 0 && options->buffer_share > 0)
+	{
+		if (!known)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("buffer_size is a share of a table, and these rows are no table's"),
+					 errhint("Give it in bytes, such as \"64MB\".")));
+		bytes = Min(Max((int64) (pages * (double) BLCKSZ * options->buffer_share), 65536), INT64CONST(16) << 30);
+	}
+	else if (bytes == 0)
+		bytes = known ? Min(Max(pages * BLCKSZ / 10, 8 << 20), INT64CONST(512) << 20) : 64 << 20;
+	state->buffer_bytes = bytes;
+	if (block == 0)
+		block = Min(Max(bytes / 16, 8 * BLCKSZ), 10 << 20);
+	block_shuffle_settle(child, options, block);
+}
+
+static void
+begin(CustomScanState *node, EState *estate, int eflags)
+{
+	TupleShuffle *state = (TupleShuffle *) node;
+	CustomScan *plan = (CustomScan *) node->ss.ps.plan;
+	PlanState  *child = ExecInitNode(linitial(plan->custom_plans), estate, eflags);
+	int64		pages;
+	ListCell   *cell;
+
+	node->custom_ps = list_make1(child);
+	state->options = read_options(strVal(linitial(plan->custom_private)));
+	state->sparse = list_length(plan->custom_exprs) == 3;
+	/* Rows from below come in slots of any kind. */
+	node->ss.ps.scanopsset = true;
+	node->ss.ps.scanopsfixed = false;
+	node->ss.ps.scanops = NULL;
+	foreach(cell, plan->custom_exprs)
+	{
+		Expr	   *expression = lfirst(cell);
+		Argument   *argument = &state->arguments[foreach_current_index(cell) + (state->sparse ? 0 : 1)];
+
+		if (IsA(expression, Var) && ((Var *) expression)->varattno > 0)
+			argument->column = ((Var *) expression)->varattno;
+		else
+			argument->expression = ExecInitExpr(expression, &node->ss.ps);
+	}
+	state->buffers = AllocSetContextCreate(estate->es_query_cxt, "penstock buffers", ALLOCSET_DEFAULT_SIZES);
+	settle_sizes(state, child);
+	if (!block_shuffle_pages(child, &pages) && state->options->shuffle != SHUFFLE_NONE && !(eflags & EXEC_FLAG_EXPLAIN_ONLY))
+		ereport(NOTICE,
+				(errmsg("rows of this query are shuffled in a buffer of " INT64_FORMAT " kB only: they are not a table's, "
+						"which would be read in random blocks", state->buffer_bytes / 1024)));
+}
+
+Window *
+tuple_shuffle_next(PlanState *node)
+{
+	TupleShuffle *state = (TupleShuffle *) node;
+	PlanState  *child = linitial(state->css.custom_ps);
+	ExprContext *econtext = node->ps_ExprContext;
+	Window	   *window = &state->windows[state->filling],
+			   *other = &state->windows[1 - state->filling];
+	const Options *options = state->options;
+	bool		whole = options->shuffle == SHUFFLE_CORGIPILE;
+
+	if (state->exhausted)
+		return NULL;
+	if (node->instrument)
+		InstrStartNode(node->instrument);
+	for (;;)
+	{
+		TupleTableSlot *slot = ExecProcNode(child);
+		MemoryContext before;
+		bool		packed;
+
+		if (TupIsNull(slot))
+		{
+			state->exhausted = true;
+			break;
+		}
+		CHECK_FOR_INTERRUPTS();
+		ResetExprContext(econtext);
+		econtext->ecxt_scantuple = slot;
+		before = MemoryContextSwitchTo(econtext->ecxt_per_tuple_memory);
+		packed = pack_row(state, window, slot, econtext);
+		if (!packed)
+		{
+			/* The other window was handed over before; it must be free for the rows that come after this batch. */
+			MemoryContextSwitchTo(before);
+			state->waited += worker_give(state->worker, NULL);
+			other->used = other->rows = 0;
+			other->top = window->top;
+			carry_over(state, window, other);
+			MemoryContextSwitchTo(econtext->ecxt_per_tuple_memory);
+			if (!pack_row(state, other, slot, econtext))
+				refuse_size(state);
+			MemoryContextSwitchTo(before);
+			break;
+		}
+		MemoryContextSwitchTo(before);
+		if (!whole && window->used >= UNSHUFFLED && window->rows % options->batch_size == 0)
+		{
+			state->waited += worker_give(state->worker, NULL);
+			other->used = other->rows = 0;
+			other->top = window->top;
+			break;
+		}
+	}
+	state->top = Max(state->top, window->top);
+	window->shuffled = whole;
+	window->seed = mixed_seed(options->seed, state->pass, ++state->window_count);
+	state->filling = 1 - state->filling;
+	if (node->instrument)
+		InstrStopNode(node->instrument, window->rows);
+	return window->rows ? window : NULL;
+}
+
+Worker *
+tuple_shuffle_worker(PlanState *node)
+{
+	return ((TupleShuffle *) node)->worker;
+}
+
+uint64
+tuple_shuffle_count(PlanState *node)
+{
+	PlanState  *child = linitial(((TupleShuffle *) node)->css.custom_ps);
+	uint64		rows = 0;
+
+	for (;;)
+	{
+		TupleTableSlot *slot = ExecProcNode(child);
+
+		if (TupIsNull(slot))
+			return rows;
+		rows++;
+	}
+}
+
+/* The number of features seen; sparse weights may have room for more. */
+uint32
+tuple_shuffle_width(PlanState *node)
+{
+	TupleShuffle *state = (TupleShuffle *) node;
+
+	return state->sparse ? Max(state->top, 1) : state->width;
+}
+
+uint64
+tuple_shuffle_skipped(PlanState *node)
+{
+	return ((TupleShuffle *) node)->skipped;
+}
+
+static void
+rescan(CustomScanState *node)
+{
+	TupleShuffle *state = (TupleShuffle *) node;
+	PlanState  *child = linitial(node->custom_ps);
+
+	if (state->worker)
+		state->waited += worker_wait(state->worker);
+	for (int i = 0; i < 2; i++)
+		state->windows[i].used = state->windows[i].rows = 0;
+	state->exhausted = false;
+	state->pass++;
+	state->skipped = 0;
+	UpdateChangedParamSet(child, node->ss.ps.chgParam);
+	ExecReScan(child);
+}
+
+static void
+end(CustomScanState *node)
+{
+	TupleShuffle *state = (TupleShuffle *) node;
+
+	MemoryContextDelete(state->buffers);	/* joins the thread */
+	state->worker = NULL;
+	ExecEndNode(linitial(node->custom_ps));
+}
+
+static void
+explain(CustomScanState *node, List *ancestors, ExplainState *es)
+{
+	TupleShuffle *state = (TupleShuffle *) node;
+
+	ExplainPropertyText("Shuffle", shuffle_name(state->options->shuffle), es);
+	ExplainPropertyUInteger("Buffer", "kB", state->buffer_bytes / 1024, es);
+	if (es->analyze)
+	{
+		ExplainPropertyUInteger("Windows", NULL, state->window_count, es);
+		ExplainPropertyFloat("Waiting for SGD", "s", state->waited, 3, es);
+		if (state->skipped)
+			ExplainPropertyUInteger("Rows Skipped for Nulls", NULL, state->skipped, es);
+	}
+}

@@ -1,0 +1,41 @@
+/*
+ * tuple_shuffle.h: what the node and the packing of its rows share.
+ */
+#ifndef PENSTOCK_TUPLE_SHUFFLE_H
+#define PENSTOCK_TUPLE_SHUFFLE_H
+
+#include "penstock.h"
+
+typedef struct Argument
+{
+	AttrNumber	column;			/* of the row from below; 0 for an expression */
+	ExprState  *expression;
+} Argument;
+
+typedef struct TupleShuffle
+{
+	CustomScanState css;
+	Options    *options;
+	bool		sparse;
+	Argument	arguments[3];	/* features, or indices and values; the label */
+	MemoryContext buffers;
+	Worker	   *worker;
+	Window		windows[2];
+	int			filling;
+	bool		exhausted;
+	uint32		width;			/* of dense rows */
+	uint32		top;			/* one more than the largest index of sparse rows */
+	int64		buffer_bytes;
+	Size		row_words;		/* of the last row, with its place */
+	uint64		skipped;
+	uint64		pass;
+	uint64		window_count;
+	double		waited;			/* seconds that filling stood still as learning went on */
+} TupleShuffle;
+
+/* Packs the row in a slot into a window; false where it does not fit. A row with a null may be left out. */
+extern bool pack_row(TupleShuffle *state, Window *window, TupleTableSlot *slot, ExprContext *econtext);
+extern void carry_over(TupleShuffle *state, Window *window, Window *other);
+NEVER_RETURNS extern void refuse_size(TupleShuffle *state);
+
+#endif							/* PENSTOCK_TUPLE_SHUFFLE_H */

@@ -1,0 +1,182 @@
+"""Models that the server trained: the rest of Penstock loads them, and all predict the same."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import psycopg
+import pytest
+from psycopg import errors
+
+from penstock.batch import Batch, Csr
+from penstock.sql import connect
+from penstock.sql.catalog import Catalog
+from penstock.sql.engines.postgres import PostgresEngine
+from tests.postgres_extension.conftest import Fill
+from tests.postgres_extension.extension import ExtensionServer
+
+Session = psycopg.Connection[Any]
+
+
+def points(session: Session) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    rows = session.execute("SELECT features_v, label FROM points ORDER BY id").fetchall()
+    return np.array([row[0] for row in rows], np.float32), np.array([row[1] for row in rows], np.float32)
+
+
+@pytest.mark.parametrize("model", ["logistic", "svm", "linear", "softmax"])
+def test_a_model_of_the_server_is_loaded_and_predicts_the_same(clustered: Session, address: str, model: str) -> None:
+    clustered.execute("SELECT penstock.train('points', %s, 'm', '{\"epochs\": 3}')", (model,))
+    with PostgresEngine(address) as engine:
+        catalog = Catalog(engine)
+        loaded, entry = catalog.load("m"), catalog.entries()[0]
+    assert (entry.name, entry.kind, entry.label, entry.features, entry.rows) == ("m", model, "label", 8, 20_000)
+    assert loaded.encoder.names == tuple(f"features_v[{i}]" for i in range(8))
+    assert [row["epoch"] for row in loaded.history] == [1, 2, 3]
+    x, y = points(clustered)
+    scores = loaded.scores(Batch(x))
+    if model != "softmax":
+        told = clustered.execute("SELECT penstock.predict('m', features_v) FROM points ORDER BY id").fetchall()
+        np.testing.assert_allclose([row[0] for row in told], scores, rtol=1e-4, atol=1e-5)
+        one = clustered.execute("""
+            SELECT penstock.predict((SELECT coef FROM penstock.models), (SELECT intercept[1] FROM penstock.models), features_v)
+            FROM points ORDER BY id""").fetchall()
+        assert one == told
+    if model != "linear":
+        told = clustered.execute("SELECT penstock.predict_class('m', features_v) FROM points ORDER BY id").fetchall()
+        assert np.mean(np.array([float(row[0]) for row in told]) == loaded.decide(scores)) > 0.9999
+        assert loaded.classes is not None
+        assert loaded.classes.tolist() == [0.0, 1.0]
+        assert np.mean(loaded.decide(scores) == y) > 0.88
+    chances = loaded.probabilities(scores)
+    if chances is not None:
+        told = clustered.execute(
+            "SELECT penstock.predict_probabilities('m', features_v) FROM points ORDER BY id"
+        ).fetchall()
+        np.testing.assert_allclose([row[0] for row in told], chances, rtol=1e-3, atol=1e-5)
+
+
+def test_the_shell_and_the_server_use_one_anothers_models(clustered: Session, address: str) -> None:
+    clustered.execute("SELECT penstock.train('points', 'svm', 'here', '{\"epochs\": 2}')")
+    with connect(address) as shell:
+        shell.sql("SELECT features_v, label FROM points TRAIN BY logistic AS there WITH (epochs = 2)")
+        found = shell.sql("SELECT id, features_v FROM points PREDICT BY here").rows
+    wanted = clustered.execute("SELECT id, penstock.predict_class('here', features_v)::real FROM points").fetchall()
+    told = {row[0]: row[-1] for row in found}
+    assert sum(told[number] == label for number, label in wanted) > 19_990
+    right = clustered.execute(
+        "SELECT avg((penstock.predict_class('there', features_v)::real = label)::int) FROM points"
+    ).fetchone()
+    assert right is not None
+    assert right[0] > 0.88
+
+
+def test_sparse_and_scalar_models_are_loaded(session: Session, fill: Fill, address: str) -> None:
+    rng = np.random.default_rng(5)
+    rows = []
+    for _ in range(300):
+        k = np.sort(rng.choice(40, 6, replace=False))
+        rows.append((k.tolist(), np.ones(6).tolist(), "up" if (k < 20).sum() > 3 else "down"))
+    fill("clicks", "features_k int[], features_v real[], label text", rows)
+    session.execute("SELECT penstock.train('clicks', 'logistic', 'sparse')")
+    session.execute('CREATE TABLE flat AS SELECT i AS a, -i AS "B b", i > 5 AS label FROM generate_series(1, 10) i')
+    session.execute("SELECT penstock.train('flat', 'svm', 'flat')")
+    with PostgresEngine(address) as engine:
+        sparse, flat = (Catalog(engine).load(name) for name in ("sparse", "flat"))
+    assert flat.encoder.names == ("a", "B b")
+    assert flat.classes is not None
+    assert flat.classes.tolist() == [False, True]
+    csr = Csr(
+        np.arange(0, 1801, 6, dtype=np.uint64),
+        np.concatenate([r[0] for r in rows]).astype(np.uint32),
+        np.ones(1800, np.float32),
+        40,
+    )
+    told = session.execute("SELECT penstock.predict('sparse', features_k, features_v) FROM clicks").fetchall()
+    np.testing.assert_allclose([row[0] for row in told], sparse.scores(Batch(csr)), rtol=1e-4, atol=1e-5)
+    right = session.execute(
+        "SELECT avg((penstock.predict_class('sparse', features_k, features_v) = label)::int) FROM clicks"
+    ).fetchone()
+    assert right is not None
+    assert right[0] > 0.9
+    # An index that training has not seen is left out; so it is by the rest of Penstock.
+    assert session.execute("SELECT penstock.predict('{1,2}', 0.5, '{0,9}', '{3,3}')").fetchone() == (3.5,)
+
+
+def test_predictions_in_any_query(clustered: Session) -> None:
+    ask = clustered.execute
+    assert ask("SELECT penstock.predict('{1,2}', 0.5, '{3,4}')").fetchone() == (11.5,)
+    assert ask("SELECT penstock.predict('{1,2}', 0.5, '{3,NULL}'), penstock.predict(NULL, 1, '{1}')").fetchone() == (
+        None,
+        None,
+    )
+    assert ask("SELECT penstock.probability(0), penstock.probability(-1000)").fetchone() == (0.5, 0.0)
+    with pytest.raises(errors.ArraySubscriptError, match="3 features where the model has 2"):
+        ask("SELECT penstock.predict('{1,2}', 0.5, '{3,4,5}')")
+    with pytest.raises(errors.UndefinedTable):
+        ask("SELECT penstock.predict('none', '{1}')")
+    ask("SELECT penstock.train('points', 'softmax', 'm')")
+    with pytest.raises(errors.UndefinedObject, match='no model "none"'):
+        ask("SELECT penstock.predict('none', '{1}')")
+    with pytest.raises(errors.FeatureNotSupported, match="a score for each class"):
+        ask("SELECT penstock.predict('m', features_v) FROM points")
+    ask("CREATE INDEX ON points (penstock.predict('{1,1,1,1,1,1,1,1}', 0, features_v))")  # immutable
+    ask("SELECT penstock.train('points', 'svm', 'n')")
+    both = ask(
+        "SELECT count(DISTINCT penstock.predict_class(m.name, features_v)) FROM points, penstock.models m"
+    ).fetchone()
+    assert both == (2,)
+    count = "SELECT count(*) FROM points WHERE penstock.predict('n', features_v) > 0"
+    alone = ask(count).fetchone()
+    ask("SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0")
+    assert any("Gather" in line for (line,) in ask(f"EXPLAIN {count}".encode()).fetchall())
+    assert ask(count).fetchone() == alone
+
+
+def test_wide_weights_are_unpacked_once_and_right(session: Session) -> None:
+    session.execute("CREATE TABLE w AS SELECT array_agg((i % 7)::real) AS coef FROM generate_series(1, 5000) i")
+    session.execute("INSERT INTO w SELECT array_agg((i % 5)::real) FROM generate_series(1, 5000) i")
+    found = session.execute("""
+        SELECT w.coef[1], penstock.predict(w.coef, 0, f.x) FROM w, (SELECT array_agg(1::real) AS x FROM generate_series(1, 5000)) f,
+        generate_series(1, 3)""").fetchall()
+    assert {row[1] for row in found} == {sum(i % 7 for i in range(1, 5001)), sum(i % 5 for i in range(1, 5001))}
+
+
+def test_names_are_kept_apart(clustered: Session) -> None:
+    few = '{"epochs": 1}'
+    clustered.execute("SELECT penstock.train('points', 'svm', 'm', %s)", (few,))
+    with pytest.raises(errors.UniqueViolation, match="already"):
+        clustered.execute("SELECT penstock.train('points', 'logistic', 'm', %s)", (few,))
+    clustered.execute(
+        "SELECT penstock.train('points', 'logistic', 'm', %s)", (json.dumps({"epochs": 1, "replace": True}),)
+    )
+    for _ in range(3):
+        clustered.execute("SELECT penstock.train('points', 'svm', options => %s)", (few,))
+    found = clustered.execute("SELECT name, kind FROM penstock.models ORDER BY name").fetchall()
+    assert found == [("m", "logistic"), *((name, "svm") for name in ("points_svm", "points_svm_2", "points_svm_3"))]
+    hostile = 'O\'Brien "x"; DROP TABLE points --'
+    clustered.execute(
+        'CREATE TABLE "T\'; DROP" AS SELECT features_v AS "f\'""]", label AS "La;bel" FROM points LIMIT 15000'
+    )
+    options = {"label": "La;bel", "features": ["f'\"]"], "epochs": 1}
+    clustered.execute("SELECT penstock.train(%s, 'svm', %s, %s)", ('"T\'; DROP"', hostile, json.dumps(options)))
+    assert (
+        clustered.execute("SELECT penstock.predict(%s, features_v) FROM points LIMIT 1", (hostile,)).fetchone()
+        is not None
+    )
+
+
+def test_models_outlive_the_extension(clustered: Session, extended: ExtensionServer) -> None:
+    clustered.execute("SELECT penstock.train('points', 'svm', 'm')")
+    clustered.execute("DROP EXTENSION penstock")
+    assert clustered.execute("SELECT name FROM penstock.models").fetchall() == [("m",)]
+    clustered.execute("CREATE EXTENSION penstock")
+    assert clustered.execute("SELECT penstock.predict('m', features_v) FROM points LIMIT 1").fetchone() is not None
+
+
+def test_a_rollback_takes_the_model_with_it(clustered: Session) -> None:
+    with clustered.transaction(force_rollback=True):
+        clustered.execute("SELECT penstock.train('points', 'svm', 'm')")
+    clustered.execute("SELECT penstock.make_catalogue()")
+    assert clustered.execute("SELECT count(*) FROM penstock.models").fetchone() == (0,)
