@@ -227,7 +227,7 @@ READ: dict[str, Callable[[Asked, str, Value], Any]] = {
     **dict.fromkeys(("label", "weight"), _column),
     **dict.fromkeys(("features", "exclude"), _column_list),
     "hash": _hash,
-    "replace": _flag,
+    **dict.fromkeys(("replace", "extension"), _flag),
     "to": _one_of("bytea", "vector"),
 }
 """How the value of each option is read."""

@@ -17,6 +17,7 @@ from penstock.errors import BudgetError, DataError
 from penstock.events import Stream, Warned
 from penstock.explain.advice import plan_for
 from penstock.linear import LinearModel
+from penstock.sql import inside
 from penstock.sql.catalog import Catalog
 from penstock.sql.engines.base import Engine, Opened
 from penstock.sql.options import Settings, settings
@@ -67,11 +68,17 @@ def train(statement: Train, engine: Engine, catalog: Catalog, *, stream: Stream)
                 f"there is a model {name!r} in {engine.place} already; take another name, DROP MODEL it, or write CREATE"
                 " OR REPLACE MODEL (or WITH (replace = true))"
             )
-    with prepared(statement, engine, stream=stream) as job:
-        model = job.learn(engine.describe(statement.query))
-        stem = statement.query.selected.table if statement.query.selected else "model"
-        name = name or catalog.free_name(f"{stem.rsplit('.', 1)[-1].strip(QUOTES)}_{job.settings.config.model}")
-        catalog.save(name, model, exists="replace" if replaces(statement, job.settings) else "error")
+    schema = engine.describe(statement.query)
+    chosen = settled(statement, engine, schema, stream=stream)
+    stem = statement.query.selected.table if statement.query.selected else "model"
+    name = name or catalog.free_name(f"{stem.rsplit('.', 1)[-1].strip(QUOTES)}_{chosen.config.model}")
+    if by_server(chosen, engine, schema):
+        statement = replace(statement, name=name)
+        model = inside.train(statement, chosen, features_of(chosen), engine=engine, catalog=catalog)
+    else:
+        with prepared(statement, chosen, engine, stream=stream) as job:
+            model = job.learn(schema)
+            catalog.save(name, model, exists="replace" if replaces(statement, chosen) else "error")
     note = f"model {name!r} saved in {engine.place}; use it: SELECT … PREDICT BY {shown(name)}"
     return replace(history(model), notes=(note,), status=f"TRAIN {model.history[-1]['rows'] if model.history else 0}")
 
@@ -86,10 +93,8 @@ def replaces(statement: Train, chosen: Settings) -> bool:
     return statement.exists == "replace" or chosen.replace
 
 
-@contextmanager
-def prepared(statement: Train, engine: Engine, *, stream: Stream) -> Iterator[Prepared]:
-    """Open a statement's rows and make the job of learning from them."""
-    schema = engine.describe(statement.query)
+def settled(statement: Train, engine: Engine, schema: pa.Schema, *, stream: Stream) -> Settings:
+    """Settle a statement's options for the columns of its query, and warn of a key among the features."""
     chosen = settings(statement, schema)
     if statement.dialect == "warehouse" and chosen.config.model == "logistic":
         chosen = _several_classes(statement, chosen, engine)
@@ -97,6 +102,17 @@ def prepared(statement: Train, engine: Engine, *, stream: Stream) -> Iterator[Pr
         stream.emit(
             Warned(f"{name!r} is the table's primary key, and a feature here; leave it out: WITH (exclude = '{name}')")
         )
+    return chosen
+
+
+def by_server(chosen: Settings, engine: Engine, schema: pa.Schema) -> bool:
+    """Say whether the server does the training itself: it has the extension, which knows what is asked."""
+    return chosen.extension and inside.knows(chosen, features_of(chosen), schema) and engine.extension() is not None
+
+
+@contextmanager
+def prepared(statement: Train, chosen: Settings, engine: Engine, *, stream: Stream) -> Iterator[Prepared]:
+    """Open a statement's rows and make the job of learning from them."""
     reading = replace(chosen.reading, pack=tuple(features_of(chosen)))
     with engine.open(statement.query, chosen.wanted, reading, stream=stream) as opened:
         chosen = _roomy(chosen.for_rows(int(opened.source.block_rows.sum())), opened.source, stream)

@@ -48,6 +48,8 @@ class Settings:
         Whether a model of the same name may be replaced.
     auto_split : bool
         Whether rows to measure on are set aside as the warehouses do it by default; see `for_rows`.
+    extension : bool
+        Whether a server that has the extension may do the training itself.
     """
 
     config: Config
@@ -56,6 +58,7 @@ class Settings:
     wanted: tuple[str, ...]
     replace: bool = False
     auto_split: bool = False
+    extension: bool = True
 
     def for_rows(self, rows: int) -> Settings:
         """Return the settings once the number of rows is known; only an automatic split hangs on it."""
@@ -105,7 +108,8 @@ def settings(train: Train, schema: pa.Schema) -> Settings:
     config = asked.config(train.model)
     columns, wanted = _columns(asked, schema, train.dialect)
     replaced = train.exists == "replace" or bool(asked.values.get("replace"))
-    return Settings(config, columns, asked.reading(config.memory), wanted, replaced, split)
+    extension = bool(asked.values.get("extension", True))
+    return Settings(config, columns, asked.reading(config.memory), wanted, replaced, split, extension)
 
 
 def evaluate_settings(evaluate: Evaluate, schema: pa.Schema | None = None) -> EvaluateSettings:

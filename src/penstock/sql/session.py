@@ -109,8 +109,7 @@ class Session(Closing):
 
     @run.register
     def _(self, statement: Explain) -> Result:
-        lines = tree.explain(statement, self.engine, stream=self.stream)
-        return Result(("QUERY PLAN",), [(line,) for line in lines])
+        return tree.explain(statement, self.engine, stream=self.stream)
 
     @run.register
     def _(self, statement: Embedded) -> Result:

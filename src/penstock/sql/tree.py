@@ -16,37 +16,44 @@ from penstock.events import Stream
 from penstock.explain.advice import plan_for
 from penstock.linear import LinearModel
 from penstock.loader.plan import Plan
+from penstock.sql import inside
 from penstock.sql.engines.base import Engine, Opened, Scan
-from penstock.sql.learning import prepared
-from penstock.sql.options import Settings, settings
+from penstock.sql.learning import by_server, features_of, prepared, settled
+from penstock.sql.options import Settings
+from penstock.sql.result import Result
 from penstock.sql.statements import Explain, Query, Train
 
 _SAMPLE = 20_000
 """Rows of a query that are read to predict what the whole will take."""
 
 
-def explain(statement: Explain, engine: Engine, *, stream: Stream) -> list[str]:
+def explain(statement: Explain, engine: Engine, *, stream: Stream) -> Result:
     """Return the tree of a training's operators, a line each, with what they are predicted to take (and took)."""
     train = statement.train
-    view = _foreseen(train, engine, Stream() if statement.analyze else stream)
-    if not statement.analyze:
-        return view.lines()
-    # Opened anew: what was read for the prediction must not make the first epoch faster.
-    with prepared(train, engine, stream=stream) as job:
-        model, source = job.training.run(), job.opened.source
-        rows, blocks = int(source.block_rows.sum()), len(source.block_rows)
-        return replace(view, scan=job.opened.scan, rows=rows, blocks=blocks).lines(model)
+    schema = engine.describe(train.query)
+    chosen = settled(train, engine, schema, stream=stream)
+    if by_server(chosen, engine, schema):
+        return inside.explain(train, chosen, features_of(chosen), engine=engine, analyze=statement.analyze)
+    view = _foreseen(train, chosen, engine, Stream() if statement.analyze else stream)
+    if statement.analyze:
+        # Opened anew: what was read for the prediction must not make the first epoch faster.
+        with prepared(train, chosen, engine, stream=stream) as job:
+            model, source = job.training.run(), job.opened.source
+            rows, blocks = int(source.block_rows.sum()), len(source.block_rows)
+            lines = replace(view, scan=job.opened.scan, rows=rows, blocks=blocks).lines(model)
+    else:
+        lines = view.lines()
+    return Result(("QUERY PLAN",), [(line,) for line in lines])
 
 
-def _foreseen(train: Train, engine: Engine, stream: Stream) -> _View:
+def _foreseen(train: Train, chosen: Settings, engine: Engine, stream: Stream) -> _View:
     """Look at a training without running it: at blocks of its table, or at a few rows of its query."""
-    chosen = settings(train, engine.describe(train.query))
     whole = engine.foresee(train.query, chosen.wanted, chosen.reading)
     if not whole.copied:
-        with prepared(train, engine, stream=stream) as job:
+        with prepared(train, chosen, engine, stream=stream) as job:
             return _View.of(job.settings, job.opened)
     sample = Query(f"SELECT * FROM ({train.query.alone}\n) AS q LIMIT {_SAMPLE}")
-    with prepared(replace(train, query=sample), engine, stream=stream) as job:
+    with prepared(replace(train, query=sample), chosen, engine, stream=stream) as job:
         return _View.of(job.settings, job.opened, whole=whole)
 
 

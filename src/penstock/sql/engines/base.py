@@ -163,6 +163,10 @@ class Engine(Protocol):
         """
         ...
 
+    def extension(self) -> str | None:
+        """Return the version of the extension that lets the server train, where it can be used now."""
+        ...
+
     def quote(self, name: str) -> str:
         """Write a name as an identifier."""
         ...

@@ -223,6 +223,10 @@ class DuckDBEngine(Closing):
             finally:
                 cursor.close()
 
+    def extension(self) -> str | None:
+        """Return None: DuckDB runs in this process, and there is no server to go to."""
+        return None
+
     def quote(self, name: str) -> str:
         """Write a name as an identifier."""
         return quote(name)

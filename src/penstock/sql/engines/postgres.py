@@ -164,6 +164,13 @@ class PostgresEngine(Closing):
                 cursor.execute(text.encode(), list(parameters) or None, binary=True)
                 return list(cursor.fetchall()) if cursor.description else []
 
+    def extension(self) -> str | None:
+        """Return the extension's version; None in an open transaction, which a model would be part of."""
+        if self._connection.closed or self._connection.info.transaction_status != _IDLE:
+            return None
+        found = self.run("SELECT extversion FROM pg_catalog.pg_extension WHERE extname = 'penstock'").rows
+        return str(found[0][0]) if found else None
+
     def quote(self, name: str) -> str:
         """Write a name as an identifier."""
         return quote(name)

@@ -1,0 +1,63 @@
+"""``penstock sql`` lets the server train where it has the extension, and does so itself where that cannot be asked of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import psycopg
+import pytest
+
+from penstock.errors import DatabaseError
+from penstock.sql import connect
+
+TRAIN = (
+    "SELECT * FROM points TRAIN BY logistic AS {} WITH (max_epoch_num = 3, learning_rate = 0.05, shuffle = 'none'{})"
+)
+
+
+def test_the_server_trains(clustered: psycopg.Connection[Any], address: str) -> None:
+    with connect(address) as session:
+        found = session.sql(TRAIN.format("inside", ""))
+        assert found.columns == ("epoch", "loss", "accuracy", "seconds", "rows")
+        assert found.column("rows") == [20_000] * 3
+        here = session.sql(TRAIN.format("here", ", extension = off"))
+        np.testing.assert_allclose(found.column("loss"), here.column("loss"), rtol=1e-3)
+        told = dict(session.sql("DESCRIBE MODEL inside").rows)
+        assert "snapshots" not in told, "rows were not fetched"
+        assert "snapshots" in dict(session.sql("DESCRIBE MODEL here").rows)
+        count = "SELECT count(*) FROM (SELECT * FROM points PREDICT BY {}) AS p WHERE prediction = label"
+        assert abs(session.sql(count.format("inside")).rows[0][0] - session.sql(count.format("here")).rows[0][0]) < 20
+        session.sql("SELECT features_v, label FROM points WHERE id % 2 = 0 TRAIN BY svm WITH (epochs = 1)")
+        assert session.sql("SHOW MODELS").column("name") == ["here", "inside", "model_svm"]
+        with pytest.raises(DatabaseError, match="no column|nowhere"):
+            session.sql("SELECT * FROM nowhere TRAIN BY svm")
+
+
+def test_the_plan_is_the_servers(clustered: psycopg.Connection[Any], address: str) -> None:
+    with connect(address) as session:
+        for word in ("EXPLAIN", "EXPLAIN ANALYZE"):
+            plan = str(session.sql(f"{word} SELECT * FROM points TRAIN BY svm WITH (epochs = 2)"))
+            places = [plan.index(f"Custom Scan ({name})") for name in ("SGD", "TupleShuffle", "BlockShuffle")]
+            assert places == sorted(places)
+        assert session.sql("SHOW MODELS").rows == []
+        assert "TID" in str(session.sql("EXPLAIN SELECT * FROM points TRAIN BY svm WITH (extension = off)"))
+
+
+@pytest.mark.parametrize("asked", ["test_fraction = 0.2", "standardize = true", "solver = gd", "shuffle = 'once'"])
+def test_what_the_server_does_not_know_is_learnt_here(
+    clustered: psycopg.Connection[Any], address: str, asked: str
+) -> None:
+    with connect(address) as session:
+        session.sql(f"SELECT * FROM points TRAIN BY logistic AS m WITH (epochs = 1, {asked})")
+        assert "snapshots" in dict(session.sql("DESCRIBE MODEL m").rows)
+
+
+def test_in_a_transaction_the_model_is_still_committed_at_once(
+    clustered: psycopg.Connection[Any], address: str
+) -> None:
+    with connect(address) as session:
+        session.sql("BEGIN; DELETE FROM points WHERE id % 2 = 1")
+        assert session.sql("SELECT * FROM points TRAIN BY svm AS m WITH (epochs = 1)").column("rows") == [10_000]
+        session.sql("ROLLBACK")
+        assert session.sql("SHOW MODELS").column("name") == ["m"]
