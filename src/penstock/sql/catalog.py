@@ -63,6 +63,7 @@ _CONFLICT = re.compile("[Cc]onflict|[Dd]uplicate key")  # DuckDB has no codes
 _UNSEEN = re.compile(rf"Table with name {TABLE} does not exist")
 _ALL = "SELECT, INSERT, UPDATE, DELETE"
 _FORBIDDEN = "42501"
+_UNDEFINED = "42P01"
 _WAITS = (0.01, 0.03, 0.1, 0.3, 1.0)
 _NOT_FINITE = "not_finite"
 
@@ -223,7 +224,9 @@ class Catalog:
         except DatabaseError as error:
             if not self._exists():
                 return None
-            if _UNSEEN.search(str(error)):  # another session has made it in this very moment
+            if error.code == _UNDEFINED or _UNSEEN.search(
+                str(error)
+            ):  # another session has made it in this very moment
                 return _again(lambda: self._engine.aside(text, values))
             if error.code != _FORBIDDEN:
                 raise
