@@ -7,6 +7,8 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "commands/explain.h"
 #if PG_VERSION_NUM >= 180000
 #include "commands/explain_format.h"
@@ -19,6 +21,8 @@
 #include "tuple_shuffle.h"
 
 #define UNSHUFFLED (1 << 19)	/* words that are learnt from at once where nothing is shuffled: they stay in the cache */
+/* Rows of a window after which the length of its rows is taken as known. */
+#define SETTLED 64
 
 static Node *create_state(CustomScan *plan);
 static void begin(CustomScanState *node, EState *estate, int eflags);
@@ -80,7 +84,7 @@ settle_sizes(TupleShuffle *state, PlanState *child)
 		bytes = known ? Min(Max(pages * BLCKSZ / 10, 8 << 20), INT64CONST(512) << 20) : 64 << 20;
 	state->buffer_bytes = bytes;
 	if (block == 0)
-		block = Min(Max(bytes / 16, 8 * BLCKSZ), 10 << 20);
+		block = Min(Max(bytes / 32, 8 * BLCKSZ), 10 << 20);
 	block_shuffle_settle(child, options, block);
 }
 
@@ -112,10 +116,24 @@ begin(CustomScanState *node, EState *estate, int eflags)
 	}
 	state->buffers = AllocSetContextCreate(estate->es_query_cxt, "penstock buffers", ALLOCSET_DEFAULT_SIZES);
 	settle_sizes(state, child);
+	state->expected = child->plan->plan_rows;
 	if (!block_shuffle_pages(child, &pages) && state->options->shuffle != SHUFFLE_NONE && !(eflags & EXEC_FLAG_EXPLAIN_ONLY))
 		ereport(NOTICE,
 				(errmsg("rows of this query are shuffled in a buffer of " INT64_FORMAT " kB only: they are not a table's, "
 						"which would be read in random blocks", state->buffer_bytes / 1024)));
+}
+
+/*
+ * Rows of a window such that all windows of a pass are about equal. Windows filled to the brim would leave a last one of a
+ * block or two, all of one label in a clustered table, and a model that has learnt those last.
+ */
+static uint64
+even_target(TupleShuffle *state, const Window *window)
+{
+	double		words = (double) window->used / window->rows + 1;
+	double		most = 0.98 * window->capacity / words;
+
+	return state->expected > 0 ? (uint64) ceil(state->expected / ceil(state->expected / most)) : 0;
 }
 
 Window *
@@ -164,7 +182,11 @@ tuple_shuffle_next(PlanState *node)
 			break;
 		}
 		MemoryContextSwitchTo(before);
-		if (!whole && window->used >= UNSHUFFLED && window->rows % options->batch_size == 0)
+		state->seen++;
+		if (whole && window->rows == SETTLED)
+			state->target = even_target(state, window);
+		if ((whole ? state->target > SETTLED && window->rows >= state->target : window->used >= UNSHUFFLED) &&
+			window->rows % options->batch_size == 0)
 		{
 			state->waited += worker_give(state->worker, NULL);
 			other->used = other->rows = 0;
@@ -228,6 +250,9 @@ rescan(CustomScanState *node)
 		state->waited += worker_wait(state->worker);
 	for (int i = 0; i < 2; i++)
 		state->windows[i].used = state->windows[i].rows = 0;
+	if (state->exhausted)
+		state->expected = state->seen;
+	state->seen = 0;
 	state->exhausted = false;
 	state->pass++;
 	state->skipped = 0;

@@ -28,6 +28,9 @@ typedef struct TupleShuffle
 	int64		buffer_bytes;
 	Size		row_words;		/* of the last row, with its place */
 	uint64		skipped;
+	uint64		seen;			/* rows of this pass so far */
+	double		expected;		/* rows of a pass: the planner's guess, then what the last one had */
+	uint64		target;			/* rows of each window, so that all are about equal; 0 as long as that is not known */
 	uint64		pass;
 	uint64		window_count;
 	double		waited;			/* seconds that filling stood still as learning went on */

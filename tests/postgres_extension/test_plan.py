@@ -27,7 +27,7 @@ LEARN = """penstock.sgd(features_v, label, '{"model": "svm", "epochs": 3, "class
 def test_explain_shows_three_nodes_and_what_they_do(clustered: Session) -> None:
     text = plan(clustered, f"SELECT {LEARN} FROM points")
     assert nodes(text) == ["Custom Scan (SGD)", "Custom Scan (TupleShuffle)", "Custom Scan (BlockShuffle) on points"]
-    for told in ("Model: svm", "Epochs: 3", "Batch Size: 1", "Buffer: 8192 kB", "Block Size: 512 kB", "Order: random"):
+    for told in ("Model: svm", "Epochs: 3", "Batch Size: 1", "Buffer: 8192 kB", "Block Size: 256 kB", "Order: random"):
         assert told in text
     pages = clustered.execute("SELECT pg_relation_size('points') / 8192").fetchone()
     assert pages is not None
