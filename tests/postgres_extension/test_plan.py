@@ -31,7 +31,7 @@ def test_explain_shows_three_nodes_and_what_they_do(clustered: Session) -> None:
         assert told in text
     pages = clustered.execute("SELECT pg_relation_size('points') / 8192").fetchone()
     assert pages is not None
-    assert f"Blocks: {-(-pages[0] // 64)}" in text
+    assert f"Blocks: {-(-pages[0] // 32)}" in text
 
 
 def test_analyze_tells_rows_blocks_and_waits(clustered: Session) -> None:
