@@ -30,7 +30,7 @@ def test_the_server_trains(clustered: psycopg.Connection[Any], address: str) -> 
         assert abs(session.sql(count.format("inside")).rows[0][0] - session.sql(count.format("here")).rows[0][0]) < 20
         session.sql("SELECT features_v, label FROM points WHERE id % 2 = 0 TRAIN BY svm WITH (epochs = 1)")
         assert session.sql("SHOW MODELS").column("name") == ["here", "inside", "model_svm"]
-        with pytest.raises(DatabaseError, match="no column|nowhere"):
+        with pytest.raises(DatabaseError, match="nowhere"):
             session.sql("SELECT * FROM nowhere TRAIN BY svm")
 
 
