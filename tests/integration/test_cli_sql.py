@@ -76,6 +76,8 @@ def test_many_rows_are_cut_for_people() -> None:
         (["--file", "nowhere.sql"], "no file nowhere.sql"),
         (["SELECT 1", "--db", "mysql://host/db"], "postgresql://"),
         (["SELECT 1", "--db", "no/such/folder/x.duckdb"], "no/such/folder"),
+        (["SELECT 1", "--db", "shop.duckdb::clicks"], "'clicks' is a table; name the database alone"),
+        (["SELECT 1", "--db", "postgresql://u:secret@nowhere/db", "--read-only"], "read-only is for DuckDB files"),
     ],
 )
 def test_mistakes_are_told_in_a_line(
@@ -87,6 +89,23 @@ def test_mistakes_are_told_in_a_line(
     assert "error: " in found.stderr
     assert match in found.stderr
     assert "Traceback" not in found.stderr
+
+
+def test_a_file_of_data_is_no_database(tmp_path: Path) -> None:
+    data = tmp_path / "t.parquet"
+    run(f"COPY (SELECT 1 AS x) TO '{data}'")
+    found = run("SHOW MODELS", "--db", str(data))
+    assert found.exit_code == 2
+    assert f"SELECT * FROM '{data}'" in found.stderr
+
+
+def test_where_no_model_can_be_saved_nothing_is_trained(tmp_path: Path) -> None:
+    db = str(tmp_path / "shop.duckdb")
+    run(f"{MAKE}; {TRAIN}", "--db", db)
+    found = run("SELECT * FROM t TRAIN BY svm AS s WITH (epochs = 2, learning_rate = 1e9)", "--db", db, "--read-only")
+    assert found.exit_code == 1
+    assert "read-only" in found.stderr
+    assert "first epoch" not in found.stderr
 
 
 def test_results_before_a_mistake_are_shown() -> None:

@@ -171,6 +171,8 @@ def test_evaluate_describe_and_drop(session: Session) -> None:
     assert told["kind"] == "logistic"
     assert told["columns"] == ["x", "y"]
     assert told["epochs"] == 3
+    with pytest.raises(DataError, match="no rows"):
+        session.sql("EVALUATE MODEL m ON SELECT * FROM points WHERE id < 0")
     assert session.sql("DROP MODEL m").status == "DROP MODEL"
     with pytest.raises(ModelFileError, match="no model 'm'"):
         session.sql("SELECT * FROM points PREDICT BY m")

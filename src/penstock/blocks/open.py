@@ -205,6 +205,20 @@ def is_table(data: Any) -> bool:
     return split_table(data) is not None or (isinstance(data, str) and data.startswith(_SERVERS))
 
 
+def without_password(data: str) -> str:
+    """Return a name of data such that it can be shown: the address of a server without its password.
+
+    Examples
+    --------
+    >>> without_password("postgresql://ann:secret@db.example/shop::clicks")
+    'postgresql://ann@db.example/shop::clicks'
+    """
+    if not data.startswith(_SERVERS):
+        return data
+    hidden = re.sub(r"(?<=://)([^/@:]*):.*@", r"\1@", data)
+    return re.sub(r"([?&](?:ssl)?password=)[^&:]*", r"\1***", hidden)
+
+
 def _postgres(address: str, size: int | None, options: dict[str, Any]) -> BlockSource:
     from penstock.blocks.postgres import PostgresSource
 

@@ -302,6 +302,7 @@ def predict(
     from contextlib import ExitStack
 
     from penstock.blocks.open import open as open_source
+    from penstock.blocks.open import without_password
     from penstock.budget import peak_memory, show_bytes
     from penstock.cli.grouptables import unanswered
     from penstock.cli.paths import require_parquet
@@ -328,7 +329,7 @@ def predict(
             {
                 "model": result.registry.index.kind,
                 "models": models,
-                "data": data,
+                "data": without_password(data),
                 "rows": rows,
                 "without_model": without,
                 "unseen": unseen,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.blocks.open import open as open_source
+from penstock.blocks.open import without_password
 from penstock.budget import peak_memory, show_bytes
 from penstock.cli import options as o
 from penstock.cli.groupreport import write_page
@@ -129,7 +130,7 @@ def run(params: dict[str, Any], *, by: list[str], search: Search, what: Trainabl
         )
         told = {
             **figures(result),
-            "data": params["data"],
+            "data": without_password(params["data"]),
             "label": result.registry.index.label,
             "trained": len(trained),
         }

@@ -89,9 +89,9 @@ def refuse_memory(path: str, memory: str | None) -> None:
 
 
 def _from_database(name: str, db: str) -> LinearModel:
-    from penstock.sql import connect
+    from penstock.sql.session import Session, is_server
 
-    with connect(db, read_only=True) as session:
+    with Session(db, read_only=not is_server(db)) as session:
         return session.catalog.load(name)
 
 

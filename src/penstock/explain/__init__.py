@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.blocks.base import BlockSource
 from penstock.blocks.open import open as open_source
-from penstock.blocks.open import split_table
+from penstock.blocks.open import split_table, without_password
 from penstock.blocks.storage import expand, is_remote
 from penstock.budget import available_memory
 from penstock.config import LOSSES
@@ -218,4 +218,4 @@ def _files(source: BlockSource, data: Any) -> list[str]:
 
 
 def _name(data: Any, source: BlockSource) -> str:
-    return os.fspath(data) if isinstance(data, (str, os.PathLike)) else source.name
+    return without_password(os.fspath(data)) if isinstance(data, (str, os.PathLike)) else source.name

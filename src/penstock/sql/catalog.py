@@ -124,6 +124,14 @@ class Catalog:
             )
         return bool(written)
 
+    def require_writable(self) -> None:
+        """Raise where no model could be saved: better before a training than after it."""
+        self._create()
+        columns = ", ".join(_WRITTEN)
+        self._do(
+            f"INSERT INTO {self.table} ({columns}) SELECT {columns} FROM {self.table} WHERE false", [], "INSERT, UPDATE"
+        )
+
     def load(self, name: str) -> LinearModel:
         """Read a model."""
         return self.find(name)[0]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.config import Config
-from penstock.errors import ColumnError, UsageError
+from penstock.errors import ColumnError, DataError, UsageError
 from penstock.evaluation import evaluate as evaluated
 from penstock.events import Stream
 from penstock.linear import LinearModel
@@ -87,6 +87,8 @@ def evaluate(call: Evaluate, engine: Engine, catalog: Catalog, *, stream: Stream
         else:
             found = dict(evaluated(model, opened.source, label=label, memory=chosen.memory))
             found["rows"] = int(found["rows"])
+            if not found["rows"]:
+                raise DataError(f"{opened.source.name} has no rows; there is nothing to measure the model on")
     return Result(tuple(found), [tuple(found.values())])
 
 

@@ -5,6 +5,7 @@ Nothing here knows an engine: rows come as a source, the model goes to the catal
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,7 +26,6 @@ from penstock.sql.result import Result
 from penstock.sql.statements import Train
 from penstock.training import Training
 
-QUOTES = '"`'
 _FIELDS = ("epoch", "loss", "accuracy", "r2", "test_loss", "test_accuracy", "test_r2", "seconds", "rows")
 
 
@@ -68,10 +68,11 @@ def train(statement: Train, engine: Engine, catalog: Catalog, *, stream: Stream)
                 f"there is a model {name!r} in {engine.place} already; take another name, DROP MODEL it, or write CREATE"
                 " OR REPLACE MODEL (or WITH (replace = true))"
             )
+    catalog.require_writable()
     schema = engine.describe(statement.query)
     chosen = settled(statement, engine, schema, stream=stream)
     stem = statement.query.selected.table if statement.query.selected else "model"
-    name = name or catalog.free_name(f"{stem.rsplit('.', 1)[-1].strip(QUOTES)}_{chosen.config.model}")
+    name = name or catalog.free_name(f"{unquoted(stem)}_{chosen.config.model}")
     if by_server(chosen, engine, schema):
         statement = replace(statement, name=name)
         model = inside.train(statement, chosen, features_of(chosen), engine=engine, catalog=catalog)
@@ -81,6 +82,18 @@ def train(statement: Train, engine: Engine, catalog: Catalog, *, stream: Stream)
             catalog.save(name, model, exists="replace" if replaces(statement, chosen) else "error")
     note = f"model {name!r} saved in {engine.place}; use it: SELECT … PREDICT BY {shown(name)}"
     return replace(history(model), notes=(note,), status=f"TRAIN {model.history[-1]['rows'] if model.history else 0}")
+
+
+def unquoted(name: str) -> str:
+    """Return the last part of a table's name as it is called.
+
+    Examples
+    --------
+    >>> unquoted('public."my ""best"" table"'), unquoted("shop.clicks")
+    ('my "best" table', 'clicks')
+    """
+    found = re.search(r'"((?:[^"]|"")*)"$', name)
+    return found[1].replace('""', '"') if found else name.rsplit(".", 1)[-1].strip("`")
 
 
 def shown(name: str) -> str:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 MOST_SHOWN = 40
 """Rows that are printed where nothing else is said."""
 _WIDEST = 60
+_PLANS = ("QUERY PLAN", "explain_value")
+"""Columns that hold a plan, drawn in lines: PostgreSQL's and ours, and DuckDB's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +88,8 @@ class Result:
         """Return the result for people: a table of at most so many rows, or the status."""
         if self.columns is None:
             return [self.status] if self.status else []
-        if len(self.columns) == 1 and self.columns[0] == "QUERY PLAN":
-            return [str(row[0]) for row in self.rows]
+        if self.columns[-1] in _PLANS:
+            return [line for row in self.rows for line in str(row[-1]).split("\n")]
         shown = self.rows if most is None else self.rows[:most]
         cells = [[_written(value) for value in row] for row in shown]
         widths = [max(map(len, column)) for column in zip(self.columns, *cells, strict=True)]

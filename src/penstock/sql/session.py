@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import singledispatchmethod
 from typing import Any
 
+from penstock.blocks.open import split_table
 from penstock.closing import Closing
 from penstock.errors import ModelFileError, UsageError
 from penstock.events import Listener, Stream
@@ -41,7 +42,12 @@ SCHEMES = ("postgresql://", "postgres://")
 
 def open_engine(db: Any = ":memory:", *, read_only: bool = False) -> Engine:
     """Open a database: a DuckDB file, ``:memory:``, an open DuckDB connection, or a PostgreSQL address."""
-    if isinstance(db, str) and (db.startswith(SCHEMES) or ("dbname=" in db or "host=" in db)):
+    named = split_table(db)
+    if named is not None:
+        raise UsageError(f"{named[1]!r} is a table; name the database alone here, and the table in a statement")
+    if is_server(db):
+        if read_only:
+            raise UsageError("read-only is for DuckDB files; for PostgreSQL, connect as a user that may only read")
         from penstock.sql.engines.postgres import PostgresEngine
 
         return PostgresEngine(db)
@@ -51,7 +57,17 @@ def open_engine(db: Any = ":memory:", *, read_only: bool = False) -> Engine:
         )
     from penstock.sql.engines.duckdb import DuckDBEngine
 
-    return DuckDBEngine(os.fspath(db) if isinstance(db, os.PathLike) else db, read_only=read_only)
+    path = os.fspath(db) if isinstance(db, (str, os.PathLike)) else None
+    if path is not None and os.path.isfile(path) and os.path.getsize(path):
+        with open(path, "rb") as file:
+            if file.read(12)[8:] != b"DUCK":  # DuckDB would read data of other formats, and keep no model
+                raise UsageError(f"{path} is not a DuckDB file; read it in a statement: SELECT * FROM '{path}'")
+    return DuckDBEngine(db if path is None else path, read_only=read_only)
+
+
+def is_server(db: Any) -> bool:
+    """Whether a database is named by a PostgreSQL address."""
+    return isinstance(db, str) and (db.startswith(SCHEMES) or "dbname=" in db or "host=" in db)
 
 
 class Session(Closing):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.blocks.base import BlockSource
+from penstock.blocks.cached import CachedSource
 from penstock.budget import show_bytes
 from penstock.errors import PenstockError
 from penstock.events import Stream
@@ -75,8 +76,9 @@ class _View:
         source = opened.source
         encoder = chosen.columns.encoder(source)
         plan = plan_for(source, encoder, chosen.config.shuffle, chosen.config.memory)
-        # Twice the same blocks: fetched over a connection first, then from where they are kept for later epochs.
-        first, later = _predicted(source, chosen), _predicted(source, chosen)
+        # Blocks that are kept are looked at twice: fetched over a connection first, then where later epochs find them.
+        first = _predicted(source, chosen)
+        later = _predicted(source, chosen) if isinstance(source, CachedSource) else first
         rows, blocks, scan = int(source.block_rows.sum()), len(source.block_rows), opened.scan
         if whole is not None and rows:
             times = max(whole.rows / rows, 1.0)
