@@ -88,6 +88,8 @@ def test_predictions_stand_wherever_a_query_can(session: Session) -> None:
     assert rows(session, right.format("scored")) == [(2 * count,)]
     text = "WITH p AS (SELECT * FROM points PREDICT BY m) SELECT count(*) FROM p JOIN points USING (id) WHERE prediction = p.label"
     assert rows(session, text) == [(count,)]
+    text = "WITH few AS (SELECT * FROM points WHERE id < 9) SELECT count(*) FROM (SELECT * FROM few PREDICT BY m) AS p"
+    assert rows(session, text) == [(9,)], "a query may use the names of the statement around it"
     assert session.sql("SELECT id, x, y FROM points WHERE id < 3 PREDICT BY m").columns == (
         *("id", "x", "y", "prediction", "probability_0", "probability_1"),
     )
@@ -272,7 +274,18 @@ def test_hashed_text_is_scored_here(session: Session) -> None:
         session.sql("CREATE VIEW v AS SELECT * FROM points PREDICT BY m")
 
 
+def test_options_that_change_nothing_are_told_of(session: Session) -> None:
+    heard: list[Any] = []
+    session.stream._listeners.append(heard.append)
+    session.sql(TRAIN.replace("WITH (", "WITH (cache = off, "))
+    told = [event.message for event in heard if isinstance(event, Warned) and event.message.startswith("cache")]
+    assert len(told) == (session.engine.name == "duckdb")
+
+
 def test_packing(session: Session) -> None:
+    if session.engine.name == "duckdb":
+        with pytest.raises(UsageError, match="pgvector"):
+            session.sql("PACK points INTO packed WITH (features = ('x', 'y'), to = 'vector')")
     session.sql("PACK points INTO packed WITH (features = ('x', 'y'), label = 'label')")
     assert session.sql("SELECT * FROM packed").columns == ("id", "label", "features")
     found = session.sql("SELECT features, label FROM packed TRAIN BY logistic AS m WITH (epochs = 3)")

@@ -41,9 +41,9 @@ class Part:
     def of_pair(cls, schema: pa.Schema, pair: tuple[str, str], *, place: str) -> Part:
         """Take two list columns as sparse features."""
         indices, values = (schema.field(name).type for name in pair)
-        if not (_is_list(indices) and pa.types.is_integer(indices.value_type)):
+        if not (is_list(indices) and pa.types.is_integer(indices.value_type)):
             raise FeatureError(f"{place}: column {pair[0]!r} is {indices}; sparse indices are a list of integers")
-        if not (_is_list(values) and _is_number(values.value_type)):
+        if not (is_list(values) and is_number(values.value_type)):
             raise FeatureError(f"{place}: column {pair[1]!r} is {values}; sparse values are a list of numbers")
         return cls(pair, "pairs", None)
 
@@ -85,13 +85,13 @@ def classify(field: pa.Field, hashed: Hashed | None) -> Part | str:
     name, kind = field.name, field.type
     if hashed is not None:
         return Part((name,), "hash", hashed.width, (), hashed)
-    if _is_number(kind) or pa.types.is_boolean(kind):
+    if is_number(kind) or pa.types.is_boolean(kind):
         return Part((name,), "number", 1, (name,))
-    if pa.types.is_fixed_size_list(kind) and (_is_number(kind.value_type) or pa.types.is_boolean(kind.value_type)):
+    if pa.types.is_fixed_size_list(kind) and (is_number(kind.value_type) or pa.types.is_boolean(kind.value_type)):
         return Part((name,), "vector", kind.list_size, tuple(f"{name}[{i}]" for i in range(kind.list_size)))
     if pa.types.is_temporal(kind):
         return f"column {name!r} is {kind}, not a number; turn it into one (days since a date, say) or exclude it"
-    if _is_list(kind):
+    if is_list(kind):
         return (
             f"column {name!r} is {kind}, a list of any length; make it a fixed-size list, or give sparse rows as two"
             " columns named 'indices' and 'values'"
@@ -217,9 +217,11 @@ def _missing(array: pa.Array) -> NDArray[np.bool_]:
     return np.asarray(array.is_null().to_numpy(zero_copy_only=False), np.bool_)
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a type is one of lists of any length."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def is_number(kind: pa.DataType) -> bool:
+    """Whether a type is one of numbers."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or is_decimal(kind))

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.blocks.parts import PAIRS
+from penstock.blocks.parts import PAIRS, is_list, is_number
 from penstock.errors import DataError
 
 
@@ -40,7 +40,7 @@ def conformed(
         fixed = pa.types.is_fixed_size_list(array.type)
         if name in pair:
             array = _half(array, values=name == pair[1])
-        elif _is_binary(array.type) or ((fixed or _is_list(array.type)) and is_number(array.type.value_type)):
+        elif _is_binary(array.type) or ((fixed or is_list(array.type)) and is_number(array.type.value_type)):
             bad = rows_with_nulls(array)
             if bad is not None:
                 raise DataError(
@@ -64,7 +64,7 @@ def _plain(array: pa.Array) -> pa.Array:
 def _half(array: pa.Array, *, values: bool) -> pa.Array:
     """Return one of a sparse pair's columns; values are float32, indices as they are."""
     kind = array.type
-    if not values or not _is_list(kind) or not is_number(kind.value_type) or pa.types.is_float32(kind.value_type):
+    if not values or not is_list(kind) or not is_number(kind.value_type) or pa.types.is_float32(kind.value_type):
         return array
     return array.cast(pa.large_list(pa.float32()) if pa.types.is_large_list(kind) else pa.list_(pa.float32()))
 
@@ -115,7 +115,7 @@ def fixed_lists(flat: pa.Array, size: int, rows: int) -> pa.Array:
 def rows_with_nulls(array: pa.Array) -> NDArray[np.bool_] | None:
     """Return which rows are null, or hold a null in their list; None where none is."""
     bad = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
-    if not (_is_list(array.type) or pa.types.is_fixed_size_list(array.type)):
+    if not (is_list(array.type) or pa.types.is_fixed_size_list(array.type)):
         return bad
     flat = array.flatten()  # of rows that are null nothing is left
     if not flat.null_count:
@@ -127,14 +127,5 @@ def rows_with_nulls(array: pa.Array) -> NDArray[np.bool_] | None:
     return inside if bad is None else bad | inside
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
-
-
 def _is_binary(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def is_number(kind: pa.DataType) -> bool:
-    """Whether a type is one of numbers."""
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))

@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 
 from penstock.blocks.arrow import ArrowSource
 from penstock.blocks.features import Encoder, choose
-from penstock.blocks.parts import PAIRS, dense_rows
+from penstock.blocks.parts import PAIRS, dense_rows, is_number
 from penstock.blocks.write import BlockWriter
 from penstock.closing import Closing
 from penstock.errors import ColumnError, DataError, WriteError, some_of
 from penstock.events import Advanced, Finished, Started, Stream
 from penstock.scratch import own_folder
-from penstock.sql.conforming import conformed, fixed_lists, is_number, rows_with_nulls
+from penstock.sql.conforming import conformed, fixed_lists, rows_with_nulls
 
 BLOCK_SIZE = 64 * 1024
 LEAST_BLOCK = 4 * 1024

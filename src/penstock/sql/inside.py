@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.blocks.parts import is_list, is_number
 from penstock.linear import LinearModel
 from penstock.sql.catalog import Catalog
 from penstock.sql.engines.base import Engine
@@ -38,8 +39,8 @@ def knows(chosen: Settings, features: Sequence[str], schema: pa.Schema) -> bool:
         or columns.hash
     )
     kinds = [schema.field(name).type for name in features]
-    lists = sum(pa.types.is_list(kind) and _is_number(kind.value_type) for kind in kinds)
-    numbers = sum(map(_is_number, kinds))
+    lists = sum(is_list(kind) and is_number(kind.value_type) for kind in kinds)
+    numbers = sum(is_number(kind) or pa.types.is_boolean(kind) for kind in kinds)
     return not beyond and (numbers == len(kinds) or (lists == len(kinds) <= 2))
 
 
@@ -47,7 +48,7 @@ def train(
     statement: Train, chosen: Settings, features: Sequence[str], *, engine: Engine, catalog: Catalog
 ) -> LinearModel:
     """Have the server learn a model under the statement's name, and return it as the catalogue has it."""
-    options = {**options_of(statement, chosen, features), "replace": chosen.replace or statement.exists == "replace"}
+    options = {**options_of(statement, chosen, features), "replace": chosen.replace}
     text = "SELECT * FROM penstock.train($1::text, $2::text, $3::text, $4::jsonb)"
     rows = engine.run(text, [source_of(statement), chosen.config.model, statement.name, json.dumps(options)]).rows
     model = catalog.load(str(statement.name))
@@ -95,8 +96,3 @@ def _epoch(row: Sequence[Any], model: str) -> dict[str, Any]:
         "seconds": seconds,
         "rows": rows,
     }
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    of = pa.types
-    return bool(of.is_integer(kind) or of.is_floating(kind) or of.is_boolean(kind) or of.is_decimal(kind))

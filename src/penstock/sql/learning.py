@@ -26,6 +26,7 @@ from penstock.sql.result import Result
 from penstock.sql.statements import Train
 from penstock.training import Training
 
+_OVER_A_WIRE = {"cache", "connections", "extension"}
 _FIELDS = ("epoch", "loss", "accuracy", "r2", "test_loss", "test_accuracy", "test_r2", "seconds", "rows")
 
 
@@ -59,18 +60,17 @@ class Prepared:
 def train(statement: Train, engine: Engine, catalog: Catalog, *, stream: Stream) -> Result:
     """Learn a model, put it into the catalogue, and return a row for each epoch."""
     name = statement.name
-    if name is not None and name in catalog:
-        if statement.exists == "skip":
-            return Result(None, status=f"model {name!r} is there already; nothing was trained")
-        chosen = settings(statement, engine.describe(statement.query))
-        if statement.exists == "error" and not chosen.replace:
-            raise DataError(
-                f"there is a model {name!r} in {engine.place} already; take another name, DROP MODEL it, or write CREATE"
-                " OR REPLACE MODEL (or WITH (replace = true))"
-            )
-    catalog.require_writable()
+    taken = name is not None and name in catalog
+    if taken and statement.exists == "skip":
+        return Result(None, status=f"model {name!r} is there already; nothing was trained")
     schema = engine.describe(statement.query)
     chosen = settled(statement, engine, schema, stream=stream)
+    if taken and not chosen.replace:
+        raise DataError(
+            f"there is a model {name!r} in {engine.place} already; take another name, DROP MODEL it, or write CREATE OR"
+            " REPLACE MODEL (or WITH (replace = true))"
+        )
+    catalog.require_writable()
     stem = statement.query.selected.table if statement.query.selected else "model"
     name = name or catalog.free_name(f"{unquoted(stem)}_{chosen.config.model}")
     if by_server(chosen, engine, schema):
@@ -79,7 +79,7 @@ def train(statement: Train, engine: Engine, catalog: Catalog, *, stream: Stream)
     else:
         with prepared(statement, chosen, engine, stream=stream) as job:
             model = job.learn(schema)
-            catalog.save(name, model, exists="replace" if replaces(statement, chosen) else "error")
+            catalog.save(name, model, exists="replace" if chosen.replace else "error")
     note = f"model {name!r} saved in {engine.place}; use it: SELECT … PREDICT BY {shown(name)}"
     return replace(history(model), notes=(note,), status=f"TRAIN {model.history[-1]['rows'] if model.history else 0}")
 
@@ -101,16 +101,13 @@ def shown(name: str) -> str:
     return name if name.isidentifier() and name.islower() else '"' + name.replace('"', '""') + '"'
 
 
-def replaces(statement: Train, chosen: Settings) -> bool:
-    """Say whether a model of the same name is to be replaced."""
-    return statement.exists == "replace" or chosen.replace
-
-
 def settled(statement: Train, engine: Engine, schema: pa.Schema, *, stream: Stream) -> Settings:
     """Settle a statement's options for the columns of its query, and warn of a key among the features."""
     chosen = settings(statement, schema)
     if statement.dialect == "warehouse" and chosen.config.model == "logistic":
         chosen = _several_classes(statement, chosen, engine)
+    for option in sorted(_OVER_A_WIRE & set(statement.options)) if engine.name == "duckdb" else ():
+        stream.emit(Warned(f"{option} is for rows that come over a wire; it changes nothing on DuckDB"))
     for name in keys_among(chosen, engine.keys(statement.query)):
         stream.emit(
             Warned(f"{name!r} is the table's primary key, and a feature here; leave it out: WITH (exclude = '{name}')")

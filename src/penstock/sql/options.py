@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from penstock.blocks.hashing import Hashed
-from penstock.blocks.parts import PAIRS
+from penstock.blocks.parts import PAIRS, is_number
 from penstock.config import Config
 from penstock.errors import ColumnError, UsageError, some_of
 from penstock.sql import warehouse
 from penstock.sql.asked import PLACE, READ, Asked
 from penstock.sql.engines.base import Reading
+from penstock.sql.expressions.pieces import holds_lists
 from penstock.sql.statements import Evaluate, Pack, Train
 from penstock.training import Columns
 
@@ -190,12 +191,10 @@ def _is_vector(schema: pa.Schema, name: str) -> bool:
     if schema.names.count(name) != 1:
         return False
     kind = schema.field(name).type
-    of = pa.types
-    return bool(of.is_list(kind) or of.is_large_list(kind) or of.is_fixed_size_list(kind) or of.is_binary(kind))
+    return holds_lists(kind) or bool(pa.types.is_binary(kind))
 
 
 def _is_numeric(kind: pa.DataType) -> bool:
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if holds_lists(kind):
         kind = kind.value_type
-    of = pa.types
-    return bool(of.is_integer(kind) or of.is_floating(kind) or of.is_boolean(kind) or of.is_decimal(kind))
+    return is_number(kind) or bool(pa.types.is_boolean(kind))

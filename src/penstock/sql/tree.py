@@ -15,6 +15,7 @@ from penstock.budget import show_bytes
 from penstock.errors import PenstockError
 from penstock.events import Stream
 from penstock.explain.advice import plan_for
+from penstock.explain.words import show_seconds
 from penstock.linear import LinearModel
 from penstock.loader.plan import Plan
 from penstock.sql import inside
@@ -112,8 +113,8 @@ class _View:
         if self.first is not None and self.later is not None:
             total = self.first + self.later * max(config.epochs - 1, 0)
             details.append(
-                f"predicted: {_seconds(self.first)} for the first epoch, {_seconds(self.later)} for each later one,"
-                f" {_seconds(total)} in all"
+                f"predicted: {show_seconds(self.first)} for the first epoch, {show_seconds(self.later)} for each later one,"
+                f" {show_seconds(total)} in all"
             )
         solver = "SGD" if config.solver == "sgd" else f"SGD (solver {config.solver})"
         return f"{solver} {config.model}", details
@@ -173,12 +174,12 @@ def _measured(model: LinearModel) -> dict[str, list[str]]:
         return {}
     first, last = history[0], history[-1]
     later = [row["seconds"] for row in history[1:]]
-    mean = f", {_seconds(sum(later) / len(later))} for each later one" if later else ""
+    mean = f", {show_seconds(sum(later) / len(later))} for each later one" if later else ""
     score = next((f"{name} {last[name]:.4f}" for name in ("accuracy", "r2") if name in last), "")
     return {
         "SGD": [
-            f"measured: {_seconds(first['seconds'])} for the first epoch{mean},"
-            f" {_seconds(sum(row['seconds'] for row in history))} in all",
+            f"measured: {show_seconds(first['seconds'])} for the first epoch{mean},"
+            f" {show_seconds(sum(row['seconds'] for row in history))} in all",
             f"measured: {last['rows']:,} rows an epoch, loss {last['loss']:.4f}, {score} after {len(history)} epochs",
         ],
         "BlockShuffle": [
@@ -190,7 +191,3 @@ def _measured(model: LinearModel) -> dict[str, list[str]]:
 
 def _rows(count: int) -> str:
     return "one row" if count == 1 else f"{count:,} rows"
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.0f} ms" if seconds >= 0.001 else "under 1 ms"

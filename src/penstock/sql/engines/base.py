@@ -7,7 +7,7 @@ session instead, once, into a file.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -15,13 +15,18 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import pyarrow as pa
 
 from penstock.blocks.base import BlockSource
+from penstock.budget import show_bytes
 from penstock.closing import Closing
 from penstock.events import Stream
-from penstock.sql.copied import Copied
+from penstock.sql.copied import Copied, copy
 from penstock.sql.statements import Query
 
 if TYPE_CHECKING:
     from penstock.sql.options import PackSettings
+
+_COPY = "Copy of the query's result"
+_GUESSED = 128
+"""Bytes of a list, a text or the like whose length nobody told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,44 @@ class Opened(Closing):
     def close(self) -> None:
         """Close the source, and remove what was written for it."""
         (self.source if self.copied is None else self.copied).close()
+
+
+def copy_rows(rows: pa.RecordBatchReader, columns: Sequence[str], reading: Reading, *, stream: Stream) -> Copied:
+    """Copy a query's rows to a file of blocks, as is asked for."""
+    return copy(
+        rows,
+        columns=columns,
+        nulls=reading.nulls,
+        memory=reading.memory,
+        folder=reading.folder,
+        stream=stream,
+        pack=reading.pack,
+        block_size=reading.block_size,
+    )
+
+
+def opened_copy(copied: Copied, why: str) -> Opened:
+    """Return a copy as opened rows; ``why`` there had to be one is for EXPLAIN."""
+    details = [f"copied once, {show_bytes(copied.nbytes)} in a temporary file, because {why}"]
+    if copied.skipped:
+        details.append(f"{copied.skipped:,} rows with a null are left out")
+    return Opened(copied.source, Scan(_COPY, tuple(details), copied.rows, copied.nbytes, copied=True), copied)
+
+
+def foreseen_copy(why: str, rows: int, kinds: Iterable[pa.DataType]) -> Scan:
+    """Return how a query would be read that has to be copied, by an estimate of its rows and its columns' types."""
+    detail = f"would be copied once to a temporary file, because {why}"
+    return Scan(_COPY, (detail,), rows, rows * sum(map(guessed_bytes, kinds)), exact=False, copied=True)
+
+
+def guessed_bytes(kind: pa.DataType) -> int:
+    """Return about how many bytes a value of a type takes."""
+    if pa.types.is_fixed_size_list(kind):
+        return int(kind.list_size) * 4
+    try:
+        return max(int(kind.bit_width) // 8, 1)
+    except ValueError:
+        return _GUESSED
 
 
 @dataclass(frozen=True, slots=True)

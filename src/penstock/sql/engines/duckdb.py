@@ -28,12 +28,11 @@ from penstock.blocks.duckdb_table import (
     split_name,
     tables_in,
 )
-from penstock.budget import show_bytes
 from penstock.closing import Closing
 from penstock.errors import ColumnError, DatabaseError, DataError, PenstockError, UsageError
 from penstock.events import Stream
-from penstock.sql.copied import Copied, copy
-from penstock.sql.engines.base import Opened, Reading, Rows, Scan
+from penstock.sql.copied import Copied
+from penstock.sql.engines.base import Opened, Reading, Rows, Scan, copy_rows, foreseen_copy, guessed_bytes, opened_copy
 from penstock.sql.statements import Query
 
 if TYPE_CHECKING:
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
 
 _PIECE = 16_384
 """Rows of a batch that is streamed."""
-_GUESSED = 128
-"""Bytes of a list, a text or the like whose length nobody told."""
 
 
 class DuckDBEngine(Closing):
@@ -93,7 +90,7 @@ class DuckDBEngine(Closing):
     def describe(self, query: Query) -> pa.Schema:
         """Return a query's columns as Arrow types, without running it."""
         with self._told():
-            found = ask(self._connection, f"DESCRIBE {query.text}")
+            found = ask(self._connection, f"DESCRIBE {query.alone}")
             columns = served(self._connection, columns_of(self._connection, _as_table(query)))
         # In parentheses a name that stands twice gets a number; what it was called is told before.
         return pa.schema([(row[0], column.type) for row, column in zip(found, columns, strict=True)])
@@ -125,25 +122,20 @@ class DuckDBEngine(Closing):
                 )
                 return Opened(source, self._scan(table, int(source.block_rows.sum()), int(source.block_bytes.sum())))
             copied = self._copied(query, columns, reading, stream)
-        details = [f"copied once, {show_bytes(copied.nbytes)} in a temporary file, because {why}"]
-        if copied.skipped:
-            details.append(f"{copied.skipped:,} rows with a null are left out")
-        scan = Scan("Copy of the query's result", tuple(details), copied.rows, copied.nbytes, copied=True)
-        return Opened(copied.source, scan, copied)
+        return opened_copy(copied, why)
 
     def foresee(self, query: Query, columns: Sequence[str], reading: Reading) -> Scan:
         """Say how `open` would read a query, by what DuckDB estimates of it."""
         with self._told():
             table, why = self._way(query)
             schema = self.describe(query)
-            row_bytes = sum(_guessed_bytes(schema.field(name).type) for name in columns)
+            kinds = [schema.field(name).type for name in columns]
             if table is not None:
                 rows = ask(self._connection, f"SELECT count(*) FROM {table.sql}")[0][0]
-                return self._scan(table, rows, rows * row_bytes, exact=False)
-            plan = json.loads(ask(self._connection, f"EXPLAIN (FORMAT JSON) {query.text}")[0][1])
+                return self._scan(table, rows, rows * sum(map(guessed_bytes, kinds)), exact=False)
+            plan = json.loads(ask(self._connection, f"EXPLAIN (FORMAT JSON) {query.alone}")[0][1])
         rows = max((_estimated(node) for node in plan), default=0)
-        detail = f"would be copied once to a temporary file, because {why}"
-        return Scan("Copy of the query's result", (detail,), rows, rows * row_bytes, exact=False, copied=True)
+        return foreseen_copy(why, rows, kinds)
 
     @contextmanager
     def rows_of(self, query: Query) -> Iterator[pa.RecordBatchReader]:
@@ -156,9 +148,8 @@ class DuckDBEngine(Closing):
         selected = ", ".join(column.selected for column in columns)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            first, last = ask(self._connection, f"SELECT min(rowid), max(rowid) FROM {held}")[
-                0
-            ]  # far up in a transaction
+            # In a transaction they begin far up.
+            first, last = ask(self._connection, f"SELECT min(rowid), max(rowid) FROM {held}")[0]
             for at in range(0, 0) if first is None else range(first, last + 1, _PIECE):
                 text = f"SELECT {selected} FROM {held} WHERE rowid >= {at} AND rowid < {at + _PIECE}"
                 with self._told():
@@ -189,6 +180,10 @@ class DuckDBEngine(Closing):
 
     def pack(self, table: str, into: str, chosen: PackSettings, *, stream: Stream) -> int:
         """Copy a table with its features as one column, a ``FLOAT[n]``: what DuckDB reads fastest."""
+        if chosen.to == "vector":
+            raise UsageError(
+                "to = vector is for PostgreSQL's pgvector; on DuckDB features are packed as FLOAT[n]: leave it out"
+            )
         source, target = (".".join(map(quote, split_name(name))) for name in (table, into))
         with self._told():
             stored = dict(columns_of(self._connection, source))
@@ -306,16 +301,7 @@ class DuckDBEngine(Closing):
         text = f"SELECT {', '.join(column.selected for column in chosen)} FROM {inner}"
         reader = self._connection.sql(text).to_arrow_reader(_PIECE)
         try:
-            return copy(
-                reader,
-                columns=columns,
-                nulls=reading.nulls,
-                memory=reading.memory,
-                folder=reading.folder,
-                stream=stream,
-                pack=reading.pack,
-                block_size=reading.block_size,
-            )
+            return copy_rows(reader, columns, reading, stream=stream)
         except (OSError, pa.ArrowException) as error:
             if isinstance(error, PenstockError):
                 raise
@@ -353,7 +339,7 @@ class DuckDBEngine(Closing):
 
 def _as_table(query: Query) -> str:
     # The line break ends a comment that the query may end with.
-    return f"({query.text}\n) AS q"
+    return f"({query.alone}\n) AS q"
 
 
 def _at_least_one(rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
@@ -367,12 +353,3 @@ def _estimated(node: dict[str, Any]) -> int:
     if told is not None:
         return int(told)
     return max((_estimated(child) for child in node.get("children", ())), default=0)
-
-
-def _guessed_bytes(kind: pa.DataType) -> int:
-    if pa.types.is_fixed_size_list(kind):
-        return int(kind.list_size) * 4
-    try:
-        return max(int(kind.bit_width) // 8, 1)
-    except ValueError:
-        return _GUESSED

@@ -21,9 +21,9 @@ from penstock.budget import show_bytes
 from penstock.closing import Closing
 from penstock.errors import ColumnError, DatabaseError, SQLSyntaxError
 from penstock.events import Stream, Warned
-from penstock.sql.copied import Copied, copy
+from penstock.sql.copied import Copied
 from penstock.sql.engines import postgres_types as types
-from penstock.sql.engines.base import Opened, Reading, Rows, Scan
+from penstock.sql.engines.base import Opened, Reading, Rows, Scan, copy_rows, foreseen_copy, opened_copy
 from penstock.sql.engines.postgres_rows import streamed
 from penstock.sql.engines.postgres_tables import KEYS, NAMED, TABLES, TO_BE_NAMED, Table, find
 from penstock.sql.engines.postgres_values import adapt_arrays, end_copy, show_all
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from penstock.sql.options import PackSettings
 
 _CACHE = 20_000_000_000
-_IDLE = 0
-_GUESSED = 128
+_IDLE, _IN_TRANSACTION = 0, 2
 _LOCKED = 10_000
 """Milliseconds that a statement apart from the session waits for others."""
 
@@ -95,30 +94,24 @@ class PostgresEngine(Closing):
             scan = Scan(self._title(table), tuple(details), rows, nbytes, exact=source.exact_rows)
             return Opened(source, scan)
         copied = self._copied(query, columns, reading, stream)
-        details = [f"copied once, {show_bytes(copied.nbytes)} in a temporary file, because {why}"]
-        if copied.skipped:
-            details.append(f"{copied.skipped:,} rows with a null are left out")
-        scan = Scan("Copy of the query's result", tuple(details), copied.rows, copied.nbytes, copied=True)
-        return Opened(copied.source, scan, copied)
+        return opened_copy(copied, why)
 
     def foresee(self, query: Query, columns: Sequence[str], reading: Reading) -> Scan:
         """Say how `open` would read a query, by what the server estimates of it."""
         table, why = self._way(query)
         if table is not None:
             return Scan(self._title(table), (), table.rows, table.nbytes, exact=False)
-        plan = self._ask(f"EXPLAIN (FORMAT JSON) {query.text}")[0][0][0]["Plan"]
+        plan = self._ask(f"EXPLAIN (FORMAT JSON) {query.alone}")[0][0][0]["Plan"]
         schema = self.describe(query)
-        rows, width = int(plan["Plan Rows"]), sum(_guessed(schema.field(name).type) for name in columns)
-        detail = f"would be copied once to a temporary file, because {why}"
-        return Scan("Copy of the query's result", (detail,), rows, rows * width, exact=False, copied=True)
+        return foreseen_copy(why, int(plan["Plan Rows"]), [schema.field(name).type for name in columns])
 
     @contextmanager
     def rows_of(self, query: Query) -> Iterator[pa.RecordBatchReader]:
         """Give a query's rows as a stream; the session can be used between its batches."""
         columns = self._columns(query)
         with (
-            self._told(query.text) as connection,
-            streamed(connection, query.text, columns, range(len(columns))) as rows,
+            self._told(query.alone) as connection,
+            streamed(connection, query.alone, columns, range(len(columns))) as rows,
         ):
             yield rows
 
@@ -177,7 +170,7 @@ class PostgresEngine(Closing):
 
     def tables(self) -> list[tuple[str, list[str]]]:
         """Return tables and views with their columns, named as a statement can; none while a transaction has failed."""
-        if self._connection.closed or self._connection.info.transaction_status not in (_IDLE, 2):
+        if self._connection.closed or self._connection.info.transaction_status not in (_IDLE, _IN_TRANSACTION):
             return []
         return [(name, columns) for name, columns in self._ask(TABLES)]
 
@@ -239,10 +232,10 @@ class PostgresEngine(Closing):
     def _columns(self, query: Query) -> list[types.Column]:
         before = "SELECT * FROM (\n"
         with (
-            self._told(query.text, shift=len(before)) as connection,
+            self._told(query.alone, shift=len(before)) as connection,
             driver().RawCursor(connection) as cursor,
         ):
-            cursor.execute(f"{before}{query.text}\n) AS q LIMIT 0".encode())
+            cursor.execute(f"{before}{query.alone}\n) AS q LIMIT 0".encode())
             result, columns = cursor.pgresult, cursor.description or ()
             described = [(column.name, column.type_code, result.fmod(at)) for at, column in enumerate(columns)]
             found = cursor.execute(types.LOOK_UP.encode(), [sorted({each[1] for each in described})]).fetchall()
@@ -307,17 +300,8 @@ class PostgresEngine(Closing):
             if name not in names:
                 raise ColumnError.missing(name, names, place="the query")
         kept = [names.index(name) for name in columns]
-        with self._told() as connection, streamed(connection, query.text, present, kept) as rows:
-            return copy(
-                rows,
-                columns=columns,
-                nulls=reading.nulls,
-                memory=reading.memory,
-                folder=reading.folder,
-                stream=stream,
-                pack=reading.pack,
-                block_size=reading.block_size,
-            )
+        with self._told() as connection, streamed(connection, query.alone, present, kept) as rows:
+            return copy_rows(rows, columns, reading, stream=stream)
 
     @staticmethod
     def _title(table: Table) -> str:
@@ -341,10 +325,3 @@ def _words(error: Any, text: str, shift: int, place: str) -> str:
         hint = "another transaction holds it, perhaps this session's own: COMMIT or ROLLBACK that first"
     more = [("detail", diag.message_detail), ("hint", hint)]
     return "\n".join([told, *(f"{word}: {each}" for word, each in more if each)])
-
-
-def _guessed(kind: pa.DataType) -> int:
-    try:
-        return max(int(kind.bit_width) // 8, 1)
-    except ValueError:
-        return _GUESSED

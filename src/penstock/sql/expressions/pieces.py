@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock.batch import Floats
 from penstock.blocks.features import Encoder
-from penstock.blocks.parts import Part, classify
+from penstock.blocks.parts import Part, classify, is_list
 from penstock.errors import ColumnError, FeatureError, UsageError
 from penstock.linear import LinearModel
 from penstock.sql.expressions.literals import DUCKDB
@@ -118,7 +118,7 @@ def _piece(part: Part, fields: tuple[pa.Field, ...], start: int) -> Piece:
     names, types = tuple(field.name for field in fields), tuple(field.type for field in fields)
     if part.kind == "pairs":
         for field in fields:
-            if not is_list(field.type):
+            if not holds_lists(field.type):
                 raise FeatureError(f"the query: column {field.name!r} is {field.type}; sparse features are two lists")
         return Piece("pairs", names, types, start, width)
     field, kind = fields[0], types[0]
@@ -132,7 +132,7 @@ def _piece(part: Part, fields: tuple[pa.Field, ...], start: int) -> Piece:
         vector = (field.metadata or {}).get(VECTOR)
         if vector is not None:
             return Piece("vector", names, types, start, width, vector.decode())
-        if is_list(kind):
+        if holds_lists(kind):
             return Piece("array", names, types, start, width)
         raise ColumnError(
             f"the query: column {field.name!r} is {kind}, where lists of {width} numbers were learnt from"
@@ -143,10 +143,9 @@ def _piece(part: Part, fields: tuple[pa.Field, ...], start: int) -> Piece:
     return Piece("number", names, types, start, 1)
 
 
-def is_list(kind: pa.DataType) -> bool:
-    """Whether a column holds lists."""
-    types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+def holds_lists(kind: pa.DataType) -> bool:
+    """Whether a column holds lists, of one length or of any."""
+    return is_list(kind) or bool(pa.types.is_fixed_size_list(kind))
 
 
 def formula_of(model: LinearModel, schema: pa.Schema, engine: str, stored: Stored | None) -> Formula | None:
