@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import tempfile
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 from sklearn.linear_model import LogisticRegression as Theirs
 
@@ -26,43 +24,19 @@ from penstock.groups.results import Result
 from penstock.groups.spec import Search
 from penstock.loader.holdout import Part
 from penstock.testing.executors import InlineExecutor
-
-KEYS = [("FR", "i/os"), ("Ελλάδα", "100 %"), (None, "ios"), ("FR", None), ("", "a"), ("DE", "web")]
-SIZES = [500, 260, 150, 120, 90, 80]
-BAD = {("one", "class"): 40, ("too", "few"): 1, ("not a", "number"): 60}
-L2 = [0.5, 0.05, 0.01]
-
-
-def rows_of(
-    sizes: dict[tuple[Any, ...], int], *, by: tuple[str, ...] = ("country", "device"), seed: int = 0
-) -> pa.Table:
-    """Return rows of groups of these sizes, in no order, each with weights of its own."""
-    rng = np.random.default_rng(seed)
-    keys = list(sizes)
-    owner = rng.permutation(np.repeat(np.arange(len(keys)), list(sizes.values())))
-    x = rng.standard_normal((len(owner), 3)).astype(np.float32)
-    truth = rng.standard_normal((len(keys), 3))
-    score = (x * truth[owner]).sum(1) + rng.standard_normal(len(owner))
-    columns: dict[str, Any] = {
-        name: pa.array([keys[number][place] for number in owner]) for place, name in enumerate(by)
-    }
-    columns |= {name: x[:, place] for place, name in enumerate("abc")}
-    return pa.table(columns | {"clicked": score > 0, "amount": score})
-
-
-def with_bad() -> pa.Table:
-    """Return the rows of all keys and of groups that cannot be trained."""
-    table = rows_of(dict(zip(KEYS, SIZES, strict=True)) | BAD)
-    country = np.array(table["country"].to_pylist(), object)
-    clicked, a = table["clicked"].to_numpy().copy(), table["a"].to_numpy().copy()
-    clicked[country == "one"] = True
-    a[np.flatnonzero(country == "not a")[:30]] = np.nan  # more than can all be held out
-    columns = {name: table[name] for name in table.column_names} | {"clicked": clicked, "a": a}
-    return pa.table(columns).drop_columns(["amount"])
-
-
-def logistic(**options: Any) -> penstock.LogisticRegression:
-    return penstock.LogisticRegression(**{"solver": "lbfgs", "epochs": 100, "tolerance": 1e-6} | options)
+from tests.group_tables import (
+    BAD,
+    KEYS,
+    L2,
+    SIZES,
+    chosen,
+    coefficients,
+    frame_rows,
+    logistic,
+    rows_of,
+    same_results,
+    with_bad,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -91,38 +65,6 @@ def result(table: pa.Table) -> Result:
     return GroupBy(table, by=["country", "device"]).fit(
         logistic(), y="clicked", search={"l2": L2}, validation=0.2, workers=2
     )
-
-
-def frame_rows(result: Result, key: tuple[Any, ...]) -> list[dict[str, Any]]:
-    return result.frame.filter(pc.equal(result.frame["text"], to_text(key))).to_pylist()
-
-
-def chosen(table: pa.Table, key: tuple[Any, ...], by: tuple[str, ...] = ("country", "device")) -> pa.Table:
-    """Return the rows of a group, in their order."""
-    places = [
-        at for at, found in enumerate(zip(*(table[name].to_pylist() for name in by), strict=True)) if found == key
-    ]
-    return table.take(pa.array(places))
-
-
-def same_results(one: Result, two: Result) -> None:
-    """Compare all but the time it took."""
-    for name in one.frame.column_names:
-        if name == "seconds":
-            continue
-        mine, other = one.frame[name], two.frame[name]
-        if pa.types.is_floating(mine.type):
-            np.testing.assert_allclose(mine.to_numpy(), other.to_numpy(), rtol=1e-5, err_msg=name)
-        else:
-            assert mine.to_pylist() == other.to_pylist(), name
-    for text in one._models:
-        for mine, other in zip(coefficients(one, text), coefficients(two, text), strict=True):
-            np.testing.assert_allclose(mine, other, atol=1e-5)
-
-
-def coefficients(result: Result, key: Any) -> tuple[Any, Any]:
-    weights = result.best(key).weights
-    return weights.coef[0], weights.intercept
 
 
 class TestAgainstScikitLearn:
@@ -355,139 +297,6 @@ class TestShapes:
         same_results(
             one, GroupBy(data, by="g").fit(logistic(epochs=4), workers=workers, placement=placement, **options)
         )
-
-
-@pytest.mark.usefixtures("inline")
-class TestAskedWrongly:
-    data = pa.table({"g": ["a", "a", "b", "b"], "x": [1.0, 2.0, 3.0, 4.0], "clicked": [True, False, True, False]})
-
-    @pytest.mark.parametrize(
-        ("options", "match"),
-        [
-            ({"executor": "cluster"}, "executor='cluster' is not known"),
-            ({"placement": "round-robin"}, "placement='round-robin' is not known"),
-            ({"validation": 1.0}, "validation=1.0"),
-            ({"validation": -0.1}, "validation=-0.1"),
-            ({"resume": True}, "name it with out="),
-            ({"y": None}, "say which column is the label"),
-            ({"y": "clickd"}, "clickd"),
-            ({"search": {"l2": [-1.0]}}, "l2=-1.0"),
-        ],
-    )
-    def test_options(self, options: dict[str, Any], match: str, temporary: Path) -> None:
-        with pytest.raises(PenstockError, match=match):
-            GroupBy(self.data, by="g").fit(logistic(), **{"y": "clicked"} | options)
-        gc.collect()
-        assert list(temporary.iterdir()) == []
-
-    def test_halving_of_what_shares_all_passes(self) -> None:
-        with pytest.raises(UsageError, match="halving is for models that learn row by row"):
-            GroupBy(self.data, by="g").fit(logistic(), y="clicked", halving=True)
-
-    @pytest.mark.parametrize("halving", [3, {"rungs": 3}, {"eta": 1}])
-    def test_halving_asked_for_wrongly(self, halving: Any) -> None:
-        with pytest.raises(UsageError, match=r"halving|eta=1"):
-            GroupBy(self.data, by="g").fit(penstock.LogisticRegression(epochs=2), y="clicked", halving=halving)
-
-    def test_an_address_without_ray(self) -> None:
-        with pytest.raises(UsageError, match="executor='ray'"):
-            GroupBy(self.data, by="g").fit(logistic(), y="clicked", address="auto")
-
-    def test_a_column_that_is_not_there(self) -> None:
-        with pytest.raises(PenstockError, match="city"):
-            GroupBy(self.data, by="city").fit(logistic(), y="clicked")
-
-
-@pytest.mark.usefixtures("inline")
-class TestRowsAndFolders:
-    def test_grouped_rows_are_taken_as_they_are(self, tmp_path: Path) -> None:
-        data = rows_of({("x",): 100, ("y",): 50}, by=("g",)).drop_columns(["amount"])
-        group(data, "g", tmp_path / "rows", label="clicked", memory="100MB").close()
-        before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "rows").iterdir()}
-        options: dict[str, Any] = {"search": {"l2": [0.1]}}
-        one = GroupBy(tmp_path / "rows", by="g").fit(logistic(), **options)
-        same_results(one, GroupBy(data, by="g").fit(logistic(), y="clicked", **options))
-        assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "rows").iterdir()} == before
-        with pytest.raises(UsageError, match="holds rows by g, not by country"):
-            GroupBy(tmp_path / "rows", by="country").fit(logistic(), **options)
-        with pytest.raises(UsageError, match="whose label is 'clicked', not 'bought'"):
-            GroupBy(tmp_path / "rows", by="g").fit(logistic(), y="bought", **options)
-
-    def test_rows_are_used_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        path = tmp_path / "data.parquet"
-        pq.write_table(rows_of({("x",): 100, ("y",): 50}, by=("g",)).drop_columns(["amount"]), path)
-        grouping = GroupBy(path, by="g", rows=tmp_path / "rows")
-        one = grouping.fit(logistic(), y="clicked", search={"l2": [0.1]})
-        before = (tmp_path / "rows" / "grouped.json").stat()
-        two = grouping.fit(logistic(), y="clicked", search={"l2": [0.1]})
-        after = (tmp_path / "rows" / "grouped.json").stat()
-        assert (after.st_mtime_ns, after.st_ino) == (before.st_mtime_ns, before.st_ino)
-        same_results(one, two)
-
-    def test_a_folder_of_models(self, tmp_path: Path) -> None:
-        data = rows_of({("x",): 100, ("y",): 50}, by=("g",)).drop_columns(["amount"])
-        found = GroupBy(data, by="g").fit(logistic(), y="clicked", search={"l2": [0.1]}, out=tmp_path / "models")
-        same_results(found, Result.open(tmp_path / "models"))
-        with pytest.raises(UsageError, match="holds models already"):
-            GroupBy(data, by="g").fit(logistic(), y="clicked", search={"l2": [0.1]}, out=tmp_path / "models")
-
-    def test_going_on_with_what_is_finished_trains_nothing(self, tmp_path: Path) -> None:
-        data = rows_of({("x",): 100, ("y",): 50}, by=("g",)).drop_columns(["amount"])
-        options: dict[str, Any] = {"y": "clicked", "search": {"l2": [0.1]}, "out": tmp_path / "models"}
-        one = GroupBy(data, by="g").fit(logistic(), **options)
-        heard: list[Event] = []
-        two = GroupBy(data, by="g").fit(logistic(), resume=True, listeners=[heard.append], **options)
-        assert [event for event in heard if isinstance(event, Advanced) and event.task == "groups"] == []
-        same_results(one, two)
-
-    def test_going_on_with_something_else_is_refused(self, tmp_path: Path) -> None:
-        data = rows_of({("x",): 100, ("y",): 50}, by=("g",)).drop_columns(["amount"])
-        options: dict[str, Any] = {"y": "clicked", "out": tmp_path / "models"}
-        GroupBy(data, by="g").fit(logistic(), search={"l2": [0.1]}, **options)
-        for model, search, validation in (
-            (logistic(), {"l2": [0.2]}, 0.1),
-            (logistic(epochs=3), {"l2": [0.1]}, 0.1),
-            (logistic(), {"l2": [0.1]}, 0.3),
-        ):
-            with pytest.raises(UsageError, match="another training"):
-                GroupBy(data, by="g").fit(model, search=search, validation=validation, resume=True, **options)
-        with pytest.raises(UsageError, match="data have changed"):
-            GroupBy(data.slice(0, 140), by="g").fit(logistic(), search={"l2": [0.1]}, resume=True, **options)
-
-    def test_two_writers(self, tmp_path: Path) -> None:
-        data = rows_of({("x",): 100, ("y",): 50}, by=("g",)).drop_columns(["amount"])
-        refused: list[PenstockError] = []
-
-        def second(event: Event) -> None:
-            if isinstance(event, Started) and event.task == "groups":
-                with pytest.raises(PenstockError) as raised:
-                    GroupBy(data, by="g").fit(logistic(), y="clicked", out=tmp_path / "models", resume=True)
-                refused.append(raised.value)
-
-        found = GroupBy(data, by="g").fit(logistic(), y="clicked", out=tmp_path / "models", listeners=[second])
-        assert len(refused) == 1
-        assert "models" in str(refused[0])
-        assert found.summary()["groups_without_model"] == 0
-
-    def test_nothing_is_left_when_the_result_is_gone(self, temporary: Path) -> None:
-        data = rows_of({("x",): 100}, by=("g",)).drop_columns(["amount"])
-        found = GroupBy(data, by="g").fit(logistic(), y="clicked")
-        assert [path.name.startswith("penstock-groups-") for path in temporary.iterdir()] == [True]
-        found.predict(data)
-        del found
-        gc.collect()
-        assert list(temporary.iterdir()) == []
-
-    def test_nothing_is_left_after_an_error(self, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def broken(event: Event) -> None:
-            if isinstance(event, Advanced) and event.task == "groups":
-                raise RuntimeError("a listener's own")
-
-        data = rows_of({("x",): 100}, by=("g",)).drop_columns(["amount"])
-        with pytest.raises(RuntimeError, match="a listener's own") as kept:
-            GroupBy(data, by="g").fit(logistic(), y="clicked", listeners=[broken])
-        assert kept.traceback, "not even while the error is held on to"
-        assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.usefixtures("inline")

@@ -23,7 +23,7 @@ from penstock.groups.drivers import hops, passes
 from penstock.groups.local import LocalExecutor
 from penstock.groups.results import Result
 from penstock.testing.executors import InlineExecutor, await_that
-from tests.integration.test_group_by import frame_rows, logistic, rows_of, same_results
+from tests.group_tables import frame_rows, logistic, rows_of, same_results
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ from penstock.groups.etl import group
 from penstock.groups.grouped import Grouped
 from penstock.groups.reading import cheap_twice
 from penstock.groups.scattering import chunk_bytes
-from tests.unit.test_groups_etl import MEMORY, Interrupting, assert_grouped, rows_table, store
+from tests.grouped_rows import MEMORY, Interrupting, assert_grouped, rows_table, store
 
 
 @pytest.fixture(autouse=True)
