@@ -194,13 +194,17 @@ tuple_shuffle_next(PlanState *node)
 			break;
 		}
 	}
+	if (node->instrument)
+		InstrStopNode(node->instrument, window->rows);
+	if (window->rows == 0)
+		return NULL;
 	state->top = Max(state->top, window->top);
 	window->shuffled = whole;
 	window->seed = mixed_seed(options->seed, state->pass, ++state->window_count);
+	state->smallest = state->window_count == 1 ? window->rows : Min(state->smallest, window->rows);
+	state->largest = Max(state->largest, window->rows);
 	state->filling = 1 - state->filling;
-	if (node->instrument)
-		InstrStopNode(node->instrument, window->rows);
-	return window->rows ? window : NULL;
+	return window;
 }
 
 Worker *
@@ -280,6 +284,8 @@ explain(CustomScanState *node, List *ancestors, ExplainState *es)
 	if (es->analyze)
 	{
 		ExplainPropertyUInteger("Windows", NULL, state->window_count, es);
+		ExplainPropertyUInteger("Smallest Window", "rows", state->smallest, es);
+		ExplainPropertyUInteger("Largest Window", "rows", state->largest, es);
 		ExplainPropertyFloat("Waiting for SGD", "s", state->waited, 3, es);
 		if (state->skipped)
 			ExplainPropertyUInteger("Rows Skipped for Nulls", NULL, state->skipped, es);

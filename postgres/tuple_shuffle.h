@@ -33,6 +33,8 @@ typedef struct TupleShuffle
 	uint64		target;			/* rows of each window, so that all are about equal; 0 as long as that is not known */
 	uint64		pass;
 	uint64		window_count;
+	uint32		smallest;		/* rows of a window, in all passes so far */
+	uint32		largest;
 	double		waited;			/* seconds that filling stood still as learning went on */
 } TupleShuffle;
 

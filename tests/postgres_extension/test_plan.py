@@ -47,6 +47,20 @@ def test_analyze_tells_rows_blocks_and_waits(clustered: Session) -> None:
         assert told in text
 
 
+@pytest.mark.parametrize("batch_size", [1, 64])
+def test_all_windows_are_of_about_the_same_size(clustered: Session, batch_size: int) -> None:
+    # A window holds 20,000 / 3.1 rows: filled to the brim, three of them would leave a fourth of a few hundred, of one label.
+    room = int(20_000 / 3.1 * 4 * (8 + 2) * 2)
+    options = json.dumps({"epochs": 2, "buffer_size": room, "block_size": "8kB", "batch_size": batch_size})
+    clustered.execute("ANALYZE points")
+    text = "\n".join(
+        row[0] for row in clustered.execute("SELECT penstock.explain('points', 'svm', %s, true)", (options,))
+    )
+    found = {name: int(count) for name, count in re.findall(r"(Windows|Smallest Window|Largest Window): (\d+)", text)}
+    assert found["Windows"] == 2 * 4
+    assert 4_700 < found["Smallest Window"] <= 5_000 <= found["Largest Window"] < 5_100
+
+
 def test_the_first_statement_of_a_session_finds_the_nodes(clustered: Session, address: str) -> None:
     with psycopg.connect(address) as fresh:
         rows = fresh.execute(f"SELECT (s).epoch, (s).coef FROM (SELECT {LEARN} AS s FROM points) AS q").fetchall()

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.postgres_extension.extension import ExtensionServer, missing
+from tests.postgres_extension.extension import ExtensionServer, missing, others
 
 TABLE = """
     CREATE EXTENSION penstock;
@@ -21,7 +21,7 @@ TABLE = """
 """
 
 
-@pytest.mark.parametrize("version", [15, 16])
+@pytest.mark.parametrize("version", others())
 def test_an_older_server_learns_and_predicts(version: int) -> None:
     why = missing(version)
     if why:

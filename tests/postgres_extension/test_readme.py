@@ -1,0 +1,74 @@
+"""What postgres/README.md shows is run, and the functions and options that it lists are there."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.postgres_extension.extension import SOURCE
+
+README = (SOURCE / "README.md").read_text()
+ASKED: dict[str, Any] = {
+    "rate": "constant",
+    "shuffle": "none",
+    "nulls": "skip",
+    "buffer_size": "1MB",
+    "memory": "1MB",
+    "block_size": "64kB",
+    "intercept": False,
+    "replace": True,
+    "label": "label",
+    "features": "features_v",
+    "exclude": "id",
+    "classes": [0, 1],
+    "l1": 0,
+    "l2": 0,
+}
+
+
+def table_after(heading: str) -> list[str]:
+    """Return the first cells of the table whose first heading that is."""
+    lines = README.split("\n")
+    start = lines.index(next(line for line in lines if line.startswith(f"| {heading} |"))) + 2
+    rows = lines[start:]
+    return [row.split("|")[1] for row in rows[: next(i for i, row in enumerate(rows) if not row.startswith("|"))]]
+
+
+def test_the_statements_run(clustered: psycopg.Connection[Any]) -> None:
+    clustered.execute("CREATE TABLE clicks AS SELECT * FROM points")
+    clustered.execute("CREATE TABLE new_clicks AS SELECT id, features_v FROM points WHERE id % 100 = 0")
+    found = []
+    for block in re.findall(r"```sql\n(.*?)```", README, re.DOTALL):
+        for statement in re.sub(r"--.*", "", block).split(";"):
+            if statement.strip():
+                cursor = clustered.execute(statement.encode())
+                found.append(cursor.fetchall() if cursor.description else cursor.rowcount)
+    trained, classes, best, plan, models, deleted = found
+    assert [len(row) for row in trained] == [5] * 5
+    assert {row[1] for row in classes} == {"0.0", "1.0"}
+    assert len(best) == 10
+    assert "SGD" in plan[0][0]
+    assert models[0][:3] == ("first", "logistic", 8)
+    assert deleted == 1
+
+
+def test_all_functions_are_told_of(session: psycopg.Connection[Any]) -> None:
+    query = """SELECT DISTINCT proname FROM pg_proc WHERE pronamespace = 'penstock'::regnamespace
+        AND obj_description(oid, 'pg_proc') IS NOT NULL"""
+    there = {row[0] for row in session.execute(query)} - {"columns"}
+    told = {re.findall(r"penstock\.(\w+)\(", cell)[0] for cell in table_after("function")}
+    assert told == there | {"make_catalogue"}
+
+
+def options() -> list[str]:
+    return [name for cell in table_after("option") for name in re.findall(r"`(\w+)`", re.sub(r"\(.*?\)", "", cell))]
+
+
+@pytest.mark.parametrize("option", options())
+def test_all_options_are_there(clustered: psycopg.Connection[Any], option: str) -> None:
+    asked = json.dumps({"epochs": 1, option: ASKED.get(option, 1)})
+    clustered.execute("SELECT penstock.train('points', 'svm', NULL, %s)", (asked,))
