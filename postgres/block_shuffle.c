@@ -253,6 +253,12 @@ next_row(CustomScanState *node)
 			leaf = state->leaves[state->current];
 			leaf->told = block;
 			pages_open(&leaf->read, &leaf->told, 1);
+			if (state->next < state->blocks)
+			{
+				block = state->order[state->next];
+				leaf = state->leaves[locate(state, &block)];
+				pages_foretell(&leaf->read, block);
+			}
 		}
 		slot = ExecProcNode(state->sources[state->current]);
 		if (!TupIsNull(slot))

@@ -1,20 +1,74 @@
 /*
  * pages.c: the visible rows of a heap table, by pages in whatever order they are asked for.
  *
- * Pages come through the buffer manager by a ring of buffers, as in any large scan: from PostgreSQL 17 by a read stream
- * that runs ahead over the ends of blocks, before that with the first pages of the next block asked for early. What is
- * visible is the heap's own affair.
+ * Pages come through the buffer manager by a ring of buffers, as in any large scan, from PostgreSQL 17 on by a read stream
+ * that runs ahead over the ends of blocks. As a block is begun the system is told of the whole of the next: what a stream
+ * asks for at a time is less than a disk gives its best at. What is visible is the heap's own affair.
  */
 #include "postgres.h"
 
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
+#include "storage/fd.h"
+#include "storage/smgr.h"
 #include "utils/rel.h"
+#include "utils/spccache.h"
 
 #include "pages.h"
 
-#define PREFETCHED 32			/* pages asked for at a block's start; the system reads on by itself from there */
+#ifdef USE_PREFETCH
+#if PG_VERSION_NUM >= 170000
+static void
+prefetch(Relation table, BlockNumber first, BlockNumber count)
+{
+	if ((io_direct_flags & IO_DIRECT_DATA) == 0)
+		smgrprefetch(RelationGetSmgr(table), MAIN_FORKNUM, first, count);
+}
+#else
+#if PG_VERSION_NUM < 160000
+#define smgr_rlocator smgr_rnode
+#endif
+
+/* The storage manager takes one page at a time before PostgreSQL 17, and a disk gives little by single pages. */
+static void
+prefetch(Relation table, BlockNumber first, BlockNumber count)
+{
+	char	   *path = relpath(RelationGetSmgr(table)->smgr_rlocator, MAIN_FORKNUM);
+
+	while (count > 0)
+	{
+		BlockNumber segment = first / RELSEG_SIZE,
+					from = first % RELSEG_SIZE,
+					here = Min(count, RELSEG_SIZE - from);
+		char	   *name = segment ? psprintf("%s.%u", path, segment) : pstrdup(path);
+		File		file = PathNameOpenFile(name, O_RDONLY | PG_BINARY);
+
+		if (file >= 0)
+		{
+			FilePrefetch(file, (off_t) from * BLCKSZ, (off_t) here * BLCKSZ, 0);
+			FileClose(file);
+		}
+		pfree(name);
+		first += here;
+		count -= here;
+	}
+	pfree(path);
+}
+#endif
+#endif
+
+/* Has the system read a block that is not wanted yet. */
+void
+pages_foretell(Pages *pages, uint32 block)
+{
+#ifdef USE_PREFETCH
+	BlockNumber first = block * pages->block_pages;
+
+	if (get_tablespace_io_concurrency(pages->table->rd_rel->reltablespace) > 0)
+		prefetch(pages->table, first, Min(pages->block_pages, pages->count - first));
+#endif
+}
 
 /* The page to be read after those that were asked for; InvalidBlockNumber after the last. */
 static BlockNumber
@@ -27,6 +81,8 @@ next_page(Pages *pages)
 		pages->page = pages->draws[pages->drawn++] * pages->block_pages;
 		pages->page_end = Min((int64) pages->page + pages->block_pages, pages->count);
 		pages->blocks_read++;
+		if (pages->drawn < pages->draw_count)
+			pages_foretell(pages, pages->draws[pages->drawn]);
 	}
 	return pages->page++;
 }
@@ -56,31 +112,17 @@ load_page(Pages *pages)
 static bool
 load_page(Pages *pages)
 {
-	BlockNumber page;
+	BlockNumber page = next_page(pages);
 
-	while (pages->queued < QUEUED)
+	if (page != InvalidBlockNumber)
 	{
-		page = next_page(pages);
-		if (page == InvalidBlockNumber)
-			break;
-		pages->queue[(pages->taken + pages->queued++) % QUEUED] = page;
-#ifdef USE_PREFETCH
-		if (!pages->in_order && page % pages->block_pages < PREFETCHED)
-			PrefetchBuffer(pages->table, MAIN_FORKNUM, page);
-#endif
+		heapgetpage((TableScanDesc) pages->scan, page);
+		return true;
 	}
-	if (pages->queued == 0)
-	{
-		if (BufferIsValid(pages->scan->rs_cbuf))
-			ReleaseBuffer(pages->scan->rs_cbuf);
-		pages->scan->rs_cbuf = InvalidBuffer;
-		return false;
-	}
-	page = pages->queue[pages->taken];
-	pages->taken = (pages->taken + 1) % QUEUED;
-	pages->queued--;
-	heapgetpage((TableScanDesc) pages->scan, page);
-	return true;
+	if (BufferIsValid(pages->scan->rs_cbuf))
+		ReleaseBuffer(pages->scan->rs_cbuf);
+	pages->scan->rs_cbuf = InvalidBuffer;
+	return false;
 }
 #endif
 
@@ -115,8 +157,6 @@ pages_open(Pages *pages, const uint32 *draws, uint32 count)
 												   stream_page, pages, 0);
 		MemoryContextSwitchTo(before);
 	}
-#else
-	pages->queued = pages->taken = 0;
 #endif
 }
 

@@ -12,8 +12,6 @@
 
 #include "penstock.h"
 
-#define QUEUED 64				/* pages known ahead, before PostgreSQL 17 */
-
 typedef struct Pages
 {
 	Relation	table;
@@ -33,14 +31,11 @@ typedef struct Pages
 	BlockNumber page_end;
 #if PG_VERSION_NUM >= 170000
 	ReadStream *stream;
-#else
-	BlockNumber queue[QUEUED];
-	int			queued;
-	int			taken;
 #endif
 } Pages;
 
 extern void pages_open(Pages *pages, const uint32 *draws, uint32 count);
+extern void pages_foretell(Pages *pages, uint32 block);
 extern bool pages_next(Pages *pages, TupleTableSlot *slot);
 extern void pages_close(Pages *pages);
 
