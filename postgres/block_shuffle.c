@@ -19,6 +19,8 @@
 
 #include "pages.h"
 
+#define SAMPLED 16				/* pages that tell how large rows are */
+
 typedef struct BlockShuffle
 {
 	CustomScanState css;
@@ -29,8 +31,10 @@ typedef struct BlockShuffle
 	uint32	   *order;
 	uint32		blocks;
 	uint32		next;
+	uint32		foretold;
 	int			current;		/* the leaf that is read, or -1 */
 	uint64		pass;
+	uint64		loaded;			/* pages of this pass so far */
 	Shuffle		shuffle;
 	uint64		seed;
 	BlockNumber block_pages;
@@ -106,6 +110,7 @@ begin(CustomScanState *node, EState *estate, int eflags)
 		state->read.snapshot = estate->es_snapshot;
 		state->read.context = estate->es_query_cxt;
 		state->read.count = RelationGetNumberOfBlocks(table);
+		state->read.loaded = &state->loaded;
 		state->leaf_count = 1;
 		state->leaves = palloc(sizeof(BlockShuffle *));
 		state->leaves[0] = state;
@@ -122,6 +127,7 @@ begin(CustomScanState *node, EState *estate, int eflags)
 		if (leaf == NULL)
 			elog(ERROR, "a partition is not read in blocks");
 		leaf->driven = true;
+		leaf->read.loaded = &state->loaded;
 		node->custom_ps = lappend(node->custom_ps, child);
 		state->sources[foreach_current_index(cell)] = child;
 		state->leaves[foreach_current_index(cell)] = leaf;
@@ -162,6 +168,15 @@ block_shuffle_settle(PlanState *source, const Options *options, int64 block_byte
 		leaf->leaf_blocks = (leaf->read.count + (int64) state->block_pages - 1) / state->block_pages;
 		state->blocks += leaf->leaf_blocks;
 	}
+}
+
+/* The count of pages whose rows have been begun in this pass; NULL where rows are no table's. */
+const uint64 *
+block_shuffle_loaded(PlanState *source)
+{
+	BlockShuffle *state = found_in(source);
+
+	return state ? &state->loaded : NULL;
 }
 
 bool
@@ -221,6 +236,47 @@ row_of_leaf(BlockShuffle *leaf)
 	return NULL;
 }
 
+/*
+ * Visits the rows of some pages from all over a table, before any block is read; returns how many pages that were.
+ */
+int64
+block_shuffle_sample(PlanState *source, void (*visit) (void *argument, TupleTableSlot *slot), void *argument)
+{
+	BlockShuffle *state = found_in(source);
+	int64		pages,
+				sampled;
+
+	if (!block_shuffle_pages(source, &pages))
+		return 0;
+	sampled = Min(SAMPLED, pages);
+	for (int i = 0; i < state->leaf_count; i++)
+	{
+		state->leaves[i]->read.block_pages = 1;
+		state->leaves[i]->leaf_blocks = state->leaves[i]->read.count;
+	}
+	for (int64 i = 0; i < sampled; i++)
+	{
+		uint32		page = pages * i / sampled;
+		BlockShuffle *leaf = state->leaves[locate(state, &page)];
+		TupleTableSlot *slot;
+
+		leaf->told = page;
+		pages_open(&leaf->read, &leaf->told, 1);
+		while ((slot = row_of_leaf(leaf)) != NULL)
+			visit(argument, slot);
+	}
+	for (int i = 0; i < state->leaf_count; i++)
+	{
+		BlockShuffle *leaf = state->leaves[i];
+
+		leaf->read.blocks_read = 0;
+		if (leaf->css.ss.ps.instrument)
+			leaf->css.ss.ps.instrument->nfiltered1 = 0;
+	}
+	state->loaded = 0;
+	return sampled;
+}
+
 static TupleTableSlot *
 next_row(CustomScanState *node)
 {
@@ -253,11 +309,11 @@ next_row(CustomScanState *node)
 			leaf = state->leaves[state->current];
 			leaf->told = block;
 			pages_open(&leaf->read, &leaf->told, 1);
-			if (state->next < state->blocks)
+			state->foretold = Max(state->foretold, state->next);
+			while (state->foretold < Min(state->next + pages_foresight(&leaf->read), state->blocks))
 			{
-				block = state->order[state->next];
-				leaf = state->leaves[locate(state, &block)];
-				pages_foretell(&leaf->read, block);
+				block = state->order[state->foretold++];
+				pages_foretell(&state->leaves[locate(state, &block)]->read, block);
 			}
 		}
 		slot = ExecProcNode(state->sources[state->current]);
@@ -274,7 +330,8 @@ rescan(CustomScanState *node)
 	ListCell   *cell;
 
 	state->pass++;
-	state->next = 0;
+	state->loaded = 0;
+	state->next = state->foretold = 0;
 	state->current = -1;
 	ExecClearTuple(node->ss.ss_ScanTupleSlot);
 	if (state->order)
@@ -306,13 +363,6 @@ explain(CustomScanState *node, List *ancestors, ExplainState *es)
 	BlockShuffle *state = (BlockShuffle *) node;
 	uint64		read = 0;
 
-	if (node->ss.ss_currentRelation && node->ss.ps.plan->qual)
-	{
-		/* The server shows the filter; it counts the rows removed only for scans of its own. */
-		if (es->analyze && node->ss.ps.instrument && node->ss.ps.instrument->nfiltered1 > 0)
-			ExplainPropertyFloat("Rows Removed by Filter", NULL,
-								 node->ss.ps.instrument->nfiltered1 / Max(1, node->ss.ps.instrument->nloops), 0, es);
-	}
 	if (state->driven)
 	{
 		ExplainPropertyUInteger("Blocks", NULL, state->leaf_blocks, es);

@@ -1,5 +1,5 @@
 /*
- * columns.c: says what columns a query has, without running it.
+ * columns.c: says what columns a query has, without running it; a domain is what it is over.
  */
 #include "postgres.h"
 
@@ -8,7 +8,9 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/lsyscache.h"
 #include "utils/plancache.h"
+#include "utils/tuplestore.h"
 
 #include "penstock.h"
 
@@ -58,7 +60,7 @@ penstock_columns(PG_FUNCTION_ARGS)
 		if (column->attisdropped)
 			continue;
 		values[0] = CStringGetTextDatum(NameStr(column->attname));
-		values[1] = ObjectIdGetDatum(column->atttypid);
+		values[1] = ObjectIdGetDatum(getBaseType(column->atttypid));
 		tuplestore_putvalues(store, type, values, nulls);
 	}
 	SPI_finish();

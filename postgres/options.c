@@ -11,6 +11,7 @@
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
 #include "utils/numeric.h"
+#include "utils/varlena.h"
 
 #include "penstock.h"
 
@@ -29,9 +30,11 @@ static const struct
 	{"kib", 1024.0}, {"mib", 1048576.0}, {"gib", 1073741824.0}, {"tib", 1099511627776.0},
 };
 
-#define KNOWN "batch_size, block_size, buffer_size, classes, decay, epochs, intercept, l1, l2, learning_rate, " \
-	"max_epoch_num, memory, model, nulls, outputs, power, rate, read_only, " \
-	"seed, shuffle"
+static const char *const known[] = {
+	"batch_size", "block_size", "buffer_size", "classes", "decay", "epochs", "exclude", "features", "intercept", "l1", "l2",
+	"label", "learning_rate", "max_epoch_num", "memory", "model", "nulls", "outputs", "power", "rate", "read_only", "replace",
+	"seed", "shuffle",
+};
 
 const char *
 model_name(Loss loss)
@@ -45,12 +48,68 @@ shuffle_name(Shuffle shuffle)
 	return shuffles[shuffle];
 }
 
+static char *
+shown(const JsonbValue *value)
+{
+	switch (value->type)
+	{
+		case jbvNumeric:
+			return DatumGetCString(DirectFunctionCall1(numeric_out, NumericGetDatum(value->val.numeric)));
+		case jbvString:
+			return psprintf("\"%s\"", pnstrdup(value->val.string.val, value->val.string.len));
+		case jbvBool:
+			return value->val.boolean ? "true" : "false";
+		case jbvBinary:
+			return JsonbToCString(NULL, value->val.binary.data, value->val.binary.len);
+		default:
+			return "null";
+	}
+}
+
 NEVER_RETURNS static void
-refuse(const char *name, const char *wanted)
+refuse(const char *name, const JsonbValue *value, const char *wanted)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("option \"%s\" must be %s", name, wanted)));
+			 errmsg("option \"%s\" must be %s; it is %s", name, wanted, shown(value))));
+}
+
+NEVER_RETURNS static void
+refuse_name(const char *name)
+{
+	const char *nearest = NULL;
+	int			least = 3;
+
+	for (int i = 0; i < lengthof(known); i++)
+	{
+		int			apart = varstr_levenshtein(name, Min(strlen(name), 100), known[i], strlen(known[i]), 1, 1, 1, true);
+
+		if (apart < least)
+		{
+			least = apart;
+			nearest = known[i];
+		}
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("there is no option \"%s\"", name),
+			 nearest ? errhint("Did you mean \"%s\"?", nearest)
+			 : errhint("Choose from: batch_size, block_size, buffer_size, classes, decay, epochs, intercept, l1, l2, "
+					   "learning_rate, nulls, power, rate, seed, shuffle; penstock.train also has label, features, exclude, "
+					   "replace.")));
+}
+
+/* Refuses two names of one option. */
+static void
+refuse_both(Jsonb *read, const char *name, const char *other)
+{
+	JsonbValue	value;
+
+	if (getKeyJsonValueFromContainer(&read->root, name, strlen(name), &value) != NULL &&
+		getKeyJsonValueFromContainer(&read->root, other, strlen(other), &value) != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("\"%s\" and \"%s\" are one option; give one of them", name, other)));
 }
 
 static double
@@ -59,10 +118,10 @@ number(const char *name, const JsonbValue *value, double least, double most, con
 	double		found;
 
 	if (value->type != jbvNumeric)
-		refuse(name, wanted);
+		refuse(name, value, wanted);
 	found = DatumGetFloat8(DirectFunctionCall1(numeric_float8_no_overflow, NumericGetDatum(value->val.numeric)));
 	if (!(found >= least && found <= most))
-		refuse(name, wanted);
+		refuse(name, value, wanted);
 	return found;
 }
 
@@ -72,7 +131,7 @@ whole(const char *name, const JsonbValue *value, double least, double most, cons
 	double		found = number(name, value, least, most, wanted);
 
 	if (found != floor(found))
-		refuse(name, wanted);
+		refuse(name, value, wanted);
 	return found;
 }
 
@@ -80,7 +139,7 @@ static char *
 text_of(const char *name, const JsonbValue *value, const char *wanted)
 {
 	if (value->type != jbvString)
-		refuse(name, wanted);
+		refuse(name, value, wanted);
 	return pnstrdup(value->val.string.val, value->val.string.len);
 }
 
@@ -98,7 +157,7 @@ word(const char *name, const JsonbValue *value, const char *const *words, int co
 	for (int i = 0; i < count; i++)
 		if (pg_strcasecmp(found, words[i]) == 0)
 			return i;
-	refuse(name, wanted.data);
+	refuse(name, value, wanted.data);
 }
 
 /* Reads "10MB", "64KiB" or a plain number; a share such as "10%" only where there is a place for it. */
@@ -119,11 +178,11 @@ size_of(const char *name, const JsonbValue *value, double *share)
 	while (*unit == ' ')
 		unit++;
 	if (unit == text || !isfinite(found))
-		refuse(name, wanted);
+		refuse(name, value, wanted);
 	if (share && strcmp(unit, "%") == 0)
 	{
 		if (!(found > 0 && found <= 100))
-			refuse(name, wanted);
+			refuse(name, value, wanted);
 		*share = found / 100;
 		return 0;
 	}
@@ -133,11 +192,11 @@ size_of(const char *name, const JsonbValue *value, double *share)
 		{
 			found *= units[i].bytes;
 			if (!(found >= least && found <= 17179869184.0))
-				refuse(name, wanted);
+				refuse(name, value, wanted);
 			return (int64) found;
 		}
 	}
-	refuse(name, wanted);
+	refuse(name, value, wanted);
 }
 
 static bool
@@ -149,7 +208,7 @@ flag(const char *name, const JsonbValue *value)
 		return value->val.boolean;
 	if (value->type == jbvString && parse_bool_with_len(value->val.string.val, value->val.string.len, &found))
 		return found;
-	refuse(name, "true or false");
+	refuse(name, value, "true or false");
 }
 
 static void
@@ -161,7 +220,7 @@ read_classes(Options *options, const JsonbValue *value)
 	JsonbIteratorToken token;
 
 	if (value->type != jbvBinary || !JsonContainerIsArray(value->val.binary.data))
-		refuse("classes", wanted);
+		refuse("classes", value, wanted);
 	options->classes = palloc(sizeof(float) * Max(1, JsonContainerSize(value->val.binary.data)));
 	it = JsonbIteratorInit(value->val.binary.data);
 	while ((token = JsonbIteratorNext(&it, &item, true)) != WJB_DONE)
@@ -171,10 +230,10 @@ read_classes(Options *options, const JsonbValue *value)
 		options->classes[options->class_count++] = (float) number("classes", &item, -16777216, 16777216, wanted);
 		if (options->class_count > 1 &&
 			!(options->classes[options->class_count - 1] > options->classes[options->class_count - 2]))
-			refuse("classes", wanted);
+			refuse("classes", value, wanted);
 	}
 	if (options->class_count < 2)
-		refuse("classes", wanted);
+		refuse("classes", value, wanted);
 }
 
 static void
@@ -194,9 +253,9 @@ read_option(Options *options, const char *name, const JsonbValue *value)
 	else if (strcmp(name, "power") == 0)
 		options->power = number(name, value, 0, DBL_MAX, "zero or more, such as 0.25");
 	else if (strcmp(name, "epochs") == 0 || strcmp(name, "max_epoch_num") == 0)
-		options->epochs = whole(name, value, 1, 1000000, "a number of epochs from 1");
+		options->epochs = whole(name, value, 1, 1000000, "a whole number from 1 to 1000000");
 	else if (strcmp(name, "batch_size") == 0)
-		options->batch_size = whole(name, value, 1, 100000000, "a number of rows from 1");
+		options->batch_size = whole(name, value, 1, 100000000, "a number of rows from 1 to 100000000");
 	else if (strcmp(name, "l1") == 0)
 		options->l1 = number(name, value, 0, DBL_MAX, penalty);
 	else if (strcmp(name, "l2") == 0)
@@ -206,7 +265,7 @@ read_option(Options *options, const char *name, const JsonbValue *value)
 	else if (strcmp(name, "shuffle") == 0)
 		options->shuffle = word(name, value, shuffles, lengthof(shuffles));
 	else if (strcmp(name, "seed") == 0)
-		options->seed = whole(name, value, 0, 9007199254740992.0, "a whole number from 0");
+		options->seed = whole(name, value, 0, 9007199254740992.0, "a whole number from 0 to 2^53");
 	else if (strcmp(name, "block_size") == 0)
 		options->block_size = size_of(name, value, NULL);
 	else if (strcmp(name, "buffer_size") == 0 || strcmp(name, "memory") == 0)
@@ -220,10 +279,7 @@ read_option(Options *options, const char *name, const JsonbValue *value)
 	else if (strcmp(name, "classes") == 0)
 		read_classes(options, value);
 	else
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("there is no option \"%s\"", name),
-				 errhint("Choose from: %s.", KNOWN)));
+		refuse_name(name);
 }
 
 Options *
@@ -245,6 +301,8 @@ read_options(const char *json)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("options must be a JSON object, such as {\"model\": \"svm\", \"epochs\": 5}")));
+	refuse_both(read, "epochs", "max_epoch_num");
+	refuse_both(read, "buffer_size", "memory");
 	it = JsonbIteratorInit(&read->root);
 	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
 	{

@@ -61,6 +61,8 @@ target_of(TupleShuffle *state, float label)
 	const Options *options = state->options;
 	int			code = 0;
 
+	if (isnan(label) && options->class_count == 0 && options->loss != LOSS_SQUARED)
+		refuse_row(state, "a label is not one of the classes", "Name all of them in \"classes\".");
 	if (!isfinite(label))
 		refuse_row(state, "a label is not a finite number", "Mend or remove the row.");
 	if (options->class_count == 0)
@@ -81,12 +83,42 @@ target_of(TupleShuffle *state, float label)
 	return options->loss == LOSS_SOFTMAX ? code : 2 * code - 1;
 }
 
+NEVER_RETURNS static void
+refuse_value(TupleShuffle *state, const float *values, uint32 count)
+{
+	uint32		i = 0;
+
+	while (i + 1 < count && isfinite(values[i]))
+		i++;
+	refuse_row(state, psprintf("feature %u of %u is %g, not a finite number", i + 1, count, values[i]),
+			   "Fill or remove such values before training.");
+}
+
 static inline void
 refuse_missing(TupleShuffle *state, const char *what)
 {
 	if (!state->options->skip_nulls)
 		refuse_row(state, psprintf("%s null", what), "Fill or remove such rows, or leave them out: \"nulls\": \"skip\".");
 	state->skipped++;
+}
+
+/* The bytes that a row takes in a window, found without unpacking it. */
+Size
+packed_bytes(TupleShuffle *state, TupleTableSlot *slot, ExprContext *econtext)
+{
+	Size		bytes = 2 * sizeof(float);	/* its label and its place */
+	MemoryContext before = MemoryContextSwitchTo(econtext->ecxt_per_tuple_memory);
+
+	for (int i = state->sparse ? 0 : 1; i < 2; i++)
+	{
+		bool		isnull;
+		Datum		datum = value_of(&state->arguments[i], slot, econtext, &isnull);
+		Size		raw = isnull ? 0 : toast_raw_datum_size(datum);
+
+		bytes += Max(raw, ARR_OVERHEAD_NONULLS(1)) - ARR_OVERHEAD_NONULLS(1);
+	}
+	MemoryContextSwitchTo(before);
+	return bytes;
 }
 
 static void
@@ -184,7 +216,7 @@ pack_row(TupleShuffle *state, Window *window, TupleTableSlot *slot, ExprContext 
 	}
 	label = target_of(state, DatumGetFloat4(datum));
 	if (!all_finite(values, n))
-		refuse_row(state, "a feature is not a finite number", "Fill or remove such values before training.");
+		refuse_value(state, values, n);
 	if (state->sparse)
 	{
 		if (index_count != n)

@@ -2,8 +2,8 @@
  * pages.c: the visible rows of a heap table, by pages in whatever order they are asked for.
  *
  * Pages come through the buffer manager by a ring of buffers, as in any large scan, from PostgreSQL 17 on by a read stream
- * that runs ahead over the ends of blocks. As a block is begun the system is told of the whole of the next: what a stream
- * asks for at a time is less than a disk gives its best at. What is visible is the heap's own affair.
+ * that runs ahead over the ends of blocks. As a block is begun the system is told of all of the next: what a stream asks
+ * for at a time is less than a disk gives its best at. What is visible is the heap's own affair.
  */
 #include "postgres.h"
 
@@ -16,6 +16,8 @@
 #include "utils/spccache.h"
 
 #include "pages.h"
+
+#define FORESEEN (4 << 20)
 
 #ifdef USE_PREFETCH
 #if PG_VERSION_NUM >= 170000
@@ -70,6 +72,13 @@ pages_foretell(Pages *pages, uint32 block)
 #endif
 }
 
+/* How many blocks ahead the system is told of: one, or as many small ones as keep a disk busy. */
+uint32
+pages_foresight(const Pages *pages)
+{
+	return Max(1, FORESEEN / ((int64) pages->block_pages * BLCKSZ));
+}
+
 /* The page to be read after those that were asked for; InvalidBlockNumber after the last. */
 static BlockNumber
 next_page(Pages *pages)
@@ -81,8 +90,9 @@ next_page(Pages *pages)
 		pages->page = pages->draws[pages->drawn++] * pages->block_pages;
 		pages->page_end = Min((int64) pages->page + pages->block_pages, pages->count);
 		pages->blocks_read++;
-		if (pages->drawn < pages->draw_count)
-			pages_foretell(pages, pages->draws[pages->drawn]);
+		pages->foretold = Max(pages->foretold, pages->drawn);
+		while (pages->foretold < Min(pages->drawn + pages_foresight(pages), pages->draw_count))
+			pages_foretell(pages, pages->draws[pages->foretold++]);
 	}
 	return pages->page++;
 }
@@ -132,7 +142,7 @@ pages_open(Pages *pages, const uint32 *draws, uint32 count)
 {
 	pages->draws = draws;
 	pages->draw_count = count;
-	pages->drawn = 0;
+	pages->drawn = pages->foretold = 0;
 	pages->page = pages->page_end = 0;
 	pages->line = 0;
 	if (pages->scan == NULL)
@@ -179,6 +189,7 @@ pages_next(Pages *pages, TupleTableSlot *slot)
 			ExecClearTuple(slot);
 			return false;
 		}
+		(*pages->loaded)++;
 	}
 	page = BufferGetPage(scan->rs_cbuf);
 	offset = scan->rs_vistuples[pages->line++];

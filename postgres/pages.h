@@ -21,12 +21,14 @@ typedef struct Pages
 	BlockNumber block_pages;
 	bool		in_order;		/* blocks come as they are stored */
 	uint64		blocks_read;
+	uint64	   *loaded;			/* counts the pages whose rows have been begun, of all tables that are read together */
 	HeapScanDesc scan;
 	HeapTupleData tuple;
 	int			line;			/* the next of the page's visible rows */
 	const uint32 *draws;		/* the blocks to read, and how many of them have been begun */
 	uint32		draw_count;
 	uint32		drawn;
+	uint32		foretold;
 	BlockNumber page;
 	BlockNumber page_end;
 #if PG_VERSION_NUM >= 170000
@@ -36,6 +38,7 @@ typedef struct Pages
 
 extern void pages_open(Pages *pages, const uint32 *draws, uint32 count);
 extern void pages_foretell(Pages *pages, uint32 block);
+extern uint32 pages_foresight(const Pages *pages);
 extern bool pages_next(Pages *pages, TupleTableSlot *slot);
 extern void pages_close(Pages *pages);
 

@@ -1,7 +1,6 @@
 \echo Use "CREATE EXTENSION penstock" to load this file. \quit
 
--- Options of a training, checked when they are read. Its input function also loads the library, while a query is still
--- being parsed: so the planner knows penstock.sgd before it meets it.
+-- Options of a training, checked when they are read.
 CREATE TYPE penstock.options;
 
 CREATE FUNCTION penstock.options_in(cstring) RETURNS penstock.options
@@ -18,11 +17,15 @@ CREATE TYPE penstock.epoch AS (
 );
 COMMENT ON TYPE penstock.epoch IS 'what an epoch came to; the weights come with the last one';
 
+-- Asked by the planner before it takes up an aggregate, and so loads the library that plans it.
+CREATE FUNCTION penstock.sgd_support(internal) RETURNS internal
+    AS 'MODULE_PATHNAME', 'penstock_sgd_support' LANGUAGE C STRICT;
+
 CREATE FUNCTION penstock.sgd_unplanned(penstock.epoch, real[], real, penstock.options) RETURNS penstock.epoch
-    AS 'MODULE_PATHNAME', 'penstock_sgd_unplanned' LANGUAGE C PARALLEL UNSAFE;
+    AS 'MODULE_PATHNAME', 'penstock_sgd_unplanned' LANGUAGE C PARALLEL UNSAFE SUPPORT penstock.sgd_support;
 
 CREATE FUNCTION penstock.sgd_unplanned(penstock.epoch, int[], real[], real, penstock.options) RETURNS penstock.epoch
-    AS 'MODULE_PATHNAME', 'penstock_sgd_unplanned' LANGUAGE C PARALLEL UNSAFE;
+    AS 'MODULE_PATHNAME', 'penstock_sgd_unplanned' LANGUAGE C PARALLEL UNSAFE SUPPORT penstock.sgd_support;
 
 CREATE AGGREGATE penstock.sgd(features real[], label real, options penstock.options) (
     SFUNC = penstock.sgd_unplanned, STYPE = penstock.epoch
@@ -61,6 +64,22 @@ BEGIN
     RETURN coalesce(found, '[]');
 END $$;
 
+-- Reads a list of columns from the options, written as an array or as one text with commas.
+CREATE FUNCTION penstock.listed(asked jsonb, option text) RETURNS text[] LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    given CONSTANT jsonb := asked->option;
+BEGIN
+    IF given IS NULL THEN
+        RETURN NULL;
+    ELSIF jsonb_typeof(given) = 'string' THEN
+        RETURN ARRAY(SELECT trim(f) FROM unnest(string_to_array(given #>> '{}', ',')) WITH ORDINALITY AS t(f, i) ORDER BY i);
+    ELSIF jsonb_typeof(given) = 'array' AND given <> '[]' AND NOT jsonb_path_exists(given, 'strict $[*] ? (@.type() <> "string")') THEN
+        RETURN ARRAY(SELECT f FROM jsonb_array_elements_text(given) WITH ORDINALITY AS t(f, i) ORDER BY i);
+    END IF;
+    RAISE EXCEPTION 'option "%" must name columns, such as ["age", "income"]; it is %', option, given
+        USING ERRCODE = 'invalid_parameter_value';
+END $$;
+
 -- Settles a training: the query that learns, and what the catalogue has to know of its columns.
 CREATE FUNCTION penstock.prepared(
     source text, model text, asked jsonb,
@@ -68,6 +87,7 @@ CREATE FUNCTION penstock.prepared(
 ) LANGUAGE plpgsql STABLE AS $$
 DECLARE
     rows_of text;
+    named regclass;
     names text[];
     types regtype[];
     wanted text[];
@@ -77,7 +97,10 @@ DECLARE
     label_type regtype;
     target text;
     features text;
-    options jsonb := asked - '{label,features,exclude,replace}'::text[];
+    options jsonb;
+    choice text[];
+    key text;
+    left_out text[];
     numbers CONSTANT regtype[] := '{smallint,integer,bigint,real,double precision,numeric,boolean}';
     lists CONSTANT regtype[] := '{smallint[],integer[],bigint[],real[],double precision[],numeric[]}';
 BEGIN
@@ -89,13 +112,30 @@ BEGIN
         RAISE EXCEPTION 'there is no model "%"; choose from: logistic, svm, linear, softmax', model
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    IF source ~* '^[\s(]*(select|with|table|values)\M' THEN
+    asked := jsonb_strip_nulls(asked);
+    options := asked - '{label,features,exclude,replace}'::text[];
+    -- Before any row is read, and with classes that will be found later.
+    PERFORM (options - 'classes' || jsonb_build_object('model', model)
+        || CASE model WHEN 'softmax' THEN '{"outputs": 2}' ELSE '{}' END::jsonb)::text::penstock.options;
+    IF asked ? 'classes' AND (jsonb_typeof(asked->'classes') <> 'array' OR model = 'linear') THEN
+        RAISE EXCEPTION 'option "classes" must be an array, such as [0, 1], and is for classifiers; it is %, for %',
+            asked->'classes', model USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    source := regexp_replace(source, '^(\s|--[^\n]*(\n|$)|/\*.*?\*/)+|[\s;]+$', '', 'g');
+    IF coalesce(source, '') = '' THEN
+        RAISE EXCEPTION 'say what to learn from: a table, a view or a query' USING ERRCODE = 'invalid_parameter_value';
+    ELSIF source ~* '^[\s(]*(select|with|table|values)\M' THEN
         rows_of := format(E'(%s\n) AS q', source);
         stem := 'model';
     ELSE
-        SELECT format('%I.%I AS q', n.nspname, c.relname), c.relname INTO rows_of, stem
-        FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-        WHERE c.oid = source::regclass;
+        BEGIN
+            SELECT format('%I.%I AS q', n.nspname, c.relname), c.relname, c.oid INTO rows_of, stem, named
+            FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+            WHERE c.oid = source::regclass;
+        EXCEPTION WHEN invalid_name OR syntax_error OR undefined_table OR invalid_schema_name THEN
+            RAISE EXCEPTION '% is neither a table or view that can be found, nor a query', source USING ERRCODE = 'undefined_table',
+                HINT = 'Write names as in SQL: "My Table", shop.clicks. A query begins with SELECT, WITH, TABLE or VALUES.';
+        END;
     END IF;
     SELECT array_agg(c.name), array_agg(c.type) INTO names, types FROM penstock.columns('SELECT * FROM ' || rows_of) AS c;
 
@@ -108,21 +148,28 @@ BEGIN
     END IF;
     label_type := types[array_position(names, label)];
 
-    IF asked ? 'features' AND jsonb_typeof(asked->'features') = 'array' THEN
-        SELECT array_agg(f ORDER BY i) INTO wanted FROM jsonb_array_elements_text(asked->'features') WITH ORDINALITY AS t(f, i);
-    ELSIF asked ? 'features' THEN
-        SELECT array_agg(trim(f) ORDER BY i) INTO wanted
-        FROM unnest(string_to_array(asked->>'features', ',')) WITH ORDINALITY AS t(f, i);
-    ELSIF names @> '{features_k,features_v}' THEN
-        wanted := '{features_k,features_v}';
-    ELSIF names @> '{features_v}' THEN
-        wanted := '{features_v}';
-    ELSIF names @> '{indices,values}' THEN
-        wanted := '{indices,values}';
-    ELSE
-        SELECT array_agg(n ORDER BY i) INTO wanted FROM unnest(names) WITH ORDINALITY AS t(n, i)
-        WHERE n <> label AND NOT (CASE jsonb_typeof(asked->'exclude') WHEN 'array' THEN asked->'exclude' ? n
-            ELSE n = ANY (string_to_array(replace(coalesce(asked->>'exclude', ''), ' ', ''), ',')) END);
+    wanted := penstock.listed(asked, 'features');
+    left_out := penstock.listed(asked, 'exclude');
+    IF wanted IS NOT NULL AND left_out IS NOT NULL THEN
+        RAISE EXCEPTION '"features" and "exclude" are two ways to say it; give one of them'
+            USING ERRCODE = 'invalid_parameter_value';
+    ELSIF NOT names @> left_out THEN
+        RAISE EXCEPTION 'there is no column "%" to leave out', (SELECT n FROM unnest(left_out) AS n WHERE n <> ALL (names) LIMIT 1)
+            USING ERRCODE = 'undefined_column', DETAIL = format('There are: %s.', array_to_string(names, ', '));
+    ELSIF wanted IS NULL THEN
+        SELECT array_agg(n ORDER BY i) INTO choice FROM unnest(names) WITH ORDINALITY AS t(n, i)
+        WHERE n <> label AND n <> ALL (coalesce(left_out, '{}'));
+        wanted := CASE WHEN choice @> '{features_k,features_v}' THEN '{features_k,features_v}'
+            WHEN choice @> '{features_v}' THEN '{features_v}'
+            WHEN choice @> '{indices,values}' THEN '{indices,values}' ELSE choice END;
+        FOR key IN
+            SELECT a.attname FROM pg_catalog.pg_index AS i
+            JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
+            WHERE i.indisprimary AND i.indrelid = named AND a.attname = ANY (wanted)
+        LOOP
+            RAISE WARNING '"%" is the table''s primary key, and is learnt from as a feature', key
+                USING HINT = format('Leave it out: {"exclude": %s}.', to_jsonb(key));
+        END LOOP;
     END IF;
     SELECT array_agg(types[array_position(names, w)] ORDER BY i), array_agg(types[array_position(names, w)] = ANY (lists) ORDER BY i)
     INTO wanted_types, arrays FROM unnest(wanted) WITH ORDINALITY AS t(w, i);
@@ -151,7 +198,8 @@ BEGIN
     ELSIF true = ANY (arrays) THEN
         RAISE EXCEPTION 'features are one array, the pair features_k and features_v, or numbers; not %',
             array_to_string(wanted, ', ')
-            USING ERRCODE = 'datatype_mismatch', HINT = 'Name the columns to learn from: {"features": "features_v"}.';
+            USING ERRCODE = 'datatype_mismatch', HINT = 'Name what to learn from: {"features": "features_v"}; '
+                'a pair by other names is a query: SELECT k AS features_k, v AS features_v, label FROM t.';
     ELSE
         SELECT format('ARRAY[%s]', string_agg(
                 format(CASE wanted_types[i] WHEN 'boolean'::regtype THEN 'q.%I::int::real' ELSE 'q.%I::real' END, w), ', ' ORDER BY i)),
@@ -187,12 +235,13 @@ BEGIN
         END IF;
         labels := jsonb_build_object('classes', classes, 'binary', model <> 'softmax', 'column', label);
         IF label_type IN ('smallint'::regtype, 'integer'::regtype, 'real'::regtype)
-            AND (SELECT bool_and(abs(c::float8) <= 16777216 AND (label_type = 'real'::regtype OR c::float8 = c::real::float8))
-                 FROM jsonb_array_elements_text(classes) AS t(c)) THEN
+            AND (SELECT bool_and(CASE WHEN jsonb_typeof(c) <> 'number' THEN false ELSE
+                    abs(c::float8) <= 16777216 AND (label_type = 'real'::regtype OR c::float8 = c::real::float8) END)
+                 FROM jsonb_array_elements(classes) AS t(c)) THEN
             options := options || jsonb_build_object('classes', classes);
-        ELSE  -- of any type: told apart by the server's own comparison
-            SELECT format('(CASE q.%I %s END)::real', label, string_agg(
-                format('WHEN %L THEN %s', c, CASE WHEN model = 'softmax' THEN i - 1 ELSE 2 * i - 3 END), ' ' ORDER BY i))
+        ELSE  -- of any type: told apart by the server's own comparison; what is none of them is NaN, and refused
+            SELECT format('(CASE q.%1$I %2$s ELSE CASE WHEN q.%1$I IS NOT NULL THEN %3$L END END)::real', label, string_agg(
+                format('WHEN %L THEN %L', c, CASE WHEN model = 'softmax' THEN i - 1 ELSE 2 * i - 3 END), ' ' ORDER BY i), 'NaN')
             INTO target FROM jsonb_array_elements_text(classes) WITH ORDINALITY AS t(c, i);
             options := options - 'classes';
             IF model = 'softmax' THEN
@@ -262,12 +311,22 @@ DECLARE
     saved text;
 BEGIN
     model := lower(model);
+    IF current_setting('transaction_read_only')::boolean THEN
+        RAISE EXCEPTION 'a model cannot be kept in a read-only transaction' USING ERRCODE = 'read_only_sql_transaction',
+            HINT = 'penstock.explain and penstock.sgd learn without keeping one.';
+    END IF;
     PERFORM penstock.make_catalogue();
+    IF NOT has_table_privilege('penstock.models', 'SELECT') OR NOT has_table_privilege('penstock.models', 'INSERT')
+        OR (replaced AND NOT has_table_privilege('penstock.models', 'UPDATE')) THEN
+        RAISE EXCEPTION 'this user may not keep models in penstock.models' USING ERRCODE = 'insufficient_privilege',
+            HINT = format('Have its owner run: GRANT SELECT, INSERT, UPDATE, DELETE ON penstock.models TO %I;', current_user);
+    END IF;
     IF name IS NOT NULL AND NOT replaced AND EXISTS (SELECT FROM penstock.models AS m WHERE m.name = train.name) THEN
         RAISE EXCEPTION 'there is a model "%" already', name USING ERRCODE = 'unique_violation',
             HINT = 'Take another name, delete it from penstock.models, or replace it: {"replace": true}.';
-    ELSIF name = '' THEN
-        RAISE EXCEPTION 'a model cannot be called ""' USING ERRCODE = 'invalid_parameter_value';
+    ELSIF name = '' OR octet_length(name) > 1000 THEN
+        RAISE EXCEPTION 'the name of a model has 1 to 1000 bytes, not %', octet_length(name)
+            USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF asked ? 'read_only' THEN
         RAISE EXCEPTION 'a training that only reads has no model to keep; use penstock.explain'
@@ -278,8 +337,17 @@ BEGIN
     FOR each IN EXECUTE format('SELECT (x.s).* FROM (%s OFFSET 0) AS x', job.query) LOOP
         epoch := each.epoch; loss := each.loss; score := each.score; seconds := each.seconds; rows := each.rows;
         history := history || jsonb_build_object('epoch', epoch, 'loss', loss, measure, score, 'seconds', seconds, 'rows', rows);
+        IF seconds > 1 THEN  -- a function's rows are seen when all of them are there
+            RAISE NOTICE 'epoch %: loss %, % %, % s', epoch, round(loss::numeric, 4), measure, round(score::numeric, 4),
+                round(seconds::numeric, 1);
+        END IF;
         RETURN NEXT;
     END LOOP;
+    IF (CASE model WHEN 'linear' THEN score < 0 WHEN 'logistic' THEN loss > ln(2) WHEN 'svm' THEN loss > 1
+        ELSE loss > ln(array_length(each.intercept, 1)) END) THEN
+        RAISE WARNING 'the loss is %, worse than a guess', loss
+            USING HINT = 'The steps are too large: use a smaller learning_rate, or bring the features to a common scale.';
+    END IF;
 
     width := array_length(each.coef, 1) / array_length(each.intercept, 1);
     IF job.parts->0->>'kind' IN ('vector', 'pairs') THEN
@@ -331,40 +399,43 @@ END $$;
 COMMENT ON FUNCTION penstock.train(text, text, text, jsonb)
     IS 'learns a model from a table or a query and keeps it in penstock.models; gives a row for each epoch';
 
--- Predictions by weights at hand: immutable, and as fast as reading the rows.
-CREATE FUNCTION penstock.predict(coef real[], intercept real, features real[]) RETURNS float8
-    AS 'MODULE_PATHNAME', 'penstock_score' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION penstock.predict(real[], real, real[]) IS 'the score of a dense row';
+-- Features of predictions are arrays of any numbers; real[] and int[] are fastest. The two of a sparse row differ in type,
+-- which two families of polymorphic types allow.
 
-CREATE FUNCTION penstock.predict(coef real[], intercept real, features_k int[], features_v real[]) RETURNS float8
+-- Predictions by weights at hand: immutable, and as fast as reading the rows.
+CREATE FUNCTION penstock.predict(coef real[], intercept real, features anyarray) RETURNS float8
     AS 'MODULE_PATHNAME', 'penstock_score' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION penstock.predict(real[], real, int[], real[]) IS 'the score of a sparse row';
+COMMENT ON FUNCTION penstock.predict(real[], real, anyarray) IS 'the score of a dense row';
+
+CREATE FUNCTION penstock.predict(coef real[], intercept real, features_k anyarray, features_v anycompatiblearray) RETURNS float8
+    AS 'MODULE_PATHNAME', 'penstock_score' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION penstock.predict(real[], real, anyarray, anycompatiblearray) IS 'the score of a sparse row';
 
 CREATE FUNCTION penstock.probability(score float8) RETURNS float8
     AS 'MODULE_PATHNAME', 'penstock_probability' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION penstock.probability(float8) IS 'of the second class, by the score of a logistic model';
 
 -- Predictions by a model's name, which is looked up once for each query.
-CREATE FUNCTION penstock.predict(name text, features real[]) RETURNS float8
+CREATE FUNCTION penstock.predict(name text, features anyarray) RETURNS float8
     AS 'MODULE_PATHNAME', 'penstock_predict' LANGUAGE C STABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION penstock.predict(text, real[]) IS 'the number or score that a model has for a dense row';
+COMMENT ON FUNCTION penstock.predict(text, anyarray) IS 'the number or score that a model has for a dense row';
 
-CREATE FUNCTION penstock.predict(name text, features_k int[], features_v real[]) RETURNS float8
+CREATE FUNCTION penstock.predict(name text, features_k anyarray, features_v anycompatiblearray) RETURNS float8
     AS 'MODULE_PATHNAME', 'penstock_predict' LANGUAGE C STABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION penstock.predict(text, int[], real[]) IS 'the number or score that a model has for a sparse row';
+COMMENT ON FUNCTION penstock.predict(text, anyarray, anycompatiblearray) IS 'the number or score that a model has for a sparse row';
 
-CREATE FUNCTION penstock.predict_class(name text, features real[]) RETURNS text
+CREATE FUNCTION penstock.predict_class(name text, features anyarray) RETURNS text
     AS 'MODULE_PATHNAME', 'penstock_predict_class' LANGUAGE C STABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION penstock.predict_class(text, real[]) IS 'the class that a model gives a dense row';
+COMMENT ON FUNCTION penstock.predict_class(text, anyarray) IS 'the class that a model gives a dense row';
 
-CREATE FUNCTION penstock.predict_class(name text, features_k int[], features_v real[]) RETURNS text
+CREATE FUNCTION penstock.predict_class(name text, features_k anyarray, features_v anycompatiblearray) RETURNS text
     AS 'MODULE_PATHNAME', 'penstock_predict_class' LANGUAGE C STABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION penstock.predict_class(text, int[], real[]) IS 'the class that a model gives a sparse row';
+COMMENT ON FUNCTION penstock.predict_class(text, anyarray, anycompatiblearray) IS 'the class that a model gives a sparse row';
 
-CREATE FUNCTION penstock.predict_probabilities(name text, features real[]) RETURNS float8[]
+CREATE FUNCTION penstock.predict_probabilities(name text, features anyarray) RETURNS float8[]
     AS 'MODULE_PATHNAME', 'penstock_predict_probabilities' LANGUAGE C STABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION penstock.predict_probabilities(text, real[]) IS 'the probability of each class, in their order';
+COMMENT ON FUNCTION penstock.predict_probabilities(text, anyarray) IS 'the probability of each class, in their order';
 
-CREATE FUNCTION penstock.predict_probabilities(name text, features_k int[], features_v real[]) RETURNS float8[]
+CREATE FUNCTION penstock.predict_probabilities(name text, features_k anyarray, features_v anycompatiblearray) RETURNS float8[]
     AS 'MODULE_PATHNAME', 'penstock_predict_probabilities' LANGUAGE C STABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION penstock.predict_probabilities(text, int[], real[]) IS 'the probability of each class, in their order';
+COMMENT ON FUNCTION penstock.predict_probabilities(text, anyarray, anycompatiblearray) IS 'the probability of each class, in their order';

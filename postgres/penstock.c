@@ -1,8 +1,8 @@
 /*
  * penstock.c: the library's entry, and the type of options.
  *
- * The planner's hook must be there before a query with penstock.sgd is planned. The type of its last argument sees to
- * that: reading a literal of it loads this library while the query is still being parsed.
+ * The planner's hook must be there before a query with penstock.sgd is planned. The support function of its transition
+ * sees to that: the planner asks it for the cost of the aggregate, which loads this library, before it asks the hooks.
  */
 #include "postgres.h"
 
@@ -17,6 +17,7 @@ void		_PG_init(void);
 
 PG_FUNCTION_INFO_V1(penstock_options_in);
 PG_FUNCTION_INFO_V1(penstock_options_out);
+PG_FUNCTION_INFO_V1(penstock_sgd_support);
 PG_FUNCTION_INFO_V1(penstock_sgd_unplanned);
 
 void
@@ -44,13 +45,19 @@ penstock_options_out(PG_FUNCTION_ARGS)
 	PG_RETURN_CSTRING(text_to_cstring(PG_GETARG_TEXT_PP(0)));
 }
 
+Datum
+penstock_sgd_support(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_POINTER(NULL);	/* it has no answers; to have been called is enough */
+}
+
 /* The aggregate's transition, never reached when the planner has put its nodes in the aggregate's place. */
 Datum
 penstock_sgd_unplanned(PG_FUNCTION_ARGS)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg("penstock.sgd was planned before the library penstock was loaded, or as a window function"),
-			 errhint("Run the query again, without OVER; penstock.train does all of it for you.")));
+			 errmsg("penstock.sgd is no window function"),
+			 errhint("Leave out OVER; penstock.train does all of it for you.")));
 	PG_RETURN_NULL();
 }

@@ -52,7 +52,7 @@ typedef struct Options
 	bool		intercept;
 	bool		skip_nulls;
 	bool		read_only;		/* rows are counted, nothing is learnt: what reading alone takes */
-	int64		block_size;		/* bytes of a block; 0: an eighth of a window, 64 kB to 10 MB */
+	int64		block_size;		/* bytes of a block; 0: such that many meet in a window */
 	int64		buffer_size;	/* bytes of both windows; 0: by share */
 	double		buffer_share;	/* of the table's bytes */
 	int			class_count;	/* 0: labels are targets already */
@@ -116,6 +116,8 @@ extern CustomScanMethods block_shuffle_methods;
 /* A node's place in the table that the last row came from; false where it is not known. */
 extern bool block_shuffle_last(PlanState *state, ItemPointer tid, const char **table);
 extern bool block_shuffle_pages(PlanState *state, int64 *pages);
+extern const uint64 *block_shuffle_loaded(PlanState *state);
+extern int64 block_shuffle_sample(PlanState *state, void (*visit) (void *argument, TupleTableSlot *slot), void *argument);
 extern void block_shuffle_settle(PlanState *state, const Options *options, int64 block_bytes);
 
 /* Gives the next window of rows, NULL at the end of an epoch. The first row makes the worker. */

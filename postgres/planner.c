@@ -7,7 +7,9 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/table.h"
+#include "access/transam.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
@@ -26,6 +28,9 @@
 
 #include "penstock.h"
 
+/* Epochs of a plan whose options are not known: it costs so much that the server plans anew for each value. */
+#define NEVER 1e12
+
 static create_upper_paths_hook_type previous_hook = NULL;
 
 static Plan *plan_sgd(PlannerInfo *root, RelOptInfo *rel, CustomPath *path, List *tlist, List *clauses, List *plans);
@@ -43,7 +48,6 @@ is_sgd(Oid function)
 {
 	char	   *name,
 			   *schema;
-	bool		found;
 
 	if (function < FirstNormalObjectId)
 		return false;
@@ -51,8 +55,7 @@ is_sgd(Oid function)
 	if (name == NULL || strcmp(name, "sgd") != 0)
 		return false;
 	schema = get_namespace_name(get_func_namespace(function));
-	found = schema != NULL && strcmp(schema, "penstock") == 0;
-	return found;
+	return schema != NULL && strcmp(schema, "penstock") == 0;
 }
 
 static CustomPath *
@@ -153,7 +156,10 @@ source_of(PlannerInfo *root, RelOptInfo *input)
 	return found ? found : cheapest;
 }
 
-/* Checks that an aggregate is one that the nodes can stand for, and returns its options. */
+/*
+ * Checks that an aggregate is one that the nodes can stand for, and returns its options: "" where they are a parameter of a
+ * plan for all values of it.
+ */
 static char *
 checked_options(PlannerInfo *root, Aggref *aggregate)
 {
@@ -175,6 +181,8 @@ checked_options(PlannerInfo *root, Aggref *aggregate)
 		|| exprType((Node *) ((TargetEntry *) list_nth(aggregate->args, count - 3))->expr) != FLOAT4ARRAYOID
 		|| (count == 4 && exprType((Node *) ((TargetEntry *) linitial(aggregate->args))->expr) != INT4ARRAYOID))
 		elog(ERROR, "the aggregate penstock.sgd is not as this library knows it");
+	if (IsA(last->expr, Param) && ((Param *) last->expr)->paramkind == PARAM_EXTERN)
+		return "";
 	if (!IsA(last->expr, Const) || ((Const *) last->expr)->constisnull)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -226,10 +234,10 @@ add_paths(PlannerInfo *root, UpperRelationKind stage, RelOptInfo *input, RelOptI
 	ListCell   *cell;
 	List	   *aggregates;
 	char	   *json;
-	Options    *options;
 	Path	   *source;
 	CustomPath *path;
-	double		rows;
+	double		rows,
+				epochs = NEVER;
 
 	if (previous_hook)
 		previous_hook(root, stage, input, output, extra);
@@ -256,7 +264,8 @@ add_paths(PlannerInfo *root, UpperRelationKind stage, RelOptInfo *input, RelOptI
 				 errmsg("penstock.sgd must be the only aggregate of its query")));
 	refuse_join(root->parent_root);
 	json = checked_options(root, found);
-	options = read_options(json);
+	if (*json)
+		epochs = read_options(json)->epochs;
 	source = source_of(root, input);
 	rows = Max(source->rows, 1);
 	path = make_path(input, source->pathtarget, &tuple_shuffle_path, list_make1(source), rows,
@@ -264,8 +273,8 @@ add_paths(PlannerInfo *root, UpperRelationKind stage, RelOptInfo *input, RelOptI
 	path->custom_private = list_make2(makeString(json), copyObject(found));
 	/* The node below SGD belongs to the upper relation: no filter of the table is its own. */
 	path->path.parent = output;
-	path = make_path(output, output->reltarget, &sgd_path, list_make1(path), options->epochs,
-					 (path->path.total_cost + rows * cpu_operator_cost) * options->epochs);
+	path = make_path(output, output->reltarget, &sgd_path, list_make1(path), epochs,
+					 (path->path.total_cost + rows * cpu_operator_cost) * epochs);
 	path->custom_private = list_make2(makeString(json), copyObject(found));
 	output->pathlist = list_make1(path);
 	output->partial_pathlist = NIL;

@@ -2,17 +2,20 @@
  * predict.c: predictions in any query.
  *
  * With weights at hand a call is an inner product. A model that is named is read from penstock.models, by the rights of
- * who asks, at the first row of a query and kept for the others. A null among the features gives a null; features past a
- * sparse model's width are left out, as in the rest of Penstock.
+ * who asks, at the first row of a query and kept for the others. Features are arrays of any kind of number. A null among
+ * them gives a null; features past a sparse model's width are left out, as in the rest of Penstock.
  */
 #include "postgres.h"
 
 #include <math.h>
 
+#include "catalog/namespace.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fmgr.h"
+#include "parser/parse_coerce.h"
 #include "utils/builtins.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
 #include "penstock.h"
@@ -103,37 +106,71 @@ length_of(ArrayType *array)
 	return ARR_NDIM(array) == 0 ? 0 : (uint32) ARR_DIMS(array)[0];
 }
 
+/* Turns an array of other numbers into one that can be computed with; slower, and seldom needed. */
+static ArrayType *
+converted(ArrayType *array, Oid wanted)
+{
+	Oid			given = ARR_ELEMTYPE(array),
+				function;
+	Datum	   *items;
+	int			count;
+	int16		length;
+	bool		byvalue;
+	char		alignment;
+
+	if (TypeCategory(given) != TYPCATEGORY_NUMERIC ||
+		find_coercion_pathway(wanted, given, COERCION_EXPLICIT, &function) != COERCION_PATH_FUNC)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATATYPE_MISMATCH),
+				 errmsg("features are an array of %s, not of numbers", format_type_be(given))));
+	get_typlenbyvalalign(given, &length, &byvalue, &alignment);
+	deconstruct_array(array, given, length, byvalue, alignment, &items, NULL, &count);
+	for (int i = 0; i < count; i++)
+		items[i] = OidFunctionCall1(function, items[i]);
+	return construct_array(items, count, wanted, 4, true, TYPALIGN_INT);
+}
+
+/* Gives an argument's elements, as float4 or int4; NULL where one of them is null. */
+static inline const void *
+read_array(FunctionCallInfo fcinfo, int argument, Oid wanted, char *room, uint32 *count)
+{
+	ArrayType  *array = plain_array(PG_GETARG_DATUM(argument), room);
+
+	if (ARR_HASNULL(array) && array_contains_nulls(array))
+		return NULL;
+	*count = length_of(array);
+	if (ARR_ELEMTYPE(array) != wanted)
+		array = converted(array, wanted);
+	return ARR_DATA_PTR(array);
+}
+
 /* Reads features from the arguments `first` and on; false where one is null. */
 static inline bool
 read_row(FunctionCallInfo fcinfo, int first, Row *row)
 {
-	ArrayType  *array;
 	bool		sparse = PG_NARGS() - first == 2;
+	uint32		index_count = 0;
 
 	row->indices = NULL;
 	if (sparse)
 	{
-		array = plain_array(PG_GETARG_DATUM(first), row->rooms[0]);
-		if (ARR_HASNULL(array) && array_contains_nulls(array))
+		row->indices = read_array(fcinfo, first++, INT4OID, row->rooms[0], &index_count);
+		if (row->indices == NULL)
 			return false;
-		row->count = length_of(array);
-		row->indices = (const int32 *) ARR_DATA_PTR(array);
-		first++;
 	}
-	array = plain_array(PG_GETARG_DATUM(first), row->rooms[1]);
-	if (ARR_HASNULL(array) && array_contains_nulls(array))
+	row->values = read_array(fcinfo, first, FLOAT4OID, row->rooms[1], &row->count);
+	if (row->values == NULL)
 		return false;
-	if (sparse && row->count != length_of(array))
+	if (sparse && index_count != row->count)
 		ereport(ERROR,
 				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
-				 errmsg("a row has %u indices and %u values", row->count, length_of(array))));
-	row->count = length_of(array);
-	row->values = (const float *) ARR_DATA_PTR(array);
+				 errmsg("a row has %u indices and %u values", index_count, row->count)));
 	return true;
 }
 
+/* `model` names the model in an error; NULL where the weights are at hand. */
 static inline float
-score_of(const float *coef, uint32 width, const Row *row)
+score_of(const float *coef, uint32 width, const Row *row, const text *model)
 {
 	float		sum = 0;
 
@@ -142,7 +179,8 @@ score_of(const float *coef, uint32 width, const Row *row)
 		if (row->count != width)
 			ereport(ERROR,
 					(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
-					 errmsg("a row has %u features where the model has %u", row->count, width)));
+					 model ? errmsg("a row has %u features where model \"%s\" has %u", row->count, text_to_cstring(model), width)
+					 : errmsg("a row has %u features where there are %u weights", row->count, width)));
 		return dense_score(coef, row->values, width);
 	}
 	for (uint32 e = 0; e < row->count; e++)
@@ -165,7 +203,7 @@ penstock_score(PG_FUNCTION_ARGS)
 
 	if (ARR_HASNULL(coef) || !read_row(fcinfo, 2, &row))
 		PG_RETURN_NULL();
-	PG_RETURN_FLOAT8((double) (PG_GETARG_FLOAT4(1) + score_of((const float *) ARR_DATA_PTR(coef), length_of(coef), &row)));
+	PG_RETURN_FLOAT8((double) (PG_GETARG_FLOAT4(1) + score_of((const float *) ARR_DATA_PTR(coef), length_of(coef), &row, NULL)));
 }
 
 static double
@@ -208,7 +246,9 @@ static Model *
 load_model(FunctionCallInfo fcinfo, text *wanted)
 {
 	static const char *query = "SELECT kind, outputs, width, coef, intercept, CASE json_typeof(header->'classes') "
-		"WHEN 'array' THEN ARRAY(SELECT pg_catalog.json_array_elements_text(header->'classes')) ELSE '{}' END "
+		"WHEN 'array' THEN ARRAY(SELECT CASE pg_catalog.json_typeof(c) WHEN 'number' THEN "
+		"pg_catalog.regexp_replace(c #>> '{}', '[.]0$', '') ELSE c #>> '{}' END "
+		"FROM pg_catalog.json_array_elements(header->'classes') AS c) ELSE '{}' END "
 		"FROM penstock.models WHERE name OPERATOR(pg_catalog.=) $1";
 	MemoryContext kept = AllocSetContextCreate(fcinfo->flinfo->fn_mcxt, "penstock model", ALLOCSET_SMALL_SIZES),
 				before;
@@ -220,6 +260,11 @@ load_model(FunctionCallInfo fcinfo, text *wanted)
 	Oid			types[] = {TEXTOID};
 	Datum		arguments[] = {PointerGetDatum(wanted)};
 
+	if (!OidIsValid(get_relname_relid("models", get_namespace_oid("penstock", true))))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("there is no model \"%s\"", name),
+				 errhint("None has been trained in this database; penstock.train makes one.")));
 	SPI_connect();
 	if (SPI_execute_with_args(query, 1, types, arguments, NULL, true, 1) != SPI_OK_SELECT)
 		elog(ERROR, "penstock.models cannot be read");
@@ -297,7 +342,7 @@ score_row(FunctionCallInfo fcinfo, Model *model)
 	if (!read_row(fcinfo, 1, &row))
 		return false;
 	for (uint32 c = 0; c < model->outputs; c++)
-		model->scores[c] = model->intercept[c] + score_of(model->coef + (Size) c * model->width, model->width, &row);
+		model->scores[c] = model->intercept[c] + score_of(model->coef + (Size) c * model->width, model->width, &row, model->name);
 	return true;
 }
 
@@ -336,6 +381,9 @@ penstock_predict_class(PG_FUNCTION_ARGS)
 	}
 	else
 		best = model->scores[0] > 0;
+	for (uint32 c = 0; c < model->outputs; c++)
+		if (isnan(model->scores[c]))
+			PG_RETURN_NULL();
 	PG_RETURN_DATUM(PointerGetDatum(DatumGetTextPCopy(model->classes[best])));
 }
 

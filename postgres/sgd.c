@@ -76,6 +76,11 @@ begin(CustomScanState *node, EState *estate, int eflags)
 	CustomScan *plan = (CustomScan *) node->ss.ps.plan;
 	TupleDesc	scanned = node->ss.ss_ScanTupleSlot->tts_tupleDescriptor;
 
+	if (*strVal(linitial(plan->custom_private)) == '\0')
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("options of penstock.sgd that are a parameter need a plan for each value"),
+				 errhint("Use: SET plan_cache_mode = auto.")));
 	state->options = read_options(strVal(linitial(plan->custom_private)));
 	state->row_type = lookup_rowtype_tupdesc_copy(TupleDescAttr(scanned, 0)->atttypid, -1);
 	for (int i = 0; i < lengthof(row_types); i++)

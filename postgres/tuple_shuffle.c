@@ -21,8 +21,8 @@
 #include "tuple_shuffle.h"
 
 #define UNSHUFFLED (1 << 19)	/* words that are learnt from at once where nothing is shuffled: they stay in the cache */
-/* Rows of a window after which the length of its rows is taken as known. */
-#define SETTLED 64
+#define SETTLED 64				/* rows of a window after which the length of its rows is taken as known */
+#define ROOM 0.95				/* of a window that is counted on, as rows differ */
 
 static Node *create_state(CustomScan *plan);
 static void begin(CustomScanState *node, EState *estate, int eflags);
@@ -61,40 +61,12 @@ no_rows(CustomScanState *node)
 	return NULL;
 }
 
-/* Settles buffer and block sizes, as far as they were left open, by the size of the table. */
-static void
-settle_sizes(TupleShuffle *state, PlanState *child)
-{
-	const Options *options = state->options;
-	int64		pages,
-				bytes = options->buffer_size,
-				block = options->block_size;
-	bool		known = block_shuffle_pages(child, &pages);
-
-	if (bytes == 0 && options->buffer_share > 0)
-	{
-		if (!known)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("buffer_size is a share of a table, and these rows are no table's"),
-					 errhint("Give it in bytes, such as \"64MB\".")));
-		bytes = Min(Max((int64) (pages * (double) BLCKSZ * options->buffer_share), 65536), INT64CONST(16) << 30);
-	}
-	else if (bytes == 0)
-		bytes = known ? Min(Max(pages * BLCKSZ / 10, 8 << 20), INT64CONST(512) << 20) : 64 << 20;
-	state->buffer_bytes = bytes;
-	if (block == 0)
-		block = Min(Max(bytes / 32, 8 * BLCKSZ), 10 << 20);
-	block_shuffle_settle(child, options, block);
-}
-
 static void
 begin(CustomScanState *node, EState *estate, int eflags)
 {
 	TupleShuffle *state = (TupleShuffle *) node;
 	CustomScan *plan = (CustomScan *) node->ss.ps.plan;
 	PlanState  *child = ExecInitNode(linitial(plan->custom_plans), estate, eflags);
-	int64		pages;
 	ListCell   *cell;
 
 	node->custom_ps = list_make1(child);
@@ -115,25 +87,49 @@ begin(CustomScanState *node, EState *estate, int eflags)
 			argument->expression = ExecInitExpr(expression, &node->ss.ps);
 	}
 	state->buffers = AllocSetContextCreate(estate->es_query_cxt, "penstock buffers", ALLOCSET_DEFAULT_SIZES);
-	settle_sizes(state, child);
+	sizes_guess(state, child);
 	state->expected = child->plan->plan_rows;
-	if (!block_shuffle_pages(child, &pages) && state->options->shuffle != SHUFFLE_NONE && !(eflags & EXEC_FLAG_EXPLAIN_ONLY))
-		ereport(NOTICE,
+	if (state->loaded == NULL && state->options->shuffle != SHUFFLE_NONE && !(eflags & EXEC_FLAG_EXPLAIN_ONLY))
+		ereport(WARNING,
 				(errmsg("rows of this query are shuffled in a buffer of " INT64_FORMAT " kB only: they are not a table's, "
 						"which would be read in random blocks", state->buffer_bytes / 1024)));
 }
 
 /*
- * Rows of a window such that all windows of a pass are about equal. Windows filled to the brim would leave a last one of a
- * block or two, all of one label in a clustered table, and a model that has learnt those last.
+ * Windows end such that all of a pass are about equal. Filled to the brim they would leave a last one of a block or two, all
+ * of one label in a clustered table, and a model that has learnt those last. A table's pages are known exactly, so a window
+ * ends with one of them; rows of other plans are told by the planner's guess, then by what the last pass had.
  */
-static uint64
-even_target(TupleShuffle *state, const Window *window)
+static void
+begin_window(TupleShuffle *state)
 {
-	double		words = (double) window->used / window->rows + 1;
-	double		most = 0.98 * window->capacity / words;
+	double		left,
+				words;
 
-	return state->expected > 0 ? (uint64) ceil(state->expected / ceil(state->expected / most)) : 0;
+	state->target = 0;
+	if (state->options->shuffle != SHUFFLE_CORGIPILE || state->loaded == NULL)
+		return;
+	left = Max(state->pages - (double) *state->loaded, 0);
+	words = *state->loaded ? state->words / *state->loaded : state->page_words;
+	state->target = *state->loaded + ceil(left / Max(ceil(left * words / (ROOM * state->buffer_bytes / 2 / sizeof(float))), 1));
+}
+
+static bool
+is_full(TupleShuffle *state, const Window *window)
+{
+	if (window->rows == 0 || window->rows % state->options->batch_size != 0)
+		return false;
+	if (state->options->shuffle != SHUFFLE_CORGIPILE)
+		return window->used >= UNSHUFFLED;
+	if (state->loaded)
+		return *state->loaded > state->target;
+	if (window->rows == SETTLED && state->expected > 0)
+	{
+		double		most = ROOM * window->capacity / ((double) window->used / window->rows + 1);
+
+		state->target = ceil(state->expected / ceil(state->expected / most));
+	}
+	return state->target > SETTLED && window->rows >= state->target;
 }
 
 Window *
@@ -145,15 +141,18 @@ tuple_shuffle_next(PlanState *node)
 	Window	   *window = &state->windows[state->filling],
 			   *other = &state->windows[1 - state->filling];
 	const Options *options = state->options;
-	bool		whole = options->shuffle == SHUFFLE_CORGIPILE;
 
 	if (state->exhausted)
 		return NULL;
+	if (!state->settled)
+		sizes_settle(state, child);
+	begin_window(state);
 	if (node->instrument)
 		InstrStartNode(node->instrument);
 	for (;;)
 	{
 		TupleTableSlot *slot = ExecProcNode(child);
+		Size		used = window->used;
 		MemoryContext before;
 		bool		packed;
 
@@ -183,10 +182,8 @@ tuple_shuffle_next(PlanState *node)
 		}
 		MemoryContextSwitchTo(before);
 		state->seen++;
-		if (whole && window->rows == SETTLED)
-			state->target = even_target(state, window);
-		if ((whole ? state->target > SETTLED && window->rows >= state->target : window->used >= UNSHUFFLED) &&
-			window->rows % options->batch_size == 0)
+		state->words += window->used - used + 1;
+		if (is_full(state, window))
 		{
 			state->waited += worker_give(state->worker, NULL);
 			other->used = other->rows = 0;
@@ -199,7 +196,7 @@ tuple_shuffle_next(PlanState *node)
 	if (window->rows == 0)
 		return NULL;
 	state->top = Max(state->top, window->top);
-	window->shuffled = whole;
+	window->shuffled = options->shuffle == SHUFFLE_CORGIPILE;
 	window->seed = mixed_seed(options->seed, state->pass, ++state->window_count);
 	state->smallest = state->window_count == 1 ? window->rows : Min(state->smallest, window->rows);
 	state->largest = Max(state->largest, window->rows);
@@ -216,9 +213,12 @@ tuple_shuffle_worker(PlanState *node)
 uint64
 tuple_shuffle_count(PlanState *node)
 {
-	PlanState  *child = linitial(((TupleShuffle *) node)->css.custom_ps);
+	TupleShuffle *state = (TupleShuffle *) node;
+	PlanState  *child = linitial(state->css.custom_ps);
 	uint64		rows = 0;
 
+	if (!state->settled)
+		sizes_settle(state, child);
 	for (;;)
 	{
 		TupleTableSlot *slot = ExecProcNode(child);
@@ -257,6 +257,7 @@ rescan(CustomScanState *node)
 	if (state->exhausted)
 		state->expected = state->seen;
 	state->seen = 0;
+	state->words = 0;
 	state->exhausted = false;
 	state->pass++;
 	state->skipped = 0;
@@ -281,6 +282,8 @@ explain(CustomScanState *node, List *ancestors, ExplainState *es)
 
 	ExplainPropertyText("Shuffle", shuffle_name(state->options->shuffle), es);
 	ExplainPropertyUInteger("Buffer", "kB", state->buffer_bytes / 1024, es);
+	if (!es->analyze && sizes_open(state))
+		ExplainPropertyText("Sizes", "guessed by the table's pages; some rows will tell", es);
 	if (es->analyze)
 	{
 		ExplainPropertyUInteger("Windows", NULL, state->window_count, es);

@@ -26,11 +26,16 @@ typedef struct TupleShuffle
 	uint32		width;			/* of dense rows */
 	uint32		top;			/* one more than the largest index of sparse rows */
 	int64		buffer_bytes;
+	bool		settled;		/* sizes are no longer guesses */
 	Size		row_words;		/* of the last row, with its place */
 	uint64		skipped;
-	uint64		seen;			/* rows of this pass so far */
+	uint64		seen;			/* rows of this pass so far, and the words they took */
+	double		words;
 	double		expected;		/* rows of a pass: the planner's guess, then what the last one had */
-	uint64		target;			/* rows of each window, so that all are about equal; 0 as long as that is not known */
+	uint64		target;			/* rows after which a window ends, or pages of the pass; 0 as long as that is not known */
+	const uint64 *loaded;		/* pages of this pass so far; NULL where rows are no table's */
+	int64		pages;
+	double		page_words;		/* of a page's rows, by a sample */
 	uint64		pass;
 	uint64		window_count;
 	uint32		smallest;		/* rows of a window, in all passes so far */
@@ -40,7 +45,13 @@ typedef struct TupleShuffle
 
 /* Packs the row in a slot into a window; false where it does not fit. A row with a null may be left out. */
 extern bool pack_row(TupleShuffle *state, Window *window, TupleTableSlot *slot, ExprContext *econtext);
+extern Size packed_bytes(TupleShuffle *state, TupleTableSlot *slot, ExprContext *econtext);
 extern void carry_over(TupleShuffle *state, Window *window, Window *other);
 NEVER_RETURNS extern void refuse_size(TupleShuffle *state);
+
+/* Sizes of the buffer and of blocks, where they were left open: by pages, then by some rows, when these may be read. */
+extern bool sizes_open(const TupleShuffle *state);
+extern void sizes_guess(TupleShuffle *state, PlanState *child);
+extern void sizes_settle(TupleShuffle *state, PlanState *child);
 
 #endif							/* PENSTOCK_TUPLE_SHUFFLE_H */

@@ -34,6 +34,13 @@ def test_the_server_trains(clustered: psycopg.Connection[Any], address: str) -> 
             session.sql("SELECT * FROM nowhere TRAIN BY svm")
 
 
+def test_warnings_of_the_server_are_heard(clustered: psycopg.Connection[Any], address: str) -> None:
+    heard: list[str] = []
+    with connect(address, listeners=[lambda event: heard.append(getattr(event, "message", ""))]) as session:
+        session.sql("SELECT features_v, label FROM points TRAIN BY svm WITH (learning_rate = 1e6, epochs = 1)")
+    assert any("worse than a guess" in text for text in heard)
+
+
 def test_the_plan_is_the_servers(clustered: psycopg.Connection[Any], address: str) -> None:
     with connect(address) as session:
         for word in ("EXPLAIN", "EXPLAIN ANALYZE"):

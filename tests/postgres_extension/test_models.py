@@ -27,7 +27,7 @@ def points(session: Session) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]
 
 @pytest.mark.parametrize("model", ["logistic", "svm", "linear", "softmax"])
 def test_a_model_of_the_server_is_loaded_and_predicts_the_same(clustered: Session, address: str, model: str) -> None:
-    clustered.execute("SELECT penstock.train('points', %s, 'm', '{\"epochs\": 3}')", (model,))
+    clustered.execute("SELECT penstock.train('points', %s, 'm', '{\"epochs\": 3, \"learning_rate\": 0.01}')", (model,))
     with PostgresEngine(address) as engine:
         catalog = Catalog(engine)
         loaded, entry = catalog.load("m"), catalog.entries()[0]
@@ -119,24 +119,28 @@ def test_sparse_and_scalar_models_are_loaded(session: Session, fill: Fill, addre
     assert right is not None
     assert right[0] > 0.9
     # An index that training has not seen is left out; so it is by the rest of Penstock.
-    assert session.execute("SELECT penstock.predict('{1,2}', 0.5, '{0,9}', '{3,3}')").fetchone() == (3.5,)
+    assert session.execute("SELECT penstock.predict('{1,2}', 0.5, ARRAY[0, 9], ARRAY[3, 3])").fetchone() == (3.5,)
 
 
 def test_predictions_in_any_query(clustered: Session) -> None:
     ask = clustered.execute
-    assert ask("SELECT penstock.predict('{1,2}', 0.5, '{3,4}')").fetchone() == (11.5,)
-    assert ask("SELECT penstock.predict('{1,2}', 0.5, '{3,NULL}'), penstock.predict(NULL, 1, '{1}')").fetchone() == (
+    assert ask("SELECT penstock.predict('{1,2}', 0.5, ARRAY[3, 4])").fetchone() == (11.5,)
+    assert ask(
+        "SELECT penstock.predict('{1,2}', 0.5, ARRAY[3, NULL]), penstock.predict(NULL, 1, ARRAY[1])"
+    ).fetchone() == (
         None,
         None,
     )
     assert ask("SELECT penstock.probability(0), penstock.probability(-1000)").fetchone() == (0.5, 0.0)
-    with pytest.raises(errors.ArraySubscriptError, match="3 features where the model has 2"):
-        ask("SELECT penstock.predict('{1,2}', 0.5, '{3,4,5}')")
-    with pytest.raises(errors.UndefinedTable):
-        ask("SELECT penstock.predict('none', '{1}')")
+    with pytest.raises(errors.ArraySubscriptError, match="3 features where there are 2 weights"):
+        ask("SELECT penstock.predict('{1,2}', 0.5, ARRAY[3, 4, 5])")
+    with pytest.raises(errors.UndefinedObject, match="None has been trained"):
+        ask("SELECT penstock.predict('none', ARRAY[1])")
     ask("SELECT penstock.train('points', 'softmax', 'm')")
     with pytest.raises(errors.UndefinedObject, match='no model "none"'):
-        ask("SELECT penstock.predict('none', '{1}')")
+        ask("SELECT penstock.predict('none', ARRAY[1])")
+    with pytest.raises(errors.ArraySubscriptError, match='2 features where model "m" has 8'):
+        ask("SELECT penstock.predict_class('m', ARRAY[1, 2])")
     with pytest.raises(errors.FeatureNotSupported, match="a score for each class"):
         ask("SELECT penstock.predict('m', features_v) FROM points")
     ask("CREATE INDEX ON points (penstock.predict('{1,1,1,1,1,1,1,1}', 0, features_v))")  # immutable
@@ -150,6 +154,42 @@ def test_predictions_in_any_query(clustered: Session) -> None:
     ask("SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0")
     assert any("Gather" in line for (line,) in ask(f"EXPLAIN {count}".encode()).fetchall())
     assert ask(count).fetchone() == alone
+
+
+def test_classes_are_written_as_the_labels_are(clustered: Session) -> None:
+    for name, kind in (("r", "real"), ("d", "double precision"), ("i", "int"), ("b", "boolean"), ("t", "text")):
+        clustered.execute(f"CREATE TABLE {name} AS SELECT features_v, label::int::{kind} AS label FROM points".encode())
+        clustered.execute("SELECT penstock.train(%s, 'svm', %s, '{\"epochs\": 1}')", (name, name))
+        found = clustered.execute(
+            f"SELECT avg((penstock.predict_class('{name}', features_v) = label::text)::int) FROM {name}".encode()
+        ).fetchone()
+        assert found is not None
+        assert found[0] > 0.8, kind
+
+
+def test_features_may_be_arrays_of_any_numbers(clustered: Session) -> None:
+    ask = clustered.execute
+    for kind in ("smallint", "int", "bigint", "real", "double precision", "numeric"):
+        query = f"SELECT penstock.predict('{{1,2}}', 0.5, ARRAY[3, 4]::{kind}[])"
+        assert ask(query.encode()).fetchone() == (11.5,)
+        query = f"SELECT penstock.predict('{{1,2}}', 0.5, ARRAY[0, 1]::{kind}[], ARRAY[3, 4]::numeric[])"
+        assert ask(query.encode()).fetchone() == (11.5,)
+    ask("SELECT penstock.train('points', 'softmax', 'm', '{\"epochs\": 1}')")
+    query = """SELECT count(*) FROM points WHERE
+        penstock.predict_class('m', features_v::float8[]) <> penstock.predict_class('m', features_v)
+        OR penstock.predict_probabilities('m', features_v::numeric[]) IS NULL"""
+    assert ask(query).fetchone() == (0,)
+    with pytest.raises(errors.DatatypeMismatch, match="an array of text, not of numbers"):
+        ask("SELECT penstock.predict_class('m', ARRAY['a'])")
+    with pytest.raises(errors.NumericValueOutOfRange):
+        ask("SELECT penstock.predict('{1,2}', 0.5, ARRAY[8589934592], ARRAY[1])")
+
+
+def test_a_row_that_is_not_a_number_has_no_class(clustered: Session) -> None:
+    for model in ("svm", "softmax"):
+        clustered.execute("SELECT penstock.train('points', %s, %s, '{\"epochs\": 1}')", (model, model))
+        query = "SELECT penstock.predict_class(%s, array_fill('NaN'::real, ARRAY[8]))"
+        assert clustered.execute(query, (model,)).fetchone() == (None,)
 
 
 def test_wide_weights_are_unpacked_once_and_right(session: Session) -> None:

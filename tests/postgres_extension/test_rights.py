@@ -108,3 +108,21 @@ def test_who_may_not_keep_models_is_told_what_to_ask_for(clustered: Session, gue
         guest.execute("SELECT penstock.train('points')")
     assert "GRANT USAGE ON SCHEMA penstock TO guest" in str(caught.value.diag.message_hint)
     assert guest.execute(LEARN).fetchone() is not None
+
+
+def test_what_could_not_be_kept_is_not_trained(clustered: Session, guest: Session) -> None:
+    clustered.execute("REVOKE INSERT, UPDATE ON penstock.models FROM guest")
+    clustered.execute("GRANT SELECT ON points TO guest")
+    # Were a row of the table read first, its label would be refused before the rights.
+    train = "SELECT penstock.train('SELECT features_v, 1 / (id - id) AS label FROM points', 'svm', 'm', '{}')"
+    with pytest.raises(errors.InsufficientPrivilege, match="GRANT SELECT, INSERT, UPDATE, DELETE"):
+        guest.execute(train.encode())
+    clustered.execute("GRANT INSERT ON penstock.models TO guest")
+    with pytest.raises(errors.DivisionByZero):
+        guest.execute(train.encode())
+    with pytest.raises(errors.InsufficientPrivilege):
+        guest.execute(train.replace("{}", '{"replace": true}').encode())
+    clustered.execute("SET default_transaction_read_only = on")
+    with pytest.raises(errors.ReadOnlySqlTransaction, match="read-only"):
+        clustered.execute(train.encode())
+    clustered.execute("RESET default_transaction_read_only")

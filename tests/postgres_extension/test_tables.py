@@ -98,8 +98,8 @@ def test_compressed_and_short_arrays_are_read(session: Session, fill: Fill) -> N
         (("{1,2}", None), "the label is null"),
         ((None, 1), "the features are or hold a null"),
         (("{1,NULL}", 1), "the features are or hold a null"),
-        (("{1,NaN}", 1), "a feature is not a finite number"),
-        (("{1,Infinity}", 1), "a feature is not a finite number"),
+        (("{1,NaN}", 1), "feature 2 of 2 is NaN, not a finite number"),
+        (("{1,Infinity}", 1), "feature 2 of 2 is Infinity, not a finite number"),
         (("{1,2,3}", 1), "a row has 3 features where the others have 2"),
         (("{{1,2},{3,4}}", 1), "more than one dimension"),
     ],
@@ -119,6 +119,30 @@ def test_nulls_can_be_left_out(session: Session, fill: Fill) -> None:
     session.execute("INSERT INTO t VALUES ('{NULL,1}', 0)")
     with pytest.raises(errors.NoDataFound, match="all rows have nulls"):
         train(session, "t", nulls="skip")
+
+
+@pytest.mark.parametrize("kind", ["text", "int", "date"])
+def test_labels_beyond_the_classes_are_no_nulls(clustered: Session, kind: str) -> None:
+    label = {"text": "'c' || label::int", "int": "label::int", "date": "DATE '2026-01-01' + label::int"}[kind]
+    clustered.execute(f"CREATE TABLE t AS SELECT features_v, {label} AS label FROM points".encode())
+    classes = {"text": ["c1", "c2"], "int": [1, 2], "date": ["2026-01-02", "2026-01-03"]}[kind]
+    for nulls in ("error", "skip"):
+        options = json.dumps({"classes": classes, "nulls": nulls})
+        with pytest.raises(errors.DataException, match="is not one of the classes"):
+            clustered.execute("SELECT penstock.train('t', 'svm', 'm', %s)", (options,))
+
+
+def test_domains_are_what_they_are_over(clustered: Session) -> None:
+    clustered.execute("CREATE DOMAIN amounts AS real[]; CREATE DOMAIN sign AS int CHECK (VALUE IN (0, 1))")
+    clustered.execute("CREATE TABLE t AS SELECT features_v::amounts AS f, label::int::sign AS s FROM points")
+    options = json.dumps({"features": "f", "label": "s", "epochs": 2})
+    clustered.execute("SELECT penstock.train('t', 'svm', 'm', %s)", (options,))
+    query = (
+        "SELECT min(header->>'classes'), avg((penstock.predict_class('m', f)::int = s)::int) FROM t, penstock.models"
+    )
+    found = clustered.execute(query).fetchone()
+    assert found is not None
+    assert (found[0], found[1] > 0.8) == ("[0, 1]", True)
 
 
 def test_sparse_rows_are_checked(session: Session, fill: Fill) -> None:

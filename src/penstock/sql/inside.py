@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.blocks.parts import is_list, is_number
+from penstock.events import Stream, Warned
 from penstock.linear import LinearModel
 from penstock.sql.catalog import Catalog
 from penstock.sql.engines.base import Engine
@@ -22,6 +23,7 @@ from penstock.sql.result import Result
 from penstock.sql.statements import Train
 
 _SHUFFLES = ("corgipile", "block-only", "none")
+_WARNING = "WARNING: "
 _CONFIG = ("rate", "decay", "power", "epochs", "batch_size", "l1", "l2", "intercept", "shuffle", "seed")
 
 
@@ -45,14 +47,17 @@ def knows(chosen: Settings, features: Sequence[str], schema: pa.Schema) -> bool:
 
 
 def train(
-    statement: Train, chosen: Settings, features: Sequence[str], *, engine: Engine, catalog: Catalog
+    statement: Train, chosen: Settings, features: Sequence[str], *, engine: Engine, catalog: Catalog, stream: Stream
 ) -> LinearModel:
     """Have the server learn a model under the statement's name, and return it as the catalogue has it."""
     options = {**options_of(statement, chosen, features), "replace": chosen.replace}
     text = "SELECT * FROM penstock.train($1::text, $2::text, $3::text, $4::jsonb)"
-    rows = engine.run(text, [source_of(statement), chosen.config.model, statement.name, json.dumps(options)]).rows
+    found = engine.run(text, [source_of(statement), chosen.config.model, statement.name, json.dumps(options)])
+    for told in found.notices:
+        if told.startswith(_WARNING):
+            stream.emit(Warned(told.removeprefix(_WARNING)))
     model = catalog.load(str(statement.name))
-    return model if model.history else replace(model, history=[_epoch(row, chosen.config.model) for row in rows])
+    return model if model.history else replace(model, history=[_epoch(row, chosen.config.model) for row in found.rows])
 
 
 def explain(statement: Train, chosen: Settings, features: Sequence[str], *, engine: Engine, analyze: bool) -> Result:

@@ -75,7 +75,7 @@ def train(statement: Train, engine: Engine, catalog: Catalog, *, stream: Stream)
     name = name or catalog.free_name(f"{unquoted(stem)}_{chosen.config.model}")
     if by_server(chosen, engine, schema):
         statement = replace(statement, name=name)
-        model = inside.train(statement, chosen, features_of(chosen), engine=engine, catalog=catalog)
+        model = inside.train(statement, chosen, features_of(chosen), engine=engine, catalog=catalog, stream=stream)
     else:
         with prepared(statement, chosen, engine, stream=stream) as job:
             model = job.learn(schema)
