@@ -37,7 +37,6 @@ typedef struct BlockShuffle
 	uint64		loaded;			/* pages of this pass so far */
 	Shuffle		shuffle;
 	uint64		seed;
-	BlockNumber block_pages;
 	/* over a table */
 	Pages		read;
 	uint32		leaf_blocks;
@@ -149,7 +148,7 @@ block_shuffle_pages(PlanState *source, int64 *pages)
 
 /* Settles how large blocks are and what order they come in. */
 void
-block_shuffle_settle(PlanState *source, const Options *options, int64 block_bytes)
+block_shuffle_settle(PlanState *source, const Options *options, BlockNumber block_pages, uint32 parts)
 {
 	BlockShuffle *state = found_in(source);
 
@@ -157,15 +156,15 @@ block_shuffle_settle(PlanState *source, const Options *options, int64 block_byte
 		return;
 	state->shuffle = options->shuffle;
 	state->seed = options->seed;
-	state->block_pages = Max(1, block_bytes / BLCKSZ);
 	state->blocks = 0;
 	for (int i = 0; i < state->leaf_count; i++)
 	{
 		BlockShuffle *leaf = state->leaves[i];
 
 		leaf->read.in_order = options->shuffle == SHUFFLE_NONE;
-		leaf->read.block_pages = state->block_pages;
-		leaf->leaf_blocks = (leaf->read.count + (int64) state->block_pages - 1) / state->block_pages;
+		leaf->read.block_pages = block_pages;
+		leaf->read.parts = parts;
+		leaf->leaf_blocks = pages_blocks(&leaf->read);
 		state->blocks += leaf->leaf_blocks;
 	}
 }
@@ -251,8 +250,8 @@ block_shuffle_sample(PlanState *source, void (*visit) (void *argument, TupleTabl
 	sampled = Min(SAMPLED, pages);
 	for (int i = 0; i < state->leaf_count; i++)
 	{
-		state->leaves[i]->read.block_pages = 1;
-		state->leaves[i]->leaf_blocks = state->leaves[i]->read.count;
+		state->leaves[i]->read.block_pages = state->leaves[i]->read.parts = 1;
+		state->leaves[i]->leaf_blocks = pages_blocks(&state->leaves[i]->read);
 	}
 	for (int64 i = 0; i < sampled; i++)
 	{
@@ -372,7 +371,10 @@ explain(CustomScanState *node, List *ancestors, ExplainState *es)
 		read += state->leaves[i]->read.blocks_read;
 	ExplainPropertyText("Order", state->shuffle == SHUFFLE_NONE ? "as stored" : "random, new in each epoch", es);
 	ExplainPropertyUInteger("Blocks", NULL, state->blocks, es);
-	ExplainPropertyUInteger("Block Size", "kB", state->block_pages * (uint64) (BLCKSZ / 1024), es);
+	if (state->leaves[0]->read.parts > 1)
+		ExplainPropertyUInteger("Blocks per Page", NULL, state->leaves[0]->read.parts, es);
+	else
+		ExplainPropertyUInteger("Block Size", "kB", state->leaves[0]->read.block_pages * (uint64) (BLCKSZ / 1024), es);
 	if (es->analyze)
 		ExplainPropertyUInteger("Blocks Read", NULL, read, es);
 }

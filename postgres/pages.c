@@ -65,7 +65,7 @@ void
 pages_foretell(Pages *pages, uint32 block)
 {
 #ifdef USE_PREFETCH
-	BlockNumber first = block * pages->block_pages;
+	BlockNumber first = block / pages->parts * pages->block_pages;
 
 	if (get_tablespace_io_concurrency(pages->table->rd_rel->reltablespace) > 0)
 		prefetch(pages->table, first, Min(pages->block_pages, pages->count - first));
@@ -79,6 +79,12 @@ pages_foresight(const Pages *pages)
 	return Max(1, FORESEEN / ((int64) pages->block_pages * BLCKSZ));
 }
 
+uint32
+pages_blocks(const Pages *pages)
+{
+	return (uint32) (((uint64) pages->count * pages->parts + pages->block_pages - 1) / pages->block_pages);
+}
+
 /* The page to be read after those that were asked for; InvalidBlockNumber after the last. */
 static BlockNumber
 next_page(Pages *pages)
@@ -87,7 +93,7 @@ next_page(Pages *pages)
 	{
 		if (pages->drawn >= pages->draw_count)
 			return InvalidBlockNumber;
-		pages->page = pages->draws[pages->drawn++] * pages->block_pages;
+		pages->page = pages->draws[pages->drawn++] / pages->parts * pages->block_pages;
 		pages->page_end = Min((int64) pages->page + pages->block_pages, pages->count);
 		pages->blocks_read++;
 		pages->foretold = Max(pages->foretold, pages->drawn);
@@ -142,16 +148,15 @@ pages_open(Pages *pages, const uint32 *draws, uint32 count)
 {
 	pages->draws = draws;
 	pages->draw_count = count;
-	pages->drawn = pages->foretold = 0;
+	pages->drawn = pages->foretold = pages->taken = 0;
 	pages->page = pages->page_end = 0;
-	pages->line = 0;
+	pages->line = pages->line_end = 0;
 	if (pages->scan == NULL)
 	{
 		/* It settles the snapshot, the ring of buffers and predicate locks; its pages are told by us. */
 		pages->scan = (HeapScanDesc) table_beginscan_strat(pages->table, pages->snapshot, 0, NULL, true, false);
 		pages->tuple.t_tableOid = RelationGetRelid(pages->table);
 	}
-	pages->scan->rs_ntuples = 0;
 #if PG_VERSION_NUM >= 170000
 	if (pages->stream)
 		read_stream_reset(pages->stream);
@@ -179,17 +184,25 @@ pages_next(Pages *pages, TupleTableSlot *slot)
 	OffsetNumber offset;
 	ItemId		item;
 
-	while (pages->line >= (int) scan->rs_ntuples)
+	while (pages->line >= pages->line_end)
 	{
 		CHECK_FOR_INTERRUPTS();
-		pages->line = 0;
-		scan->rs_ntuples = 0;
+		pages->line = pages->line_end = 0;
 		if (!load_page(pages))
 		{
 			ExecClearTuple(slot);
 			return false;
 		}
 		(*pages->loaded)++;
+		pages->line_end = (int) scan->rs_ntuples;
+		if (pages->parts > 1)
+		{
+			/* Each block is of one page, so they come as they were drawn. */
+			uint32		part = pages->draws[pages->taken++] % pages->parts;
+
+			pages->line = scan->rs_ntuples * part / pages->parts;
+			pages->line_end = scan->rs_ntuples * (part + 1) / pages->parts;
+		}
 	}
 	page = BufferGetPage(scan->rs_cbuf);
 	offset = scan->rs_vistuples[pages->line++];

@@ -118,7 +118,7 @@ extern bool block_shuffle_last(PlanState *state, ItemPointer tid, const char **t
 extern bool block_shuffle_pages(PlanState *state, int64 *pages);
 extern const uint64 *block_shuffle_loaded(PlanState *state);
 extern int64 block_shuffle_sample(PlanState *state, void (*visit) (void *argument, TupleTableSlot *slot), void *argument);
-extern void block_shuffle_settle(PlanState *state, const Options *options, int64 block_bytes);
+extern void block_shuffle_settle(PlanState *state, const Options *options, BlockNumber block_pages, uint32 parts);
 
 /* Gives the next window of rows, NULL at the end of an epoch. The first row makes the worker. */
 extern Window *tuple_shuffle_next(PlanState *state);

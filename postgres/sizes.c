@@ -12,6 +12,9 @@
 #define FEW 16					/* blocks in a window that are too few to have them larger for the disk's sake */
 #define TOO_FEW 4				/* blocks in a window of which the user is told */
 #define HANDY 8					/* pages that a disk should be asked for at once */
+#define LARGEST ((10 << 20) / BLCKSZ)	/* pages of a block */
+#define APART (8 * BLCKSZ)		/* bytes of a page's rows, unpacked, from where on the page itself is cheap to read again */
+#define MOST_PARTS 64			/* blocks a page */
 
 typedef struct Sample
 {
@@ -32,8 +35,8 @@ settle(TupleShuffle *state, PlanState *child, double page_bytes)
 {
 	const Options *options = state->options;
 	double		table = state->pages * Max(page_bytes, BLCKSZ),
-				window;
-	int64		block = options->block_size;
+				window,
+				pages;			/* of a block; where rows are stored apart it may be a part of one */
 
 	if (options->buffer_size)
 		state->buffer_bytes = options->buffer_size;
@@ -42,16 +45,26 @@ settle(TupleShuffle *state, PlanState *child, double page_bytes)
 	else
 		state->buffer_bytes = Min(Max(table / 10, 8.0 * (1 << 20)), 512.0 * (1 << 20));
 	window = state->buffer_bytes / 2.0;
-	if (block == 0)
-		block = Max(window / MEETING / page_bytes, Min(HANDY, window / FEW / page_bytes)) * BLCKSZ;
-	block_shuffle_settle(child, options, Min(block, Max(options->block_size, 10 << 20)));
+	if (options->block_size)
+		pages = Max(options->block_size / BLCKSZ, 1);
+	else
+	{
+		pages = Min(window / MEETING / page_bytes, LARGEST);
+		if (page_bytes < APART)
+			pages = Max(pages, Max(Min(HANDY, window / FEW / page_bytes), 1));
+	}
+	state->parts = 1;
+	if (options->shuffle != SHUFFLE_NONE && state->pages * MOST_PARTS < PG_UINT32_MAX)
+		state->parts = Max(Min(1 / pages, MOST_PARTS), 1);
 	state->page_words = page_bytes / sizeof(float);
+	block_shuffle_settle(child, options, Max(pages, 1), state->parts);
+	pages = Max(pages, 1.0 / state->parts);
 	if (state->settled && options->shuffle == SHUFFLE_CORGIPILE && state->pages * page_bytes > state->buffer_bytes &&
-		window < TOO_FEW * page_bytes * Max(block / BLCKSZ, 1))
+		window < TOO_FEW * page_bytes * pages)
 		ereport(WARNING,
 				(errmsg("half a buffer of " INT64_FORMAT " kB holds fewer than %d blocks, so rows are hardly shuffled",
 						state->buffer_bytes / 1024, TOO_FEW),
-				 errhint("Give a larger buffer_size%s.", block > BLCKSZ ? " or a smaller block_size" : "")));
+				 errhint("Give a larger buffer_size%s.", options->block_size ? " or a smaller block_size" : "")));
 }
 
 void

@@ -109,8 +109,8 @@ begin_window(TupleShuffle *state)
 	state->target = 0;
 	if (state->options->shuffle != SHUFFLE_CORGIPILE || state->loaded == NULL)
 		return;
-	left = Max(state->pages - (double) *state->loaded, 0);
-	words = *state->loaded ? state->words / *state->loaded : state->page_words;
+	left = Max((double) state->pages * state->parts - *state->loaded, 0);
+	words = *state->loaded ? state->words / *state->loaded : state->page_words / state->parts;
 	state->target = *state->loaded + ceil(left / Max(ceil(left * words / (ROOM * state->buffer_bytes / 2 / sizeof(float))), 1));
 }
 

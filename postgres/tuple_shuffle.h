@@ -35,6 +35,7 @@ typedef struct TupleShuffle
 	uint64		target;			/* rows after which a window ends, or pages of the pass; 0 as long as that is not known */
 	const uint64 *loaded;		/* pages of this pass so far; NULL where rows are no table's */
 	int64		pages;
+	uint32		parts;			/* blocks a page */
 	double		page_words;		/* of a page's rows, by a sample */
 	uint64		pass;
 	uint64		window_count;

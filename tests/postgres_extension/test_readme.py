@@ -47,13 +47,17 @@ def test_the_statements_run(clustered: psycopg.Connection[Any]) -> None:
             if statement.strip():
                 cursor = clustered.execute(statement.encode())
                 found.append(cursor.fetchall() if cursor.description else cursor.rowcount)
-    trained, classes, best, plan, models, deleted = found
+    trained, classes, best, plan, models, deleted, most, accuracy, column = found
     assert [len(row) for row in trained] == [5] * 5
     assert {row[1] for row in classes} == {"0", "1"}
     assert len(best) == 10
     assert "SGD" in plan[0][0]
     assert models[0][:3] == ("first", "logistic", 8)
     assert deleted == 1
+    assert len(most) == 5
+    assert accuracy[0][0] > 0.8
+    clustered.execute(column[0][0].encode())
+    assert clustered.execute("SELECT count(*) FROM clicks WHERE (score > 0) = (label = 1)").fetchone() > (16_000,)
 
 
 def test_all_functions_are_told_of(session: psycopg.Connection[Any]) -> None:
