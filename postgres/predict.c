@@ -106,28 +106,52 @@ length_of(ArrayType *array)
 	return ARR_NDIM(array) == 0 ? 0 : (uint32) ARR_DIMS(array)[0];
 }
 
-/* Turns an array of other numbers into one that can be computed with; slower, and seldom needed. */
-static ArrayType *
-converted(ArrayType *array, Oid wanted)
+/* Gives the elements of an array of other numbers as those that can be computed with. */
+static const void *
+converted(ArrayType *array, uint32 count, Oid wanted)
 {
-	Oid			given = ARR_ELEMTYPE(array),
+	Oid			given = getBaseType(ARR_ELEMTYPE(array)),
 				function;
+	FmgrInfo	cast;
 	Datum	   *items;
-	int			count;
+	int			item_count;
 	int16		length;
 	bool		byvalue;
 	char		alignment;
+	union
+	{
+		float		number;
+		int32		index;
+	}		   *found = palloc(sizeof(*found) * Max(count, 1));
 
+	if (given == wanted)
+		return ARR_DATA_PTR(array);
+	if (given == FLOAT8OID && wanted == FLOAT4OID)
+	{
+		const double *from = (const double *) ARR_DATA_PTR(array);
+
+		for (uint32 i = 0; i < count; i++)
+			found[i].number = (float) from[i];
+		return found;
+	}
 	if (TypeCategory(given) != TYPCATEGORY_NUMERIC ||
 		find_coercion_pathway(wanted, given, COERCION_EXPLICIT, &function) != COERCION_PATH_FUNC)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
 				 errmsg("features are an array of %s, not of numbers", format_type_be(given))));
+	fmgr_info(function, &cast);
 	get_typlenbyvalalign(given, &length, &byvalue, &alignment);
-	deconstruct_array(array, given, length, byvalue, alignment, &items, NULL, &count);
-	for (int i = 0; i < count; i++)
-		items[i] = OidFunctionCall1(function, items[i]);
-	return construct_array(items, count, wanted, 4, true, TYPALIGN_INT);
+	deconstruct_array(array, given, length, byvalue, alignment, &items, NULL, &item_count);
+	for (uint32 i = 0; i < count; i++)
+	{
+		Datum		item = FunctionCall1(&cast, items[i]);
+
+		if (wanted == FLOAT4OID)
+			found[i].number = DatumGetFloat4(item);
+		else
+			found[i].index = DatumGetInt32(item);
+	}
+	return found;
 }
 
 /* Gives an argument's elements, as float4 or int4; NULL where one of them is null. */
@@ -139,9 +163,7 @@ read_array(FunctionCallInfo fcinfo, int argument, Oid wanted, char *room, uint32
 	if (ARR_HASNULL(array) && array_contains_nulls(array))
 		return NULL;
 	*count = length_of(array);
-	if (ARR_ELEMTYPE(array) != wanted)
-		array = converted(array, wanted);
-	return ARR_DATA_PTR(array);
+	return ARR_ELEMTYPE(array) == wanted ? ARR_DATA_PTR(array) : converted(array, *count, wanted);
 }
 
 /* Reads features from the arguments `first` and on; false where one is null. */

@@ -25,10 +25,10 @@ DEBIAN = Path("/usr/lib/postgresql")
 """Where Debian's packages put servers, in a folder for each version."""
 
 
-def others() -> list[int]:
-    """Return the versions beside the latest that tests look for: the wheel's, and Debian's or what stands for them."""
+def versions() -> list[int]:
+    """Return the versions that tests look for: the wheel's, and Debian's or what stands for them."""
     debian = [int(folder.name) for folder in DEBIAN.glob("[1-9][0-9]") if (folder / "bin" / "postgres").exists()]
-    return sorted({*FOLDERS, *(debian or [15])} - {LATEST})
+    return sorted({*FOLDERS, *(debian or [15])})
 
 
 def missing(version: int = LATEST) -> str | None:

@@ -174,6 +174,8 @@ def test_features_may_be_arrays_of_any_numbers(clustered: Session) -> None:
         assert ask(query.encode()).fetchone() == (11.5,)
         query = f"SELECT penstock.predict('{{1,2}}', 0.5, ARRAY[0, 1]::{kind}[], ARRAY[3, 4]::numeric[])"
         assert ask(query.encode()).fetchone() == (11.5,)
+    ask("CREATE DOMAIN price AS real")
+    assert ask("SELECT penstock.predict('{1,2}', 0.5, ARRAY[3, 4]::price[])").fetchone() == (11.5,)
     ask("SELECT penstock.train('points', 'softmax', 'm', '{\"epochs\": 1}')")
     query = """SELECT count(*) FROM points WHERE
         penstock.predict_class('m', features_v::float8[]) <> penstock.predict_class('m', features_v)

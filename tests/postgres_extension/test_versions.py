@@ -1,4 +1,4 @@
-"""The extension on other major versions: it builds without warnings, learns, and predicts."""
+"""The extension on all major versions at hand: it builds without warnings, learns, and predicts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.postgres_extension.extension import ExtensionServer, missing, others
+from tests.postgres_extension.extension import ExtensionServer, missing, versions
 
 TABLE = """
     CREATE EXTENSION penstock;
@@ -21,8 +21,8 @@ TABLE = """
 """
 
 
-@pytest.mark.parametrize("version", others())
-def test_an_older_server_learns_and_predicts(version: int) -> None:
+@pytest.mark.parametrize("version", versions())
+def test_a_server_learns_and_predicts(version: int) -> None:
     why = missing(version)
     if why:
         pytest.skip(why)
