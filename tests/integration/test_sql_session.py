@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.errors import DatabaseError, DataError, ModelFileError, PenstockError, SQLSyntaxError, UsageError
+from penstock.errors import (
+    DatabaseError,
+    DataError,
+    FeatureError,
+    ModelFileError,
+    PenstockError,
+    SQLSyntaxError,
+    UsageError,
+)
 from penstock.events import Warned
 from penstock.linear import LinearModel
 from penstock.sql import Session, connect
@@ -163,6 +171,18 @@ def test_explain(session: Session) -> None:
     assert "SGD" not in str(session.sql("EXPLAIN SELECT * FROM points"))
 
 
+def test_advice_is_in_the_words_of_a_statement(session: Session) -> None:
+    session.sql("CREATE TABLE texts AS SELECT 'a' || id AS city, 'b' AS kind, x, label FROM points")
+    with pytest.raises(FeatureError) as caught:
+        session.sql("SELECT * FROM texts TRAIN BY svm")
+    assert "WITH (hash = 'city:2^20, kind:2^20')" in str(caught.value)
+    assert "WITH (exclude = 'city,kind')" in str(caught.value)
+    assert "--" not in str(caught.value)
+    session.sql("SELECT * FROM texts TRAIN BY svm AS m WITH (epochs = 1, hash = 'city:2^10, kind:2^10')")
+    told = dict(session.sql("DESCRIBE MODEL m").rows)
+    assert (told["hash"], told["learning_rate"]) == (["city:2^10", "kind:2^10"], 0.1)
+
+
 def test_evaluate_describe_and_drop(session: Session) -> None:
     session.sql(TRAIN.replace("WITH (", "WITH (test_fraction = 0.2, "))
     got = session.sql("EVALUATE MODEL m ON SELECT * FROM points").dicts()[0]
@@ -173,6 +193,7 @@ def test_evaluate_describe_and_drop(session: Session) -> None:
     assert told["kind"] == "logistic"
     assert told["columns"] == ["x", "y"]
     assert told["epochs"] == 3
+    assert told["standardize"] is False
     with pytest.raises(DataError, match="no rows"):
         session.sql("EVALUATE MODEL m ON SELECT * FROM points WHERE id < 0")
     assert session.sql("DROP MODEL m").status == "DROP MODEL"

@@ -161,6 +161,7 @@ def test_a_column_that_is_there_twice_cannot_be_used():
         ("learning_rat = 1", "line 1, column 33: there is no option 'learning_rat'; choose from: batch_size, .*mean 'learning_rate'"),
         ("max_iterations = 1", "there is no option 'max_iterations'"),
         ("to = bytea", "there is no option 'to'"),
+        ("max_epoch_num = 0", "max_epoch_num=0 is not a number of epochs; choose 1 or more"),
         ("epochs = 1, max_epoch_num = 2", "line 1, column 45: max_epoch_num and epochs mean the same"),
         ("learning_rate = '0.1'", "learning_rate = '0.1' is not a number; write learning_rate = 0.1, without quotes"),
         ("learning_rate = true", "learning_rate = true is not a number"),

@@ -55,6 +55,8 @@ class Asked:
         given = {name: self.values[name] for name in _CONFIG if name in self.values}
         try:
             config = Config(model=model, **given)
+            if config.epochs == 0:  # a model that has learnt nothing may be wanted elsewhere; here it would be saved
+                raise UsageError("epochs=0 is not a number of epochs; choose 1 or more")
             if config.patience is not None:
                 EarlyStopping(config.patience, config.tolerance)
         except UsageError as error:

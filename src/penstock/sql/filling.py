@@ -27,7 +27,7 @@ from penstock.sql.statements import Call, Embedded, Evaluate, Predict, TrainingI
 
 _MOST_VALUES = 100_000
 """Weights that are written out as values; those of wider models are read where they are."""
-_TOLD = ("learning_rate", "rate", "batch_size", "l1", "l2", "shuffle", "memory", "seed")
+_TOLD = ("rate", "batch_size", "l1", "l2", "standardize", "shuffle", "memory", "seed")
 
 
 @contextmanager
@@ -142,6 +142,8 @@ def values(result: Result, engine: Engine) -> str:
 def describe(model: LinearModel, name: str) -> Result:
     """Return what is known of a model, a row for each property."""
     encoder = model.encoder
+    hashed = [f"{part.hashed.column}:2^{part.hashed.bits}" for part in encoder.parts if part.hashed]
+    usual = Config(model=model.kind, solver=model.config.get("solver", "sgd"))
     told: dict[str, Any] = {
         "name": name,
         "kind": model.kind,
@@ -151,6 +153,8 @@ def describe(model: LinearModel, name: str) -> Result:
         "columns": [column for part in encoder.parts for column in part.columns],
         "epochs": len(model.history),
         **model.metrics,
+        **({"hash": hashed} if hashed else {}),
+        "learning_rate": model.config.get("learning_rate") or usual.first_rate,
         **{key: model.config[key] for key in _TOLD if key in model.config},
     }
     return Result(("property", "value"), list(told.items()))

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.blocks.open import split_table
 from penstock.closing import Closing
-from penstock.errors import ModelFileError, UsageError
+from penstock.errors import ModelFileError, PenstockError, UsageError
 from penstock.events import Listener, Stream
 from penstock.linear import LinearModel
 from penstock.modelfile import atomic_path
@@ -36,6 +36,7 @@ from penstock.sql.statements import (
     Statement,
     Train,
 )
+from penstock.sql.wording import reworded
 
 SCHEMES = ("postgresql://", "postgres://")
 
@@ -103,7 +104,7 @@ class Session(Closing):
         All of it is parsed before the first statement runs.
         """
         statements = parse(script, dialect=self.engine.dialect)
-        return (self.run(statement) for statement in statements)
+        return map(self._run, statements)
 
     def sql(self, script: str) -> Result:
         """Run a script, and return what its last statement gives back."""
@@ -181,6 +182,12 @@ class Session(Closing):
     def close(self) -> None:
         """Close the database."""
         self.engine.close()
+
+    def _run(self, statement: Statement) -> Result:
+        try:
+            return self.run(statement)
+        except PenstockError as error:
+            raise reworded(error) from error.__cause__
 
     def _rows(self, text: str) -> Result:
         found = self.engine.run(text)
