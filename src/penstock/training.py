@@ -41,6 +41,8 @@ from penstock.sgd.passes import FullTrainer
 
 # Measuring a test set needs windows of its own; this share of the memory is set aside for them.
 _MEASURING = 8
+_MOSTLY_RIGHT = 0.75
+"""Accuracy of an epoch from which on a loss somewhat above a guess's is no cause for a warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,9 +373,13 @@ def warn_of_large_steps(
     *,
     remedy: str = "use a smaller learning rate, or standardize the features",
 ) -> None:
-    """Warn where a model of zero weights, or for a regression the mean, would have done better than the first epoch."""
+    """Warn where a model of zero weights, or for a regression the mean, would have done better than the first epoch.
+
+    Large steps can raise the loss of a classifier that is right in most rows; that is told only where it is far off.
+    """
     guess = {"logistic": math.log(2), "hinge": 1.0}.get(loss, math.log(outputs))
-    if event.score < 0 if event.metric == "r2" else event.loss > guess:
+    most = guess if event.score < _MOSTLY_RIGHT else 10 * guess
+    if event.score < 0 if event.metric == "r2" else event.loss > most:
         stream.emit(
             Warned(
                 f"after the first epoch the loss is {event.loss:.3g}, worse than a guess: the steps are too large for these"

@@ -397,5 +397,12 @@ def test_steps_too_large_for_the_features_are_warned_of():
     assert "worse than a guess" in warning.message
     assert "smaller learning rate" in warning.message
     heard.clear()
+    train(
+        ArraySource(1.5 * x, y), learning_rate=1.0, epochs=1, listeners=[heard.append]
+    )  # right in most rows all the same
+    (epoch,) = [event for event in heard if isinstance(event, Epoch)]
+    assert (epoch.loss > 0.7, epoch.score > 0.75) == (True, True)
+    assert not [event for event in heard if isinstance(event, Warned)]
+    heard.clear()
     train(ArraySource(x, y), learning_rate=0.01, listeners=[heard.append])
     assert not [event for event in heard if isinstance(event, Warned)]
