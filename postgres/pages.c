@@ -17,7 +17,7 @@
 
 #include "pages.h"
 
-#define FORESEEN (4 << 20)
+#define FORESEEN (4 << 20)		/* bytes that the system is told of ahead */
 
 #ifdef USE_PREFETCH
 #if PG_VERSION_NUM >= 170000
@@ -67,7 +67,7 @@ pages_foretell(Pages *pages, uint32 block)
 #ifdef USE_PREFETCH
 	BlockNumber first = block / pages->parts * pages->block_pages;
 
-	if (get_tablespace_io_concurrency(pages->table->rd_rel->reltablespace) > 0)
+	if (pages->foretells)
 		prefetch(pages->table, first, Min(pages->block_pages, pages->count - first));
 #endif
 }
@@ -156,6 +156,8 @@ pages_open(Pages *pages, const uint32 *draws, uint32 count)
 		/* It settles the snapshot, the ring of buffers and predicate locks; its pages are told by us. */
 		pages->scan = (HeapScanDesc) table_beginscan_strat(pages->table, pages->snapshot, 0, NULL, true, false);
 		pages->tuple.t_tableOid = RelationGetRelid(pages->table);
+		/* Looked up here, as nothing may be looked up while a stream asks for pages. */
+		pages->foretells = get_tablespace_io_concurrency(pages->table->rd_rel->reltablespace) > 0;
 	}
 #if PG_VERSION_NUM >= 170000
 	if (pages->stream)

@@ -21,6 +21,7 @@ typedef struct Pages
 	BlockNumber block_pages;
 	uint32		parts;			/* blocks a page; one, or block_pages is */
 	bool		in_order;		/* blocks come as they are stored */
+	bool		foretells;		/* the system is told of blocks ahead; not where the table's space has no concurrent reads */
 	uint64		blocks_read;
 	uint64	   *loaded;			/* counts the pages whose rows have been begun, of all tables that are read together */
 	HeapScanDesc scan;
