@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -38,20 +36,7 @@ from tests.group_tables import (
     with_bad,
 )
 
-
-@pytest.fixture(autouse=True)
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary files go, to see that they do not stay."""
-    place = tmp_path / "temporary"
-    place.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", os.fspath(place))
-    return place
-
-
-@pytest.fixture
-def inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have "local" mean this very process, where processes are not the point."""
-    monkeypatch.setitem(running.EXECUTORS, "local", InlineExecutor)
+pytestmark = pytest.mark.usefixtures("temporary")
 
 
 @pytest.fixture(scope="module")

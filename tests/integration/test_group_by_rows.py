@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +13,16 @@ import pytest
 import penstock
 from penstock.errors import PenstockError, UsageError
 from penstock.events import Advanced, Event, Started
-from penstock.groups import GroupBy, running
+from penstock.groups import GroupBy
 from penstock.groups.etl import group
 from penstock.groups.results import Result
-from penstock.testing.executors import InlineExecutor
 from tests.group_tables import (
     logistic,
     rows_of,
     same_results,
 )
 
-
-@pytest.fixture(autouse=True)
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary files go, to see that they do not stay."""
-    place = tmp_path / "temporary"
-    place.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", os.fspath(place))
-    return place
-
-
-@pytest.fixture
-def inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have "local" mean this very process, where processes are not the point."""
-    monkeypatch.setitem(running.EXECUTORS, "local", InlineExecutor)
+pytestmark = pytest.mark.usefixtures("temporary")
 
 
 @pytest.mark.usefixtures("inline")

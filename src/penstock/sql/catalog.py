@@ -232,9 +232,8 @@ class Catalog:
         except DatabaseError as error:
             if not self._exists():
                 return None
-            if error.code == _UNDEFINED or _UNSEEN.search(
-                str(error)
-            ):  # another session has made it in this very moment
+            # Another session has made it in this very moment.
+            if error.code == _UNDEFINED or _UNSEEN.search(str(error)):
                 return _again(lambda: self._engine.aside(text, values))
             if error.code != _FORBIDDEN:
                 raise
