@@ -36,7 +36,7 @@ from penstock.sql.statements import (
     Statement,
     Train,
 )
-from penstock.sql.wording import reworded
+from penstock.sql.wording import reword
 
 SCHEMES = ("postgresql://", "postgres://")
 
@@ -187,7 +187,8 @@ class Session(Closing):
         try:
             return self.run(statement)
         except PenstockError as error:
-            raise reworded(error) from error.__cause__
+            reword(error)
+            raise
 
     def _rows(self, text: str) -> Result:
         found = self.engine.run(text)

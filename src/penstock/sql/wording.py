@@ -33,8 +33,7 @@ def as_statement(text: str) -> str:
     return _OPTION.sub(option, _MODEL.sub(r"TRAIN BY \1", told)) + rest
 
 
-def reworded(error: PenstockError) -> PenstockError:
-    """Return an error of the same kind, with its advice in the words of a statement."""
+def reword(error: PenstockError) -> None:
+    """Put an error's advice into the words of a statement."""
     if error.args and isinstance(error.args[0], str):
         error.args = (as_statement(error.args[0]), *error.args[1:])
-    return error
