@@ -1,7 +1,9 @@
 # Everything starts from a bare clone with Python 3.11 and make; all of it lives in .venv.
 #
 #   make demo      the main job in a minute (installs the core only)
-#   make test      lint, types, import rules, tests; what CI runs
+#   make check     lint, types, import rules, unit tests: a few minutes
+#   make test      lint, types, import rules, all tests but for older servers; what CI runs
+#   make test-all  the same with all PostgreSQL servers and more bounds checks
 #   make install   .venv with every extra, for work on all of Penstock
 #   make peers     .venv-peers with the loaders that benchmarks compare with (2 GB)
 #   make lint | bench | docs | clean
@@ -13,7 +15,7 @@ PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 # Only what the tests touch: installing all extras would cost more time than all the tests. Add an extra here with the
 # first test that needs it.
-TEST_EXTRAS := dev,remote,torch,hf,kv,ray,sql,postgres
+TEST_EXTRAS := dev,remote,torch,hf,ray,sql,postgres
 
 # A stamp for each set of packages; each set contains the one above it. They age with pyproject.toml.
 CORE := $(VENV)/.installed-core
@@ -21,7 +23,7 @@ TEST := $(VENV)/.installed-test
 ALL  := $(VENV)/.installed-all
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test headers lint fix bench peers docs clean
+.PHONY: help install demo check test test-all headers lint fix bench peers docs clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -64,11 +66,24 @@ fix: $(TEST)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# An index out of range in compiled code reads foreign memory without a word, so the kernels run again with bounds
-# checked. Numba's cache does not tell the two builds apart: the checked one has a folder of its own.
-test: lint headers
-	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-checked $(BIN)/pytest -q -n 2 -m kernels tests
-	$(BIN)/pytest -q -n 2
+# What an edit is most likely to break, without what takes long: database servers, Ray, worker processes.
+PYTEST := $(BIN)/pytest -q -n 2 --dist worksteal
+
+check: lint
+	$(PYTEST) -m "not slow and not servers" tests/unit tests/property src/penstock
+
+# An index out of range in compiled code reads foreign memory without a word, so the tests that compare kernels with their
+# twins run again with bounds checked. Numba's cache does not tell the two builds apart: the checked one has a folder of its own.
+KERNEL_TESTS = $(shell grep -lE '[a-z]_reference([^a-z_]|$$)' tests/*/test_*.py)
+CHECKED := NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-checked
+
+test: lint
+	$(CHECKED) $(PYTEST) -m kernels $(KERNEL_TESTS)
+	$(PYTEST) -m "not other_servers"
+
+test-all: lint headers
+	$(CHECKED) $(PYTEST) $(KERNEL_TESTS)
+	$(PYTEST)
 
 # The wheel of the test extra has the headers of two servers. CI on a Debian-like machine, as root, tests the extension on
 # the distribution's own as well; elsewhere make installs nothing outside of this folder.
@@ -77,7 +92,7 @@ headers:
 
 bench: $(TEST)
 	@$(PIP) install -e '.[bench]'
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --results benchmarks/results; missed=$$?; $(BIN)/python -m benchmarks.figures && exit $$missed
 
 # The loaders we are measured against pin what they like, so they have an environment of their own, and ours runs in
 # theirs: one interpreter for all. torch goes in first, and peers.txt pins it too, so that no peer can replace its build.

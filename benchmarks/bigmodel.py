@@ -12,6 +12,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,8 @@ def in_memory(path: str, width: int, epochs: int, optimizer: str = "sgd", label:
     with Loader(source, encoder, "corgipile", memory=ROWS_MEMORY) as loader:
         for epoch in range(epochs):
             began, totals = time.perf_counter(), kernels.Totals()
-            step = kernels.Step(losses.named("logistic"), RATE * 0.95**epoch)
+            fall = 0.95**epoch if optimizer == "sgd" else 1.0  # AdaGrad's rates fall by themselves
+            step = kernels.Step(losses.find_loss("logistic"), RATE * fall)
             with closing(loader.epoch(epoch)) as windows:
                 for window in windows:
                     if optimizer == "sgd":
@@ -93,23 +95,31 @@ def paged(path: str, folder: str, memory: int, epochs: int, optimizer: str = "sg
     return {
         "seconds": [row["seconds"] for row in history[1:]],
         "whole": whole,
-        "loss": [row["loss"] for row in history],
+        "loss": [row["progressive_loss"] for row in history],
         "requests": model.traffic_["requests"] / max(len(history), 1),
         "first": ends[0] - began,
         "traffic": model.traffic_,
     }
 
 
+def chunks(loader: Any, size: int) -> Iterator[Any]:
+    """Yield the rows of an epoch in chunks of this size; what is left of a window is left out."""
+    for window in loader.epoch(0):
+        for start in range(0, len(window.batch) - size + 1, size):
+            yield window.batch.slice(start, start + size)
+
+
 def slow(path: str, kind: str, folder: str, rows: int, memory: int, partitions: str | None = None) -> dict[str, Any]:
     """Learn from some rows by a baseline whose store is on disk; return the seconds for each row, and its requests."""
-    from penstock.bigmodel.baselines import KeyValueModel, MemmapModel
+    from benchmarks.rivals.arrays import MemmapModel
+    from benchmarks.rivals.key_value import KeyValueModel
     from penstock.blocks.open import open as open_source
     from penstock.loader.loader import Loader
     from penstock.sgd import kernels, losses
     from penstock.training import Columns
 
     source = open_source(path)
-    step = kernels.Step(losses.named("logistic"), RATE)
+    step = kernels.Step(losses.find_loss("logistic"), RATE)
     model: Any
     if kind == "memmap":
         model = MemmapModel(Path(folder) / "weights", DIMENSION, step=step)
@@ -121,7 +131,7 @@ def slow(path: str, kind: str, folder: str, rows: int, memory: int, partitions: 
         model = KeyValueModel(folder, step=step, memory=memory, partitions=parts)
     done, began, before, chunk = 0, 0.0, 0, min(CHUNK, rows // 2)
     with model, Loader(source, targets(Columns("label").encoder(source), path), "corgipile", memory="64MB") as loader:
-        for batch in loader.batches(chunk):
+        for batch in chunks(loader, chunk):
             if done == chunk:  # the first chunk compiles and opens files
                 began, before = time.perf_counter(), model.requests
             model.train(batch)
@@ -138,7 +148,7 @@ def partitioned(path: str, out: str, keep: int) -> dict[str, Any]:
     from penstock.bigmodel.partition import partition
     from penstock.bigmodel.sampling import sample_of
     from penstock.blocks.open import open as open_source
-    from penstock.linear import encoded
+    from penstock.encoded_model import encoded
     from penstock.training import Columns
 
     source = open_source(path)

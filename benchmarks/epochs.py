@@ -28,9 +28,9 @@ def epochs(path: str, shuffle: str, count: int) -> dict[str, Any]:
     """Train for some epochs and return the seconds of each but the first, which compiles."""
     from penstock.blocks.open import open as open_source
     from penstock.config import Config
-    from penstock.training import Training
+    from penstock.memory_learner import linear_job
 
-    model = Training(open_source(path), Config(shuffle=shuffle, memory=MEMORY, epochs=count + 1)).run()
+    model = linear_job(open_source(path), Config(shuffle=shuffle, memory=MEMORY, epochs=count + 1)).run()
     return {"seconds": [row["seconds"] for row in model.history[1:]]}
 
 
@@ -66,10 +66,10 @@ def to_accuracy(path: str, test: str, shuffle: str, scratch: str) -> dict[str, A
     """Train and return the test accuracy after each epoch with the seconds passed by then, shuffling included."""
     from penstock.blocks.open import open as open_source
     from penstock.config import Config
-    from penstock.training import Training
+    from penstock.memory_learner import linear_job
 
     config = Config(shuffle=shuffle, memory=MEMORY, epochs=4, learning_rate=0.01)
-    job = Training(open_source(path), config, test=open_source(test), scratch=scratch)
+    job = linear_job(open_source(path), config, test=open_source(test), scratch=scratch)
     model, passed, curve = job.run(), 0.0, []
     for row in model.history:
         passed += row["seconds"]

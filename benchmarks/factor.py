@@ -106,11 +106,11 @@ def books(folder: Path) -> Ratings:
 def in_memory(train: str, test: str, rank: int, epochs: int) -> dict[str, Any]:
     """Learn with all factors in one array, from ratings in a new random order each epoch."""
     from penstock.bigmodel.factor_model import blank
-    from penstock.bigmodel.grid import Layout
+    from penstock.bigmodel.grid import FactorLayout
     from penstock.sgd.factor import COUNT, SQUARES, TOTALS, factor_rows, factor_scores
 
     users, items, ratings, known = _columns(train)
-    layout = Layout(rank, len(known[0]), len(known[1]), -(-(rank + 1) // 16) * 16, 1)
+    layout = FactorLayout(rank, len(known[0]), len(known[1]), -(-(rank + 1) // 16) * 16, 1)
     records, pages = np.empty((layout.pages, layout.width), np.float32), np.arange(layout.pages)
     blank(layout, seed=0, spread=float(ratings.std()))(pages, pages, records)
     items += np.uint32(layout.first_item)
@@ -181,7 +181,7 @@ def paged(
         "inside": [row["seconds"] for row in history[1:]],
         "bytes": [row["bytes"] for row in history[1:]],
         "first": ends[0] - began,
-        "rmse": [row["rmse"] for row in history],
+        "rmse": [row["progressive_rmse"] for row in history],
         "test_rmse": model.evaluate(test)["rmse"],
     }
 
@@ -191,13 +191,13 @@ def key_value(train: str, folder: str, rank: int, memory: int, chunks: int, comp
 
     A chunk's numbers are got, learnt from by the same kernel, got again, changed by what was learnt, and put.
     """
-    from penstock.bigmodel.baselines.engine import Engine
+    from benchmarks.rivals.engine import Engine
     from penstock.bigmodel.factor_model import blank
-    from penstock.bigmodel.grid import Layout
+    from penstock.bigmodel.grid import FactorLayout
     from penstock.sgd.factor import TOTALS, factor_rows
 
     users, items, ratings, known = _columns(train)
-    layout = Layout(rank, len(known[0]), len(known[1]), rank + 1, 1)
+    layout = FactorLayout(rank, len(known[0]), len(known[1]), rank + 1, 1)
     items += np.uint32(layout.first_item)
     given = np.float32(ratings.mean()), np.float32(RATE), np.float32(L2), rank
     size = 4 * layout.width if composite else 4

@@ -1,4 +1,4 @@
-"""The data of the benchmarks over groups: rows of all groups mixed, which of them are held out, and other forms of the same rows.
+"""The data of the benchmarks over groups: rows of all groups mixed, how each group's are split, and other forms of the same rows.
 
 `skewed` is made after the paper's Criteo by partner: 280 groups of which the largest has 26 % of the rows. `small` has groups of
 200 rows, `one` a group with 82 % of the rows.
@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 WIDTH, SHARE, SEED, PASSES = 40, 0.1, 0, 10
-PENALTIES, RATES = (1e-2, 1e-3, 1e-4, 1e-5), (1.0, 0.5, 0.1)
+PENALTIES = (1.0, 0.3, 0.1, 0.03, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6)
+"""Twelve configs, for everyone the same: L-BFGS has no step size to search."""
 FILES = 8
 """As many files of Parquet, so that readers have something to share."""
 
@@ -51,21 +52,24 @@ def write(path: Path, sizes: Any) -> Path:
 
 
 def by_group(path: str) -> tuple[Any, Any, Any, Any]:
-    """Read the file and sort it by group; return rows, labels, which rows are held out, and where groups begin and end."""
+    """Read the file and sort it by group; return rows, labels, the part of each row, and where groups begin and end."""
     x, y, group = _read(path)
-    order, edges, hold = _held(group)
-    return x[order], y[order], hold, edges
+    order, edges, part = _held(group)
+    return x[order], y[order], part, edges
 
 
 def parts(path: str) -> tuple[list[tuple[Any, Any]], list[Any]]:
-    """Read the file and part it by group; return rows and labels of each, and which rows are held out."""
-    x, y, hold, edges = by_group(path)
+    """Read the file and part it by group; return rows and labels of each, and the part of each row:
+
+    to train on, to choose a config by, or held out, as Penstock numbers them.
+    """
+    x, y, part, edges = by_group(path)
     ranges = [slice(low, high) for low, high in itertools.pairwise(edges)]
-    return [(x[each], y[each]) for each in ranges], [hold[each] for each in ranges]
+    return [(x[each], y[each]) for each in ranges], [part[each] for each in ranges]
 
 
 def to_parquet(path: str, folder: str) -> None:
-    """Write the same rows as Parquet, with a column that says which are held out, as others know no order within groups.
+    """Write the same rows as Parquet, with a column that says which part each is in, as others know no order within groups.
 
     Features are a column of lists, of which Ray Data and Spark both make rows sooner than of 40 columns; pages are plain, since
     random numbers are not made smaller by anything.
@@ -74,15 +78,15 @@ def to_parquet(path: str, folder: str) -> None:
     from pyarrow import parquet
 
     x, y, group = _read(path)
-    order, _, hold = _held(group)
-    held = np.empty_like(hold)
-    held[order] = hold
+    order, _, part = _held(group)
+    held = np.empty_like(part)
+    held[order] = part
     Path(folder).mkdir()
     each = -(-len(y) // FILES)
     for number in range(FILES):
         here = slice(number * each, (number + 1) * each)
         features = pa.FixedSizeListArray.from_arrays(pa.array(x[here].ravel()), WIDTH)
-        columns = {"group": group[here], "clicked": y[here].astype(np.int8), "held": held[here], "features": features}
+        columns = {"group": group[here], "clicked": y[here].astype(np.int8), "part": held[here], "features": features}
         name = f"{folder}/part-{number}.parquet"
         parquet.write_table(pa.table(columns), name, compression="none", use_dictionary=False)
 
@@ -99,14 +103,14 @@ def _read(path: str) -> tuple[Any, Any, Any]:
 
 
 def _held(group: Any) -> tuple[Any, Any, Any]:
-    """Return the order by group, where each begins and ends in it, and which rows of that order are held out."""
-    from penstock.loader.holdout import Part
+    """Return the order by group, where each begins and ends in it, and the part of each row of that order."""
+    from penstock.groups.split import Split
 
     order = np.argsort(group, kind="stable")
     edges = np.flatnonzero(np.diff(group[order], prepend=-1, append=-1))
     first = {int(g): n for n, g in enumerate(dict.fromkeys(group.tolist()))}
-    hold, part = np.empty(len(group), bool), Part(SHARE, SEED, held_out=True)
+    part, split = np.empty(len(group), np.uint8), Split.of(SHARE, SEED, chooses=True)
     for low, high in itertools.pairwise(edges):
         number = first[int(group[order[low]])]  # groups are numbered as they come, in Penstock
-        hold[low:high] = part.keeps(np.full(1, number), np.arange(high - low))
-    return order, edges, hold
+        part[low:high] = split.parts(number, 0, high - low)
+    return order, edges, part

@@ -1,6 +1,6 @@
 """Penstock's way over groups against other ways on the same code, and what it reads and holds: part of `benchmarks.groups`.
 
-The other ways are the paper's rivals, by `GroupBy.fit(approach=...)`: the same rows, workers and solver, so that what differs is
+The other ways are the paper's rivals, of `benchmarks.rivals.group_tasks`: the same rows, workers and solver, so that what differs is
 only who trains what, and that configs share each pass. Rows are sorted by group beforehand, untimed.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import harness
-from benchmarks.groups_data import PASSES, PENALTIES, RATES, SEED, SHARE, sizes_of, write
+from benchmarks.groups_data import PASSES, PENALTIES, SEED, SHARE, sizes_of, write
 from benchmarks.harness import Claim
 
 WORKERS, BUDGET, EPOCHS = 2, 64_000_000, 2
@@ -30,7 +30,7 @@ WAYS = {
     "sgd": ("group-task",),  # those that add up sums are not for SGD
 }
 SGD_RATES = (0.1, 0.03, 0.01)
-"""Of rates as large as those of L-BFGS SGD makes nothing."""
+"""Of SGD, by four penalties: twelve configs too."""
 
 
 def sort(path: str, folder: str) -> int:
@@ -41,20 +41,24 @@ def sort(path: str, folder: str) -> int:
         return grouped.nbytes
 
 
-def train(folder: str, solver: str, approach: str, epochs: int, memory: int, watched: bool) -> dict[str, Any]:
+def train(folder: str, solver: str, way: str, epochs: int, memory: int, watched: bool) -> dict[str, Any]:
     """Train on sorted rows; return seconds and the loss reached, the bytes read from disk, and the most memory if watched."""
     import penstock
+    from benchmarks.rivals.group_tasks import approach
     from penstock.groups import GroupBy
 
     model = penstock.LogisticRegression(solver=solver, epochs=epochs, seed=SEED, memory=memory)
-    search = {"learning_rate": list(SGD_RATES if solver == "sgd" else RATES), "l2": list(PENALTIES)}
+    search = {"l2": list(PENALTIES)}
+    if solver == "sgd":
+        search = {"learning_rate": list(SGD_RATES), "l2": list(PENALTIES[::3])}
     with _anonymous() if watched else contextlib.nullcontext(lambda: 0) as most:
         before, began = _read_bytes(), time.perf_counter()
-        result = GroupBy(folder, by="group").fit(
-            model, search=search, validation=SHARE, workers=WORKERS, approach=approach
-        )
+        with approach(way):
+            result = GroupBy(folder, by="group").fit(
+                model, search=search, validation=SHARE, pooled=False, workers=WORKERS
+            )
         seconds = time.perf_counter() - began
-    loss = float(np.mean(result.chosen["held_loss"].to_numpy()))
+    loss = float(np.mean(result.chosen["selection_loss"].to_numpy()))
     return {"seconds": seconds, "loss": loss, "read": _read_bytes() - before, "held": most()}
 
 
@@ -69,20 +73,20 @@ def claims(folder: Path, path: Path, what: str, rounds: int, *, quick: bool) -> 
     return [*found, *_memory(folder, place, size)]
 
 
-def _child(place: Path, solver: str, approach: str = "grouped", **options: Any) -> dict[str, Any]:
+def _child(place: Path, solver: str, way: str = "grouped", **options: Any) -> dict[str, Any]:
     limit, timeout = options.pop("limit", None), options.pop("timeout", 3600)
     arguments = {"epochs": PASSES, "memory": 512_000_000, "watched": False, **options}
-    arguments |= {"folder": str(place), "solver": solver, "approach": approach}
+    arguments |= {"folder": str(place), "solver": solver, "way": way}
     return harness.run_child(train, arguments=arguments, limit=limit, timeout=timeout)
 
 
 def _ways(place: Path, solver: str, ways: tuple[str, ...], what: str, rounds: int) -> list[Claim]:
     kept: dict[str, float] = {}
 
-    def turn(approach: str) -> Callable[[], float]:
+    def turn(way: str) -> Callable[[], float]:
         def run() -> float:
-            found = _child(place, solver, approach)
-            kept[approach] = found["loss"]
+            found = _child(place, solver, way)
+            kept[way] = found["loss"]
             return float(found["seconds"])
 
         return run

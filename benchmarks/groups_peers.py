@@ -1,6 +1,6 @@
 """The rivals' programs: scikit-learn's L-BFGS for every group and config, given out by each in its own fast way.
 
-Each returns seconds from the file to the last loss, and the mean over groups of the best config's loss on the held-out rows. The
+Each returns seconds from the file to the last loss, and the mean over groups of the best config's loss on the rows to choose by. The
 runtimes of Ray and Spark are up before the clock starts, which is in their favour; Penstock's workers start within its seconds.
 Where processes take groups each has one thread for its products; the loop is run with one, and with as many as there are cores,
 which wait for each other longer than they work where a product is small.
@@ -20,26 +20,27 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.groups_data import PASSES, PENALTIES, RATES, WIDTH, by_group, parts
+from benchmarks.groups_data import PASSES, PENALTIES, WIDTH, by_group, parts
+from penstock.groups.split import SELECTION, TRAINING
 
 
-def fit(x: Any, y: Any, hold: Any, penalty: float) -> float:
-    """Train one model by scikit-learn and return its loss on the held-out rows."""
+def fit(x: Any, y: Any, part: Any, penalty: float) -> float:
+    """Train one model by scikit-learn and return its loss on the rows to choose by."""
     import warnings
 
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import log_loss
 
-    x_train, y_train = x[~hold], y[~hold]
+    x_train, y_train = x[part == TRAINING], y[part == TRAINING]
     model = LogisticRegression(C=1 / (penalty * len(y_train)), max_iter=PASSES)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(x_train, y_train)
-    return float(log_loss(y[hold], model.predict_proba(x[hold])[:, 1], labels=[0, 1]))
+    return float(log_loss(y[part == SELECTION], model.predict_proba(x[part == SELECTION])[:, 1], labels=[0, 1]))
 
 
-def fit_all(x: Any, y: Any, hold: Any) -> float:
-    return min(fit(x, y, hold, penalty) for penalty in PENALTIES for _ in RATES)
+def fit_all(x: Any, y: Any, part: Any) -> float:
+    return min(fit(x, y, part, penalty) for penalty in PENALTIES)
 
 
 def sklearn(path: str, workers: int, most: int | None = None) -> dict[str, Any]:
@@ -52,12 +53,12 @@ def sklearn(path: str, workers: int, most: int | None = None) -> dict[str, Any]:
     if most is not None and most < len(tasks):
         scale, tasks = len(tasks) / most, tasks[:most]
     if workers == 1:
-        losses = [fit_all(x, y, hold) for (x, y), hold in tasks]
+        losses = [fit_all(x, y, part) for (x, y), part in tasks]
     else:
         from joblib import Parallel, delayed
 
         tasks.sort(key=lambda task: -len(task[1]))
-        losses = Parallel(n_jobs=workers)(delayed(fit_all)(x, y, hold) for (x, y), hold in tasks)
+        losses = Parallel(n_jobs=workers)(delayed(fit_all)(x, y, part) for (x, y), part in tasks)
     seconds = time.perf_counter() - began - loaded
     return {"seconds": loaded + scale * seconds, "loaded": loaded, "loss": float(np.mean(losses)), "scale": scale}
 
@@ -72,15 +73,15 @@ def ray_tasks(path: str, workers: int, by: str) -> dict[str, Any]:
     _start_ray(workers)
     try:
         began = time.perf_counter()
-        x, y, hold, edges = by_group(path)
-        stored = [ray.put(array) for array in (x, y, hold)]
-        del x, y, hold
+        x, y, part, edges = by_group(path)
+        stored = [ray.put(array) for array in (x, y, part)]
+        del x, y, part
         groups = sorted(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True), key=lambda each: each[0] - each[1])
         task = ray.remote(_fit_range)
         if by == "group":
             losses = ray.get([task.remote(*stored, *group, None) for group in groups])
         else:
-            asked = [[task.remote(*stored, *group, p) for p in PENALTIES for _ in RATES] for group in groups]
+            asked = [[task.remote(*stored, *group, p) for p in PENALTIES] for group in groups]
             losses = [min(ray.get(each)) for each in asked]
         return {"seconds": time.perf_counter() - began, "loss": float(np.mean(losses))}
     finally:
@@ -184,8 +185,8 @@ def _nothing() -> None:
     pass
 
 
-def _fit_range(x: Any, y: Any, hold: Any, low: int, high: int, penalty: float | None) -> float:
-    rows = (x[low:high], y[low:high], hold[low:high])
+def _fit_range(x: Any, y: Any, part: Any, low: int, high: int, penalty: float | None) -> float:
+    rows = (x[low:high], y[low:high], part[low:high])
     return fit_all(*rows) if penalty is None else fit(*rows, penalty)
 
 
@@ -195,7 +196,7 @@ def _fit_table(table: Any) -> Any:
 
     table = table.combine_chunks()
     x = table["features"].chunk(0).flatten().to_numpy().reshape(-1, WIDTH)
-    loss = fit_all(x, table["clicked"].to_numpy().astype(np.float32), table["held"].to_numpy())
+    loss = fit_all(x, table["clicked"].to_numpy().astype(np.float32), table["part"].to_numpy())
     return pa.table({"group": table["group"][:1], "loss": [loss]})
 
 
@@ -204,5 +205,5 @@ def _fit_frame(frame: Any) -> Any:
     import pandas as pd
 
     x = np.stack(frame["features"].to_numpy())
-    loss = fit_all(x, frame["clicked"].to_numpy().astype(np.float32), frame["held"].to_numpy())
+    loss = fit_all(x, frame["clicked"].to_numpy().astype(np.float32), frame["part"].to_numpy())
     return pd.DataFrame({"group": frame["group"].iloc[:1], "loss": [loss]})

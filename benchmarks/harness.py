@@ -8,6 +8,8 @@ and can be imported from here.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib.metadata
 import json
 import math
 import statistics
@@ -50,6 +52,8 @@ __all__ = [
     "read_ahead_settings",
     "report",
     "run_child",
+    "versions",
+    "write_results",
 ]
 
 
@@ -124,16 +128,17 @@ class Claim:
     bar: str
     met: bool | None
     note: str = ""
+    unit: str = ""
 
     @classmethod
     def at_least(cls, name: str, figure: float, bar: float, *, unit: str = "×", note: str = "") -> Claim:
         """Make a claim that the figure reaches the bar."""
-        return cls(name, figure, f"≥ {bar:g}{unit}", figure >= bar, note)
+        return cls(name, figure, f"≥ {bar:g}{unit}", figure >= bar, note, unit)
 
     @classmethod
     def at_most(cls, name: str, figure: float, bar: float, *, unit: str = "×", note: str = "") -> Claim:
         """Make a claim that the figure stays below the bar."""
-        return cls(name, figure, f"≤ {bar:g}{unit}", figure <= bar, note)
+        return cls(name, figure, f"≤ {bar:g}{unit}", figure <= bar, note, unit)
 
     @classmethod
     def not_measured(cls, name: str, bar: str, why: str) -> Claim:
@@ -164,21 +169,45 @@ def report(claims: Sequence[Claim], *, quick: bool) -> str:
     return "\n".join([*lines, "", ", ".join(counts)])
 
 
+def versions() -> dict[str, str]:
+    """Return the versions of Penstock and of the libraries that its speed depends on, where they are installed."""
+    found = {}
+    for name in ("penstock", "numpy", "numba", "pyarrow", "scikit-learn", "torch", "duckdb", "ray", "lightgbm"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def write_results(path: Path, claims: Sequence[Claim], *, quick: bool, command: str, **more: Any) -> None:
+    """Write a run as JSON: the command, the machine with the date, the versions and all claims.
+
+    `benchmarks.figures` makes docs/figures.md of such files. ``more`` are other entries of the file.
+    """
+    body = {
+        "command": command,
+        "machine": machine(),
+        "versions": versions(),
+        "quick": quick,
+        "claims": [asdict(c) for c in claims],
+        **more,
+    }
+    path.write_text(json.dumps(body, indent=1, ensure_ascii=False) + "\n")
+
+
 Run = Callable[..., list[Claim]]
 
 
-def collect(runs: Mapping[str, Run], *, quick: bool) -> list[Claim]:
+def collect(runs: Mapping[str, Run], *, quick: bool) -> dict[str, list[Claim]]:
     """Run every benchmark; one that breaks is a missed claim, not a silence."""
-    claims: list[Claim] = []
+    claims: dict[str, list[Claim]] = {}
     for name, run in runs.items():
         print(f"running {name} …", file=sys.stderr, flush=True)
         try:
-            claims += run(quick=quick)
+            claims[name] = run(quick=quick)
         except Exception as error:
             traceback.print_exc()
-            claims.append(
-                Claim(f"{name} runs", None, "ends", False, f"{type(error).__name__}: {error}".splitlines()[0])
-            )
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            claims[name] = [Claim(f"{name} runs", None, "ends", False, reason)]
     return claims
 
 
@@ -190,19 +219,32 @@ def main(runs: Run | Mapping[str, Run], argv: Sequence[str] | None = None) -> in
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure claims and print them all.")
     if isinstance(runs, Mapping):
         parser.add_argument("names", nargs="*", help=f"which to run (all unless named): {', '.join(runs)}")
+        parser.add_argument("--results", metavar="DIR", type=Path, help="write NAME.json for each benchmark there")
     parser.add_argument("--quick", action="store_true", help="small data: shows that it works, not how fast it is")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="also write machine and claims as JSON")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="also write machine, versions and claims as JSON")
     options = parser.parse_args(argv)
     if isinstance(runs, Mapping):
         unknown = set(options.names) - set(runs)
         if unknown:
             parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are: {', '.join(runs)}")
+        if options.results and options.quick:
+            parser.error("--results is for whole runs: figures of --quick are only indicative")
         chosen = {name: runs[name] for name in options.names or runs}
     else:
-        chosen = {"benchmark": runs}
-    claims = collect(chosen, quick=options.quick)
+        chosen = {_module_of(runs): runs}
+    found = collect(chosen, quick=options.quick)
+    claims = [claim for each in found.values() for claim in each]
     print(report(claims, quick=options.quick))
+    command = f"python -m benchmarks {' '.join(chosen)}"
     if options.json:
-        body = {"machine": machine(), "quick": options.quick, "claims": [asdict(c) for c in claims]}
-        options.json.write_text(json.dumps(body, indent=2, ensure_ascii=False) + "\n")
+        write_results(options.json, claims, quick=options.quick, command=command)
+    if isinstance(runs, Mapping) and options.results:
+        for name, each in found.items():
+            write_results(options.results / f"{name}.json", each, quick=False, command=f"python -m benchmarks {name}")
     return 1 if any(c.met is False for c in claims) else 0
+
+
+def _module_of(run: Run) -> str:
+    """Return the name of a benchmark that was started alone."""
+    spec = sys.modules["__main__"].__spec__ if run.__module__ == "__main__" else None
+    return (spec.name if spec is not None else run.__module__).rpartition(".")[2]

@@ -18,7 +18,7 @@ from benchmarks import harness
 from benchmarks.harness import Claim, Results
 from penstock.batch import Batch, Csr
 from penstock.sgd import kernels
-from penstock.sgd.losses import named
+from penstock.sgd.losses import find_loss
 from penstock.sgd.model import Weights
 
 ROUNDS = 7
@@ -36,7 +36,7 @@ def streaming_sum(x: Any) -> Any:
 def ours(batch: Batch, *, loss: str = "logistic", outputs: int = 1, **options: Any) -> Callable[[], float]:
     def run() -> float:
         weights, totals = Weights.zeros(batch.width, outputs), kernels.Totals()
-        step = kernels.Step(named(loss), RATE, **options)
+        step = kernels.Step(find_loss(loss), RATE, **options)
         start = time.perf_counter()
         stopped = kernels.train(batch, weights, step=step, totals=totals)
         seconds = time.perf_counter() - start

@@ -1,4 +1,5 @@
-"""Text to arrays: our parsers against pyarrow's CSV reader and scikit-learn's LibSVM reader, on the same bytes.
+"""Text to arrays: our parsers against pyarrow's CSV reader and scikit-learn's LibSVM reader, on the same bytes; tars to
+members: ours against the standard library's.
 
 Warm: all is read from memory, since the claim is about parsing. Each contestant is used as its users use it
 (pyarrow with all its threads), and once more on a single thread; ours on one thread, and on two by blocks.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,6 +21,7 @@ import pyarrow.csv as arrow_csv
 from benchmarks.harness import Claim, interleave, main
 from penstock.blocks.csv import csv_format
 from penstock.blocks.libsvm import libsvm_format
+from penstock.blocks.samples.tar import members
 
 FEATURES = 28
 SHAPES = {
@@ -63,14 +66,44 @@ def cut(text: bytes, size: int = 1_000_000) -> list[memoryview]:
 
 
 def run(quick: bool = False) -> list[Claim]:
-    """Measure all shapes of CSV, and LibSVM."""
+    """Measure all shapes of CSV, LibSVM, and tars."""
     nbytes, repeats = (4_000_000, 3) if quick else (32_000_000, 7)
     claims: list[Claim] = []
     with ThreadPoolExecutor(2) as pool:
         for shape in SHAPES:
             claims += _csv(shape, csv_text(shape, nbytes), pool, repeats)
         claims += _libsvm(libsvm_text(nbytes // 2), pool, repeats)
-    return claims
+    return claims + [_tar(size, nbytes, repeats) for size in (1_000, 20_000, 110_000)]
+
+
+def _tar(size: int, nbytes: int, repeats: int) -> Claim:
+    """Read all members of a tar of images of this size with their labels; a stream for ours, a file that seeks for tarfile."""
+    packed = io.BytesIO()
+    image = np.random.default_rng(0).bytes(size)
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for number in range(nbytes // (size + 2048)):
+            for name, content in (("cls", b"7"), ("jpg", image)):
+                info = tarfile.TarInfo(f"train/{number:06d}.{name}")
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+
+    def standard() -> int:
+        read = 0
+        with tarfile.open(fileobj=io.BytesIO(packed.getvalue()), mode="r:") as archive:
+            for member in archive:
+                file = archive.extractfile(member)
+                read += 0 if file is None else len(file.read())
+                archive.members = []  # it keeps all of them otherwise
+        return read
+
+    def ours() -> int:
+        return sum(len(member.content) for member in members(io.BytesIO(packed.getvalue()), "bytes.tar"))
+
+    assert ours() == standard()
+    figures = interleave({"ours": lambda: [ours()], "tarfile": lambda: [standard()]}, repeats=repeats)
+    note = f"{2 * (nbytes // (size + 2048)):,} members"
+    ratio = figures.ratio("tarfile", "ours")
+    return Claim.at_least(f"tar of images of {size:,} bytes: faster than tarfile", ratio, 1.5, note=note)
 
 
 def _csv(shape: str, text: bytes, pool: ThreadPoolExecutor, repeats: int) -> list[Claim]:

@@ -11,14 +11,15 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.conditions import ROOT
 from penstock.budget import parse_size, show_bytes
-from penstock.cli.clustered import ROW_BYTES, write_clustered
+from penstock.cli.demo_data import ROW_BYTES, write_clustered
 from penstock.compare import page_run
-from penstock.report import Axes, Run, Series, svg_file
+from penstock.report import Axes, Labels, Series, StrategyRun, line_plot
 
 SHUFFLES = ("none", "sliding-window", "once", "corgipile")
 MEMORY, EPOCHS, RATE = "10%", 5, 0.005
@@ -43,15 +44,26 @@ def draw(found: dict[str, Any]) -> str:
     """Return the drawing: from no training at all, a point an epoch; a thin line while a shuffled copy is written."""
     lines = []
     for given in found["runs"]:
-        run = Run.from_dict(page_run(given))
+        run = StrategyRun.from_dict(page_run(given))
         begun = run.prepare_seconds
         x, y = [begun, *run.clock()], [UNTRAINED, *run.column("test_accuracy")]
         lines.append(Series(run.shuffle, x, y, lead=(0.0, begun) if begun else None))
     title = f"Test accuracy on {show_bytes(found['bytes'])} of rows sorted by label, with memory for {MEMORY} of them"
     label = "seconds, a mark after each epoch; the thin line: “once” writes its shuffled copy"
-    return svg_file(
-        lines, x_label=label, y_label="test accuracy", title=title, axes=Axes(percent_y=True), size=(760, 400)
-    )
+    return svg_file(lines, labels=Labels(title, label, "test accuracy"), axes=Axes(percent_y=True), size=(760, 400))
+
+
+def svg_file(
+    series: Sequence[Series], *, labels: Labels, axes: Axes | None = None, size: tuple[int, int] = (720, 400)
+) -> str:
+    """Draw as `line_plot` does, as the text of an SVG file of its own: on white, with a margin around it."""
+    inner = (size[0] - 32, size[1] - 32)
+    drawing = line_plot(series, labels=labels, axes=axes, size=inner)
+    view = f'viewBox="0 0 {inner[0]} {inner[1]}" width="{inner[0]}" height="{inner[1]}"'
+    whole = f'viewBox="-16 -16 {size[0]} {size[1]}" width="{size[0]}" height="{size[1]}"'
+    head, body = drawing.replace(view, whole, 1).split(">", 1)
+    paper = f'<rect x="-16" y="-16" width="{size[0]}" height="{size[1]}" fill="#ffffff"/>'
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{head}>{paper}{body}\n'
 
 
 def main() -> None:
@@ -67,7 +79,7 @@ def main() -> None:
     for run in found["runs"]:
         reached = "never" if run["seconds_to_99"] is None else f"{run['seconds_to_99']:.2f} s"
         print(
-            f"{run['shuffle']:<16}test {100 * run['final']:.2f} %, training {100 * run['accuracy']:.2f} %;"
+            f"{run['shuffle']:<16}test {100 * run['final']:.2f} %, progressive {100 * run['epochs'][-1]['progressive_accuracy']:.2f} %;"
             f" 99 % of the best: {reached};"
             f" in all {run['training_seconds']:.2f} s, copy {run['prepare_seconds']:.2f} s"
         )

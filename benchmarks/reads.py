@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.harness import ROOT, Claim, drop_caches, interleave, main
-from penstock.loader import pieces
-from penstock.loader.direct import PAGE, aligned
+from penstock.loader import read_kernels
+from penstock.loader.direct_reads import PAGE, aligned
 
 ROW = 10_240
 LOOK_AHEAD = 4096
@@ -73,8 +73,10 @@ def _ours(path: Path, fetch: np.ndarray, *, direct: bool, gap: int, threads: int
         staging = aligned(ROOM)
         at, to = fetch[part] * ROW, out.ctypes.data + part * ROW
         sizes = np.full(len(part), ROW, np.int64)
-        status, _, _ = pieces.read_pieces(fd, at, sizes, to, gap, staging.ctypes.data, ROOM, PAGE if direct else 1)
-        assert status == pieces.DONE
+        status, _, _ = read_kernels.read_pieces(
+            fd, at, sizes, to, gap, staging.ctypes.data, ROOM, PAGE if direct else 1
+        )
+        assert status == read_kernels.DONE
 
     try:
         with ThreadPoolExecutor(threads) as pool:

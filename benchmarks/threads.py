@@ -26,10 +26,10 @@ MEMORY = 1_000_000_000
 
 def load(folder: str) -> dict[str, float]:
     """Return the seconds that an epoch's rows take to load, with nothing done to them; the second epoch's."""
-    from penstock.bigmodel.rewrite import open_rows
+    from penstock.bigmodel.rewrite import prepared_rows
     from penstock.loader.loader import Loader
 
-    source, encoder = open_rows(Path(folder))
+    source, encoder = prepared_rows(Path(folder))
     began = 0.0
     with Loader(source, encoder, "corgipile", memory=256_000_000) as loader:
         for epoch in range(2):
@@ -43,20 +43,22 @@ def load(folder: str) -> dict[str, float]:
 def learn(folder: str, threads: int, rows: int) -> dict[str, float]:
     """Return the seconds of a pass over rows in memory, all pages being there; the second pass's."""
     from penstock.bigmodel.chunks import Chunker
-    from penstock.bigmodel.hogwild import Learner
-    from penstock.bigmodel.pool import Pool
-    from penstock.bigmodel.rewrite import open_rows
+    from penstock.bigmodel.page_trainer import PageTrainer
+    from penstock.bigmodel.pool import PagePool
+    from penstock.bigmodel.rewrite import prepared_rows
     from penstock.bigmodel.storage import Storage
     from penstock.bigmodel.store import PageStore
     from penstock.config import Config
     from penstock.loader.loader import Loader
 
-    source, encoder = open_rows(Path(folder))
+    source, encoder = prepared_rows(Path(folder))
     with Loader(source, encoder, "corgipile", memory=256_000_000) as loader:
         held, batches = 0, []
-        for batch in loader.batches(10_000):
-            batches.append(batch)
-            held += len(batch)
+        for window in loader.epoch(0):
+            for start in range(0, len(window.batch), 10_000):
+                batch = window.batch.slice(start, min(start + 10_000, len(window.batch)))
+                batches.append(batch.take(np.arange(len(batch))))  # a window's arrays are used again for the next
+                held += len(batch)
             if held >= rows:
                 break
     storage = Storage(model_memory=MEMORY)
@@ -65,8 +67,8 @@ def learn(folder: str, threads: int, rows: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(dir=folder) as place:
         pages = storage.pages(int(encoder.width or 0))
         with PageStore(place, pages=pages, page_floats=storage.page_floats) as store:
-            pool = Pool(store, memory=MEMORY, beside=Learner.beside("sgd", threads))
-            with Learner(spec, pool, shift=storage.shift, threads=threads) as learner:
+            pool = PagePool(store, memory=MEMORY, beside=PageTrainer.beside("sgd", threads))
+            with PageTrainer(spec, pool, shift=storage.shift, threads=threads) as learner:
                 for epoch in range(2):
                     chunker = Chunker(iter(batches), pool, shift=storage.shift)
                     chunks = list(iter(chunker.make, None))

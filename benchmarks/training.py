@@ -25,7 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -350,8 +350,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = contests(options)
     print(harness.report(found, quick=options.quick))
     if options.json:
-        body = {"machine": harness.machine(), "quick": options.quick, "claims": [asdict(claim) for claim in found]}
-        options.json.write_text(json.dumps(body, indent=2, ensure_ascii=False) + "\n")
+        harness.write_results(options.json, found, quick=options.quick, command="python -m benchmarks.training")
     return 1 if any(claim.met is False for claim in found) else 0
 
 

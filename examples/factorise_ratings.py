@@ -38,7 +38,9 @@ def main() -> None:
             model_dir=place, rank=16, memory="25%", epochs=15, learning_rate=0.05, validation=0.05
         ).fit(ratings, rating="stars")
         for row in model.history_[::7]:
-            print(f"epoch {row['epoch']:2}: error {row['rmse']:.3f}, on rows held out {row['test_rmse']:.3f}")
+            print(
+                f"epoch {row['epoch']:2}: progressive error {row['progressive_rmse']:.3f}, on held-out rows {row['held_out_rmse']:.3f}"
+            )
         print(f"(the noise is {NOISE}; mean rating {model.mean_:.2f})")
 
         model = penstock.load(place)

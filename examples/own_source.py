@@ -19,8 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock import LogisticRegression
-from penstock.blocks.base import Source
-from penstock.blocks.reading import require_block, require_columns
+from penstock.blocks.base import Source, require_block, require_columns
 from penstock.errors import DataChangedError, SourceError
 
 KINDS = {"REAL": pa.float64(), "INTEGER": pa.int64(), "TEXT": pa.string()}
@@ -43,6 +42,7 @@ class SqliteSource(Source):
         self.name = f"{os.fspath(path)}:{table}"
         self._path, self._table, self._size = Path(path), table, rows_per_block
         self._closed = False
+        self._print: str | None = None
         self._stamp = self._now()
         described = self._query(f"SELECT name, type FROM pragma_table_info('{table}')")
         self.schema = pa.schema([(name, KINDS[kind]) for name, kind in described])
@@ -53,8 +53,13 @@ class SqliteSource(Source):
 
     @property
     def fingerprint(self) -> str:
-        """Changes when the file does."""
-        return hashlib.sha256(repr((self._stamp, self._table)).encode()).hexdigest()
+        """A hash over the file's content, so that a copy restored later is known again."""
+        if self._print is None:
+            with self._path.open("rb") as file:
+                content = hashlib.file_digest(file, "sha256").hexdigest()
+            self.check()
+            self._print = f"{content}:{self._table}"
+        return self._print
 
     def read(self, block: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Read one block; only the columns named, in that order."""
@@ -88,7 +93,10 @@ class SqliteSource(Source):
     def _query(self, statement: str) -> list[tuple[Any, ...]]:
         # A connection for each read: SQLite's are not to be shared between threads, and opening one is cheap.
         with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True)) as connection:
-            return connection.execute(statement).fetchall()
+            try:
+                return connection.execute(statement).fetchall()
+            except sqlite3.DatabaseError as error:
+                raise SourceError(f"{self.name} cannot be read: {error}; restore the database from a copy") from error
 
 
 def write_rows(path: Path, count: int, *, seed: int) -> None:

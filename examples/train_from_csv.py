@@ -47,7 +47,7 @@ def main() -> None:
         for shuffle in ("none", "corgipile"):
             model = LogisticRegression(shuffle=shuffle, memory="1MB", epochs=5).fit(packed.path, test=test)
             last = model.history_[-1]
-            print(f"{shuffle:10} training {last['accuracy']:.3f}, test {last['test_accuracy']:.3f}")
+            print(f"{shuffle:10} progressive {last['progressive_accuracy']:.3f}, test {last['test_accuracy']:.3f}")
 
         model.save(Path(folder, "orders.penstock"))
         model = penstock.load(Path(folder, "orders.penstock"))

@@ -54,7 +54,7 @@ def main() -> None:
         told = result.summary()
         why = result.failed["reason"][0].as_py()
         print(f"{told['groups']} groups, {told['groups_without_model']} without a model: {why}")
-        print(f"after the kill and --resume, accuracy on rows held out: {told['held_accuracy']:.3f}")
+        print(f"after the kill and --resume, accuracy on held-out rows: {told['held_out_accuracy']:.3f}")
         subprocess.run([*program, "show", models, "--lines", "3"], check=True)
 
         subprocess.run([*program, "predict", models, test, "--out", answers, "--keep", "clicked"], check=True)

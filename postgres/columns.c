@@ -12,16 +12,19 @@
 #include "utils/plancache.h"
 #include "utils/tuplestore.h"
 
+#include "catalogue.h"
 #include "penstock.h"
 
 PG_FUNCTION_INFO_V1(penstock_columns);
 
-/* penstock.columns(query text) returns table (name text, type regtype) */
+/* penstock.columns(query text, path text) returns table (name text, type regtype) */
 Datum
 penstock_columns(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
-	char	   *query = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	char	   *query = text_to_cstring(PG_GETARG_TEXT_PP(0)),
+			   *path;
+	int			level;
 	MemoryContext before;
 	Tuplestorestate *store;
 	TupleDesc	type;
@@ -29,6 +32,11 @@ penstock_columns(PG_FUNCTION_ARGS)
 	TupleDesc	columns;
 	SPIPlanPtr	plan;
 
+	if (PG_NARGS() != 2)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the functions of this database are older than the installed library; run: ALTER EXTENSION penstock UPDATE")));
+	path = text_to_cstring(PG_GETARG_TEXT_PP(1));
 	if (result == NULL || !IsA(result, ReturnSetInfo) || !(result->allowedModes & SFRM_Materialize))
 		elog(ERROR, "penstock.columns must be called in FROM");
 	before = MemoryContextSwitchTo(result->econtext->ecxt_per_query_memory);
@@ -42,7 +50,9 @@ penstock_columns(PG_FUNCTION_ARGS)
 	MemoryContextSwitchTo(before);
 
 	SPI_connect();
+	level = path_set(path);
 	plan = SPI_prepare(query, 0, NULL);
+	path_restore(level);
 	if (plan == NULL)
 		elog(ERROR, "the query could not be read: %s", SPI_result_code_string(SPI_result));
 	sources = SPI_plan_get_plan_sources(plan);

@@ -16,16 +16,23 @@ dense_ahead(Learner *l, Loss loss, const float *words, const uint32_t *order, ui
 				keep = 1,
 				dot = 0,
 				gram = 0,
+				free = l->intercept ? 1 : 0,
+				size = 0,
+				next_size = free,
 				bias = l->b[0];
 	Totals		t = l->totals;
 
 	for (uint32_t j = 0; j < width; j++)
+	{
 		dot += w[j] * last[j];
+		next_size += last[j] * last[j];
+	}
 	for (uint32_t i = 0; i < rows; i++)
 	{
 		const float *x = words + order[i] + 1;
 		const float *next = words + order[i + 1 < rows ? i + 1 : i] + 1;
 		float		score = bias + keep * dot - push * gram;
+		float		weight = weight_of(l, loss, x[-1]);
 		double		rate;
 
 		if (*stop)
@@ -35,6 +42,8 @@ dense_ahead(Learner *l, Loss loss, const float *words, const uint32_t *order, ui
 		fetch_row(words, order, i + AHEAD, rows);
 		dot = 0;
 		gram = 0;
+		size = next_size;
+		next_size = free;
 		/* The weights still lack the last row's update. */
 		for (uint32_t j = 0; j < width; j++)
 		{
@@ -43,9 +52,10 @@ dense_ahead(Learner *l, Loss loss, const float *words, const uint32_t *order, ui
 			w[j] = v;
 			dot += v * next[j];
 			gram += x[j] * next[j];
+			next_size += next[j] * next[j];
 		}
 		rate = rate_at(l);
-		push = (float) rate * pull(&t, loss, score, x[-1]);
+		push = (float) bounded_rate(l, rate, weight * size) * pull(&t, loss, score, x[-1], weight);
 		keep = (float) (1 - rate * l->l2 > 0 ? 1 - rate * l->l2 : 0);
 		if (l->intercept)
 			bias -= push;
@@ -65,10 +75,13 @@ dense_any(Learner *l, Loss loss, const float *words, const uint32_t *order, uint
 	const uint32_t width = l->width,
 				outputs = loss == LOSS_SOFTMAX ? l->outputs : 1;
 	uint32_t	taken = 0;
+	float		size = 0;
 
 	for (uint32_t i = 0; i < rows; i++)
 	{
 		const float *x = words + order[i] + 1;
+		float		weight = weight_of(l, loss, x[-1]),
+					length = l->intercept ? 1 : 0;
 
 		if (*stop)
 			return LEARNT_STOPPED;
@@ -82,9 +95,15 @@ dense_any(Learner *l, Loss loss, const float *words, const uint32_t *order, uint
 				score += w[j] * x[j];
 			l->scores[c] = score;
 		}
-		if (!slopes(l, loss, x[-1]))
+		if (!slopes(l, loss, x[-1], weight))
 			return i;
 		taken++;
+		if (l->bound > 0)
+		{
+			for (uint32_t j = 0; j < width; j++)
+				length += x[j] * x[j];
+			size += weight * length;
+		}
 		if (l->batch_size > 1)
 		{
 			for (uint32_t c = 0; c < outputs; c++)
@@ -102,7 +121,7 @@ dense_any(Learner *l, Loss loss, const float *words, const uint32_t *order, uint
 		}
 		{
 			double		rate = rate_at(l);
-			float		share = (float) (rate / taken),
+			float		share = (float) (bounded_rate(l, rate, size / taken) / taken),
 						keep = (float) (1 - rate * l->l2 > 0 ? 1 - rate * l->l2 : 0),
 						threshold = (float) (rate * l->l1);
 
@@ -129,6 +148,7 @@ dense_any(Learner *l, Loss loss, const float *words, const uint32_t *order, uint
 			}
 			l->step += 1;
 			taken = 0;
+			size = 0;
 		}
 	}
 	return LEARNT_ALL;

@@ -2,8 +2,9 @@
  * kernels.c: the choice of kernel, and what needs no learner: inner products, checks, orders, totals.
  */
 #include <math.h>
+#include <string.h>
 
-#include "kernels.h"
+#include "row.h"
 
 #define NARROW 160				/* up to this width scoring ahead is faster than waiting */
 
@@ -17,15 +18,24 @@ dense_score(const float *w, const float *x, uint32_t count)
 	return sum;
 }
 
-/* A value that is not finite stays so when multiplied by zero, and spoils the sum. */
+/*
+ * By the bits: an exponent of ones is no finite number. Arithmetic would not do here, where the compiler may reorder sums: it
+ * made nothing of adding up values times zero.
+ */
 FOR_EACH_CPU bool
 all_finite(const float *values, uint32_t count)
 {
-	float		sum = 0;
+	uint32_t	largest = 0;
 
 	for (uint32_t j = 0; j < count; j++)
-		sum += values[j] * 0.0f;
-	return sum == 0;
+	{
+		uint32_t	bits;
+
+		memcpy(&bits, &values[j], sizeof(bits));
+		bits &= UINT32_C(0x7fffffff);
+		largest = bits > largest ? bits : largest;
+	}
+	return largest < UINT32_C(0x7f800000);
 }
 
 static inline uint64_t
@@ -93,16 +103,113 @@ totals_score(const Totals *totals, Loss loss)
 	return 1 - residual / spread;
 }
 
-int64_t
-learn_rows(Learner *l, const float *words, const uint32_t *order, uint32_t rows, const volatile bool *stop)
+void
+score_rows(Learner *l, const float *words, const uint32_t *order, uint32_t rows)
 {
-	if (rows == 0)
-		return LEARNT_ALL;
-	if (l->totals.rows == 0)
+	totals_start(&l->totals);
+	if (rows)
 		l->totals.pivot = words[order[0]];
+	for (uint32_t i = 0; i < rows; i++)
+	{
+		const float *row = words + order[i];
+
+		for (uint32_t c = 0; c < l->outputs; c++)
+			l->scores[c] = l->b[c] + (l->sparse ? 0 : dense_score(l->w + (size_t) c * l->width, row + 1, l->width));
+		if (l->sparse)
+		{
+			uint32_t	count;
+
+			memcpy(&count, row + 1, sizeof(count));
+			for (uint32_t e = 0; e < count; e++)
+			{
+				uint32_t	index;
+
+				memcpy(&index, row + 2 + e, sizeof(index));
+				for (uint32_t c = 0; c < l->outputs; c++)
+					l->scores[c] += l->w[(size_t) index * l->outputs + c] * row[2 + count + e];
+			}
+		}
+		slopes(l, l->loss, row[0], 1);	/* measures know no class weights */
+	}
+}
+
+static int64_t
+learn_run(Learner *l, const float *words, const uint32_t *order, uint32_t rows, const volatile bool *stop)
+{
 	if (l->sparse)
 		return learn_sparse(l, words, order, rows, stop);
 	if (l->loss != LOSS_SOFTMAX && l->batch_size == 1 && l->l1 == 0 && l->width <= NARROW)
 		return learn_ahead(l, words, order, rows, stop);
 	return learn_dense(l, words, order, rows, stop);
+}
+
+/* The number of an epoch's rows after which a snapshot is taken: a whole number of batches, or all rows. */
+static uint64_t
+snapshot_at(const Learner *l)
+{
+	uint64_t	rows = (uint64_t) ((double) l->epoch_rows * l->next_snapshot / l->snapshots);
+
+	rows = (rows + l->batch_size - 1) / l->batch_size * l->batch_size;
+	return rows < l->epoch_rows ? rows : l->epoch_rows;
+}
+
+FOR_EACH_CPU static void
+take_in(float *restrict mean, const float *restrict w, size_t count, float share)
+{
+	for (size_t j = 0; j < count; j++)
+		mean[j] += share * (w[j] - mean[j]);
+}
+
+static void
+take_snapshot(Learner *l)
+{
+	learner_settle(l);
+	l->taken++;
+	take_in(l->mean_w, l->w, (size_t) l->outputs * l->width, 1.0f / l->taken);
+	take_in(l->mean_b, l->b, l->outputs, 1.0f / l->taken);
+}
+
+void
+average_start(Learner *l, bool first_epoch)
+{
+	l->taken = 0;
+	l->next_snapshot = first_epoch ? l->snapshots / 2 + 1 : 1;
+}
+
+void
+average_take(Learner *l)
+{
+	if (l->mean_w == NULL || l->taken == 0)
+		return;
+	memcpy(l->w, l->mean_w, sizeof(float) * l->outputs * l->width);
+	memcpy(l->b, l->mean_b, sizeof(float) * l->outputs);
+}
+
+int64_t
+learn_rows(Learner *l, const float *words, const uint32_t *order, uint32_t rows, const volatile bool *stop)
+{
+	uint32_t	done = 0;
+
+	if (rows && l->totals.rows == 0)
+		l->totals.pivot = words[order[0]];
+	while (done < rows)
+	{
+		uint32_t	count = rows - done;
+		bool		averaged = l->mean_w != NULL && l->next_snapshot <= l->snapshots;
+		int64_t		result;
+
+		if (averaged && snapshot_at(l) - l->totals.rows < count)
+			count = (uint32_t) (snapshot_at(l) - l->totals.rows);
+		result = learn_run(l, words, order + done, count, stop);
+		if (result != LEARNT_ALL)
+			return result >= 0 ? result + done : result;
+		done += count;
+		if (averaged && l->totals.rows >= snapshot_at(l))
+		{
+			take_snapshot(l);
+			while (l->next_snapshot <= l->snapshots && snapshot_at(l) <= l->totals.rows)
+				l->next_snapshot++;
+		}
+	}
+	return LEARNT_ALL;
 }

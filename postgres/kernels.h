@@ -20,7 +20,7 @@ typedef enum Loss
 	LOSS_SOFTMAX
 } Loss;
 
-/* Sums over an epoch's rows, each as scored just before its own update. */
+/* Sums over an epoch's rows, each as scored just before its own update; rows count by their class weights, of mean 1. */
 typedef struct Totals
 {
 	double		loss;
@@ -44,6 +44,8 @@ typedef struct Learner
 	double		l2;
 	double		base;			/* an update goes base / (1 + step) ** power far */
 	double		power;
+	const float *class_weights; /* what a row counts by its class; NULL: all alike */
+	double		bound;			/* the loss's curvature, by which long rows shorten their update; 0: as it is */
 
 	double		step;			/* updates so far */
 	double		scale;			/* factor of all sparse weights: L2 is paid by it alone */
@@ -57,10 +59,93 @@ typedef struct Learner
 	float	   *scores;			/* outputs */
 	float	   *sums;			/* outputs */
 	Totals		totals;
+
+	/* The mean of snapshots of the weights, taken at even counts of an epoch's rows. */
+	float	   *mean_w;			/* as `w`; NULL where weights are not averaged */
+	float	   *mean_b;
+	uint64_t	epoch_rows;		/* as the survey counted them */
+	uint32_t	snapshots;		/* of a whole epoch */
+	uint32_t	next_snapshot;	/* counted from 1 */
+	uint32_t	taken;			/* in this epoch */
 } Learner;
 
 #define LEARNT_ALL (-1)
 #define LEARNT_STOPPED (-2)
+
+/* What one pass over the rows as they are tells before the first epoch. */
+typedef struct Survey
+{
+	Loss		loss;
+	bool		sparse;
+	uint32_t	width;
+	uint64_t	rows;
+	uint64_t	entries;		/* features that are stored, of all rows */
+	double		label_sum;
+	uint64_t   *counts;			/* rows by class, where labels are classes */
+	double	   *mean;			/* width, and the label; NULL where rows are sparse */
+	double	   *square;			/* sums of squares, about the mean where rows are dense */
+	double	   *present;		/* rows in which a feature is not 0; NULL where rows are dense */
+	double	   *block;			/* room for two values a column */
+	double	   *products;		/* lower triangle of all columns' products about their means; NULL unless it is asked for */
+	double	   *columns;		/* room for SURVEY_ROWS values a column, beside `products` */
+} Survey;
+
+#define SURVEY_ROWS 64			/* dense rows that are taken in at once */
+
+/* Takes rows in; returns LEARNT_ALL or LEARNT_STOPPED. */
+extern int64_t survey_rows(Survey *survey, const float *words, const uint32_t *order, uint32_t rows,
+						   const volatile bool *stop);
+
+/*
+ * Solves least squares by the products of a survey, for features that are centered (unless `center` is 0) and multiplied by
+ * their factors; `penalty` is added to each feature's own product. Overwrites the products. Returns the sum of squared residuals.
+ */
+extern double solve_least_squares(Survey *survey, const float *center, const float *factor, double penalty, double bias,
+								  float *w);
+
+/* What L-BFGS works with. */
+typedef struct Fit
+{
+	size_t		count;			/* weights and intercepts */
+	uint32_t	most_passes;
+	double		tolerance;		/* the steepest slope by any weight that counts as none */
+	double	   *point;			/* five times `count`: where it is and would go, with the gradients; a direction */
+	double	   *steps;			/* FIT_MEMORY times `count`, and so are `changes` of the gradient by each */
+	double	   *changes;
+	double	   *inverse;		/* FIT_MEMORY */
+	double	   *scores;			/* outputs */
+	uint32_t	passes;			/* over the rows */
+	bool		converged;
+
+	double		sum;			/* of the pass under way: losses, right answers and rows */
+	double		hits;
+	uint64_t	rows;
+
+	double		loss;			/* where it is */
+	double		best_hits;
+	double		slope;			/* along the direction, and how far it is gone */
+	double		length;
+	int			halvings;
+	uint32_t	kept;			/* of the last steps, and which is the newest */
+	uint32_t	newest;
+} Fit;
+
+#define FIT_MEMORY 10			/* steps that L-BFGS learns the curvature from */
+
+/*
+ * L-BFGS: after fit_start, all rows are given to fit_add, which returns LEARNT_ALL or LEARNT_STOPPED, and fit_step says whether
+ * they are to be given once more. When they are not, the learner has the weights, and its totals the rows that these are right in.
+ */
+extern void fit_start(const Learner *learner, Fit *fit);
+extern int64_t fit_add(const Learner *learner, Fit *fit, const float *words, const uint32_t *order, uint32_t rows,
+					   const volatile bool *stop);
+extern bool fit_step(Learner *learner, Fit *fit);
+
+/* Begins an epoch's snapshots; of the first epoch only the last half is averaged. */
+extern void average_start(Learner *learner, bool first_epoch);
+
+/* Puts the average of the last epoch's snapshots in the place of the weights. */
+extern void average_take(Learner *learner);
 
 /* Learns from rows in their order; returns LEARNT_ALL, LEARNT_STOPPED, or the row whose score was not finite. */
 extern int64_t learn_rows(Learner *learner, const float *words, const uint32_t *order, uint32_t rows,
@@ -73,6 +158,9 @@ extern int64_t learn_dense(Learner *learner, const float *words, const uint32_t 
 						   const volatile bool *stop);
 extern int64_t learn_sparse(Learner *learner, const float *words, const uint32_t *order, uint32_t rows,
 							const volatile bool *stop);
+
+/* Counts rows in the totals as the weights score them, and learns nothing; sparse weights have paid what they owe. */
+extern void score_rows(Learner *learner, const float *words, const uint32_t *order, uint32_t rows);
 
 /* Pays what lazily kept sparse weights owe. */
 extern void learner_settle(Learner *learner);

@@ -29,6 +29,16 @@ learn_window(Worker *worker, Window *window)
 {
 	uint32	   *order = window_order(window);
 
+	if (worker->survey)
+	{
+		worker->result = survey_rows(worker->survey, window->words, order, window->rows, &worker->stop);
+		return;
+	}
+	if (worker->fit)
+	{
+		worker->result = fit_add(&worker->learner, worker->fit, window->words, order, window->rows, &worker->stop);
+		return;
+	}
 	/* Places were written from the back to the front. */
 	for (uint32 i = 0, j = window->rows; i + 1 < j; i++)
 	{
@@ -95,7 +105,7 @@ end_with_context(void *argument)
 	worker_end(argument);
 }
 
-static void *
+void *
 zeros(MemoryContext context, Size count, Size size)
 {
 	if (count > MaxAllocHugeSize / size)
@@ -143,6 +153,8 @@ worker_make(MemoryContext context, const Options *options, bool sparse, uint32 w
 		l->gradient = zeros(context, outputs * width, sizeof(float));
 	if (sparse && options->batch_size > 1)
 		l->pushes = zeros(context, outputs * options->batch_size, sizeof(float));
+	if (needs_survey(options))
+		worker_survey(worker, options);
 
 	pthread_mutex_init(&worker->lock, NULL);
 	pthread_cond_init(&worker->changed, NULL);
@@ -170,6 +182,7 @@ worker_reset(Worker *worker)
 		memset(l->seen, 0, sizeof(double) * l->width);
 	if (l->gradient)
 		memset(l->gradient, 0, sizeof(float) * l->outputs * l->width);
+	worker_forget_survey(worker);
 	l->step = 0;
 	l->scale = 1;
 	l->owed = 0;
@@ -215,8 +228,31 @@ grow(Worker *worker, uint32 width)
 	Size		outputs = l->outputs;
 
 	require_room(width, outputs);
+	if (worker->fit)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_EXCEPTION),
+				 errmsg("the rows have features that were not there when they were first read"),
+				 errhint("L-BFGS reads the same rows again and again; use \"solver\": \"sgd\" for a query that gives other rows each time.")));
 	l->w = repalloc_huge(l->w, room * outputs * sizeof(float));
 	memset(l->w + l->width * outputs, 0, (room - l->width) * outputs * sizeof(float));
+	if (l->mean_w)				/* features that the survey has not seen: the query gives other rows each time */
+	{
+		float	   *mean = zeros(worker->context, (room + 1) * outputs, sizeof(float));
+
+		memcpy(mean, l->mean_w, l->width * outputs * sizeof(float));
+		memcpy(mean + room * outputs, l->mean_b, outputs * sizeof(float));
+		pfree(l->mean_w);
+		l->mean_w = mean;
+		l->mean_b = mean + room * outputs;
+	}
+	if (worker->survey)
+	{
+		worker->survey->square = repalloc_huge(worker->survey->square, (room + 1) * sizeof(double));
+		memset(worker->survey->square + l->width + 1, 0, (room - l->width) * sizeof(double));
+		worker->survey->present = repalloc_huge(worker->survey->present, (room + 1) * sizeof(double));
+		memset(worker->survey->present + l->width + 1, 0, (room - l->width) * sizeof(double));
+		worker->survey->width = room;
+	}
 	if (l->seen)
 	{
 		l->seen = repalloc_huge(l->seen, room * sizeof(double));
@@ -253,7 +289,7 @@ worker_give(Worker *worker, Window *window)
 		ereport(ERROR,
 				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
 				 errmsg("the weights have left all bounds after %.0f updates", worker->learner.step),
-				 errhint("Use a smaller learning_rate, or bring the features to a common scale.")));
+				 errhint("Use a smaller learning_rate, or leave it out.")));
 	if (window == NULL)
 		return waited;
 	if (window->top > worker->learner.width)

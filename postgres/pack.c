@@ -12,6 +12,8 @@
 
 #include "tuple_shuffle.h"
 
+#define SAMPLE_BYTES ((Size) 16 << 20)	/* that a sample may take, or more where the buffer is large */
+
 static inline Datum
 value_of(const Argument *argument, TupleTableSlot *slot, ExprContext *econtext, bool *isnull)
 {
@@ -30,7 +32,7 @@ err_row(TupleShuffle *state)
 	if (block_shuffle_last(linitial(state->css.custom_ps), &tid, &table))
 		return errdetail("The row is at ctid (%u,%u) of \"%s\".", ItemPointerGetBlockNumberNoCheck(&tid),
 						 ItemPointerGetOffsetNumberNoCheck(&tid), table);
-	return 0;
+	return errdetail("The row is number " UINT64_FORMAT " of those that the query gave.", state->seen + 1);
 }
 
 NEVER_RETURNS static void
@@ -83,15 +85,41 @@ target_of(TupleShuffle *state, float label)
 	return options->loss == LOSS_SOFTMAX ? code : 2 * code - 1;
 }
 
+/* A feature as the user knows it: by its column, else by its index or place. */
+static char *
+feature_name(TupleShuffle *state, const int32 *indices, uint32 i, uint32 count)
+{
+	if (indices)
+		return psprintf("the feature of index %d", indices[i]);
+	if (i < state->options->name_count)
+		return psprintf("the column \"%s\"", state->options->names[i]);
+	return psprintf("feature %u of %u", i + 1, count);
+}
+
 NEVER_RETURNS static void
-refuse_value(TupleShuffle *state, const float *values, uint32 count)
+refuse_value(TupleShuffle *state, const int32 *indices, const float *values, uint32 count)
 {
 	uint32		i = 0;
 
 	while (i + 1 < count && isfinite(values[i]))
 		i++;
-	refuse_row(state, psprintf("feature %u of %u is %g, not a finite number", i + 1, count, values[i]),
+	refuse_row(state, psprintf("%s is %g, not a finite number", feature_name(state, indices, i, count), values[i]),
 			   "Fill or remove such values before training.");
+}
+
+/* What to say of features that are missing: where columns were put together, the first of these that is null. */
+static const char *
+missing_feature(TupleShuffle *state, Datum datum, bool isnull)
+{
+	ArrayType  *array = isnull ? NULL : DatumGetArrayTypeP(datum);
+	unsigned char *present = array ? ARR_NULLBITMAP(array) : NULL;
+	uint32		i = 0;
+
+	if (present == NULL || state->options->name_count == 0)
+		return "the features are or hold a";
+	while (present[i / 8] & (1 << (i % 8)))
+		i++;
+	return psprintf("%s is", feature_name(state, NULL, i, ARR_DIMS(array)[0]));
 }
 
 static inline void
@@ -157,25 +185,74 @@ room_for(Window *window, Size words)
 	return row;
 }
 
-/* Moves the rows that do not fill a batch on to the other window, which is free. */
-void
-carry_over(TupleShuffle *state, Window *window, Window *other)
+/* Moves the last rows of a window on to another, which has room for them. */
+static void
+move_rows(Window *window, Window *other, uint32 count)
 {
-	uint32		left = window->rows % state->options->batch_size;
 	uint32	   *order = (uint32 *) window->words + window->capacity;
 
-	if (left == window->rows)
-		refuse_size(state);
-	for (uint32 i = window->rows - left; i < window->rows; i++)
+	for (uint32 i = window->rows - count; i < window->rows; i++)
 	{
 		Size		from = order[-(int64) i - 1],
 					to = i + 1 < window->rows ? order[-(int64) i - 2] : window->used;
 
 		memcpy(room_for(other, to - from), window->words + from, (to - from) * sizeof(float));
 	}
-	if (left)
-		window->used = order[-(int64) (window->rows - left) - 1];
-	window->rows -= left;
+	if (count)
+		window->used = order[-(int64) (window->rows - count) - 1];
+	window->rows -= count;
+}
+
+/* Moves the rows that do not fill a batch on to the other window, which is free. */
+void
+carry_over(TupleShuffle *state, Window *window, Window *other)
+{
+	uint32		left = window->rows % state->options->batch_size;
+
+	if (left == window->rows)
+		refuse_size(state);
+	move_rows(window, other, left);
+}
+
+/* Makes the last window of a pass, which is less than half full, about as large as the one before. */
+void
+even_out(TupleShuffle *state, Window *window, Window *other)
+{
+	uint32		batch = state->options->batch_size,
+				kept = (window->rows + other->rows + 1) / 2,
+			   *order = (uint32 *) window->words + window->capacity;
+
+	kept += (batch - kept % batch) % batch;
+	/* Where rows differ in length, those that are moved must not take more than what is free. */
+	while (kept < window->rows &&
+		   other->used + window->used - order[-(int64) kept - 1] + other->rows + window->rows - kept > other->capacity)
+		kept += batch;
+	if (kept < window->rows)
+		move_rows(window, other, window->rows - kept);
+}
+
+/* Features as they are learnt from: centered and scaled, when the survey has told by what. */
+static inline void
+pack_dense(const Worker *worker, float *restrict to, const float *restrict values, uint32 n)
+{
+	const float *restrict center = worker->center,
+			   *restrict factor = worker->factor;
+
+	if (factor == NULL)
+		memcpy(to, values, n * sizeof(float));
+	else
+		for (uint32 j = 0; j < n; j++)
+			to[j] = (values[j] - center[j]) * factor[j];
+}
+
+static inline void
+pack_sparse(const Worker *worker, float *to, const float *values, const int32 *indices, uint32 n)
+{
+	if (worker->factor == NULL)
+		memcpy(to, values, n * sizeof(float));
+	else
+		for (uint32 e = 0; e < n; e++)
+			to[e] = (uint32) indices[e] < worker->factors ? values[e] * worker->factor[indices[e]] : 0;
 }
 
 /* Packs the row in a slot into a window; false where it does not fit. */
@@ -205,7 +282,7 @@ pack_row(TupleShuffle *state, Window *window, TupleTableSlot *slot, ExprContext 
 	datum = value_of(&state->arguments[1], slot, econtext, &isnull);
 	if (isnull || !elements_of(state, datum, rooms[1], &values, &n))
 	{
-		refuse_missing(state, "the features are or hold a");
+		refuse_missing(state, state->options->skip_nulls ? "" : missing_feature(state, datum, isnull));
 		return true;
 	}
 	datum = value_of(&state->arguments[2], slot, econtext, &isnull);
@@ -215,12 +292,12 @@ pack_row(TupleShuffle *state, Window *window, TupleTableSlot *slot, ExprContext 
 		return true;
 	}
 	label = target_of(state, DatumGetFloat4(datum));
+	if (state->sparse && index_count != n)
+		refuse_row(state, psprintf("a row has %u indices and %u values", index_count, n), "Mend or remove the row.");
 	if (!all_finite(values, n))
-		refuse_value(state, values, n);
+		refuse_value(state, indices, values, n);
 	if (state->sparse)
 	{
-		if (index_count != n)
-			refuse_row(state, psprintf("a row has %u indices and %u values", index_count, n), "Mend or remove the row.");
 		for (uint32 e = 0; e < n; e++)
 		{
 			int32		index = ((const int32 *) indices)[e];
@@ -249,12 +326,14 @@ pack_row(TupleShuffle *state, Window *window, TupleTableSlot *slot, ExprContext 
 		return false;
 	row[0] = label;
 	if (!state->sparse)
-		memcpy(row + 1, values, n * sizeof(float));
+		pack_dense(state->worker, row + 1, values, n);
 	else
 	{
 		memcpy(row + 1, &n, sizeof(n));
 		memcpy(row + 2, indices, n * sizeof(int32));
-		memcpy(row + 2 + n, values, n * sizeof(float));
+		pack_sparse(state->worker, row + 2 + n, values, indices, n);
 	}
+	if (state->keeping)
+		sample_add(&state->sample, state->buffers, Max((Size) state->buffer_bytes / 16, SAMPLE_BYTES), row, words, state->seen);
 	return true;
 }

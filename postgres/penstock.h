@@ -17,6 +17,7 @@
 #include "utils/array.h"
 
 #include "kernels.h"
+#include "sample.h"
 
 #define NEVER_RETURNS __attribute__((noreturn))	/* the server's own word for it is another from 18 on */
 
@@ -29,10 +30,19 @@ typedef enum Shuffle
 
 typedef enum Rate
 {
+	RATE_AUTO,					/* exponential where a learning rate is given, else bounded steps */
 	RATE_EXPONENTIAL,
 	RATE_INVERSE_SCALING,
 	RATE_CONSTANT
 } Rate;
+
+typedef enum Solver
+{
+	SOLVER_AUTO,				/* one of the others, by the model, the rows and the options given */
+	SOLVER_SGD,
+	SOLVER_EXACT,				/* normal equations of least squares, from one pass */
+	SOLVER_LBFGS				/* a step for each pass over the rows */
+} Solver;
 
 /* What a training is asked for; penstock.options, read. */
 typedef struct Options
@@ -40,12 +50,16 @@ typedef struct Options
 	Loss		loss;
 	Shuffle		shuffle;
 	Rate		rate;
-	double		learning_rate;
+	Solver		solver;
+	double		learning_rate;	/* 0: bounded steps that need none */
 	double		decay;
 	double		power;
 	double		l1;
-	double		l2;
+	double		l2;				/* negative: one over the number of rows */
+	bool		standardize;
+	bool		average;
 	int			epochs;
+	bool		epochs_given;
 	uint32		batch_size;
 	uint32		outputs;		/* classes of softmax, else 1 */
 	uint64		seed;
@@ -57,11 +71,19 @@ typedef struct Options
 	double		buffer_share;	/* of the table's bytes */
 	int			class_count;	/* 0: labels are targets already */
 	float	   *classes;		/* ascending */
+	bool		balanced;		/* classes count alike, however many rows each has */
+	int			weight_count;	/* 0: none were given */
+	float	   *class_weights;	/* by class */
+	int			name_count;
+	char	  **names;			/* of the columns that the features come from; none where they are an array */
 } Options;
 
 extern Options *read_options(const char *json);
 extern const char *model_name(Loss loss);
 extern const char *shuffle_name(Shuffle shuffle);
+extern bool may_be_exact(const Options *options);
+extern bool may_be_fitted(const Options *options);
+extern bool needs_survey(const Options *options);
 
 /*
  * Rows packed for the learner: rows from the front, where each begins from the back. Two of them are one buffer; one
@@ -96,14 +118,39 @@ typedef struct Worker
 	bool		quit;
 	volatile bool stop;
 	Window	   *job;			/* NULL: idle */
+	Survey	   *survey;			/* windows are surveyed where it is there, */
+	Fit		   *fit;			/* or fitted, and else learnt from */
 	int64		result;
 	double		busy;			/* seconds spent learning */
 	MemoryContext context;
 	MemoryContextCallback end;
+
+	/* Features are packed as (x - center) * factor; NULL where they are as they come. Sparse ones are not centered. */
+	float	   *center;
+	float	   *factor;
+	uint32		factors;
+	float	   *class_weights;	/* of mean 1 over the rows; NULL where all count alike */
+	bool		exact;			/* the survey has all that the model is made of */
+	bool		fitted;			/* the model is that of L-BFGS */
+	uint32		passes;			/* that it took */
+	double		constant_score; /* of the best constant prediction, where rows were surveyed: R2 or accuracy, and log loss */
+	double		constant_loss;
+	bool		surveyed;
+	double		residual;		/* of the exact model: its sum of squared residuals, and the label's spread */
+	double		spread;
 } Worker;
 
 extern Worker *worker_make(MemoryContext context, const Options *options, bool sparse, uint32 width);
 extern void worker_reset(Worker *worker);
+extern void *zeros(MemoryContext context, Size count, Size size);
+extern void worker_survey(Worker *worker, const Options *options);
+extern void worker_surveyed(Worker *worker, const Options *options, uint32 width, bool fits);
+extern bool worker_can_fit(const Worker *worker, const Options *options, uint32 width);
+extern void worker_scale(const Worker *worker, Window *window);
+extern void worker_fit_start(Worker *worker, const Options *options);
+extern bool worker_fit_step(Worker *worker, const Options *options);
+extern void worker_forget_survey(Worker *worker);
+extern void worker_weights(const Worker *worker, Size width, Datum *coef, Datum *intercept);
 extern double worker_wait(Worker *worker);
 extern double worker_give(Worker *worker, Window *window);
 extern void worker_end(Worker *worker);
@@ -123,6 +170,10 @@ extern void block_shuffle_settle(PlanState *state, const Options *options, Block
 /* Gives the next window of rows, NULL at the end of an epoch. The first row makes the worker. */
 extern Window *tuple_shuffle_next(PlanState *state);
 extern Worker *tuple_shuffle_worker(PlanState *state);
+
+/* Keeps a sample of the rows of the pass that comes next. */
+extern void tuple_shuffle_keep(PlanState *state);
+extern const Sample *tuple_shuffle_kept(PlanState *state);
 
 /* Reads an epoch's rows and packs none; returns how many there are. */
 extern uint64 tuple_shuffle_count(PlanState *state);

@@ -2,22 +2,32 @@
  * predict.c: predictions in any query.
  *
  * With weights at hand a call is an inner product. A model that is named is read from penstock.models, by the rights of
- * who asks, at the first row of a query and kept for the others. Features past a sparse model's width are left out, as in
- * the rest of Penstock.
+ * who asks, at the first row of a query and kept for the others. Where one expression is used by several queries, as in
+ * PL/pgSQL, each of them looks whether the kept row is still the model's. Features past a sparse model's width are left
+ * out, as in the rest of Penstock.
  */
 #include "postgres.h"
 
 #include <math.h>
 
+#include "access/sysattr.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fmgr.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
 
 #include "arrays.h"
+#include "catalogue.h"
 
 PG_FUNCTION_INFO_V1(penstock_score);
 PG_FUNCTION_INFO_V1(penstock_probability);
@@ -28,6 +38,9 @@ PG_FUNCTION_INFO_V1(penstock_predict_probabilities);
 typedef struct Model
 {
 	MemoryContext context;		/* that all of it is in */
+	Oid			table;			/* the row that it was read from */
+	ItemPointerData place;
+	TransactionId writer;
 	text	   *name;
 	Loss		loss;
 	uint32		outputs;
@@ -41,10 +54,23 @@ typedef struct Model
 
 #define MODELS 8
 
+/* What a caller can see: two that are equal see the same rows. */
+typedef struct View
+{
+	TransactionId xmin;
+	TransactionId xmax;
+	uint32		running;
+	CommandId	command;
+	SubTransactionId part;		/* of the own transaction: one that is rolled back takes its rows along */
+	Oid			user;
+} View;
+
 typedef struct Models
 {
 	Model	   *kept[MODELS];
 	int			next;			/* the one to be let go for another */
+	View		view;			/* that the kept ones are known to be current in */
+	TransactionId *running;
 } Models;
 
 /* `model` names the model in an error; NULL where the weights are at hand. */
@@ -124,36 +150,41 @@ weights_of(Datum datum, Size wanted, const char *name)
 static Model *
 load_model(FunctionCallInfo fcinfo, text *wanted)
 {
+	/* Read with the search path pinned to pg_catalog. */
 	static const char *query = "SELECT kind, outputs, width, coef, intercept, CASE json_typeof(header->'classes') "
-		"WHEN 'array' THEN ARRAY(SELECT CASE pg_catalog.json_typeof(c) WHEN 'number' THEN "
-		"pg_catalog.regexp_replace(c #>> '{}', '[.]0$', '') ELSE c #>> '{}' END "
-		"FROM pg_catalog.json_array_elements(header->'classes') AS c) ELSE '{}' END "
-		"FROM penstock.models WHERE name OPERATOR(pg_catalog.=) $1";
+		"WHEN 'array' THEN ARRAY(SELECT CASE json_typeof(c) WHEN 'number' THEN "
+		"regexp_replace(c #>> '{}', '[.]0$', '') ELSE c #>> '{}' END "
+		"FROM json_array_elements(header->'classes') AS c) ELSE '{}' END, ctid, xmin "
+		"FROM penstock.models WHERE name = $1";
 	MemoryContext kept = AllocSetContextCreate(fcinfo->flinfo->fn_mcxt, "penstock model", ALLOCSET_SMALL_SIZES),
 				before;
 	char	   *name = text_to_cstring(wanted);
 	Model	   *model;
-	Datum		values[6];
+	Datum		values[8];
 	HeapTuple	row;
 	int64		width;
 	Oid			types[] = {TEXTOID};
 	Datum		arguments[] = {PointerGetDatum(wanted)};
+	Oid			table = catalogue_checked(AccessShareLock, false);
+	int			level;
 
-	if (!OidIsValid(get_relname_relid("models", get_namespace_oid("penstock", true))))
+	if (!OidIsValid(table))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("there is no model \"%s\"", name),
 				 errhint("None has been trained in this database; penstock.train makes one.")));
 	SPI_connect();
+	level = path_set(NULL);
 	if (SPI_execute_with_args(query, 1, types, arguments, NULL, true, 1) != SPI_OK_SELECT)
 		elog(ERROR, "penstock.models cannot be read");
+	path_restore(level);
 	if (SPI_processed == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("there is no model \"%s\"", name),
 				 errhint("SELECT name FROM penstock.models lists them.")));
 	row = SPI_tuptable->vals[0];
-	for (int i = 0; i < 6; i++)
+	for (int i = 0; i < lengthof(values); i++)
 	{
 		bool		isnull;
 
@@ -164,6 +195,9 @@ load_model(FunctionCallInfo fcinfo, text *wanted)
 	before = MemoryContextSwitchTo(kept);
 	model = palloc0(sizeof(Model));
 	model->context = kept;
+	model->table = table;
+	model->place = *(ItemPointer) DatumGetPointer(values[6]);
+	model->writer = DatumGetTransactionId(values[7]);
 	model->name = DatumGetTextPCopy(PointerGetDatum(wanted));
 	model->loss = kind_of(name, TextDatumGetCString(values[0]));
 	model->outputs = DatumGetInt32(values[1]);
@@ -191,16 +225,97 @@ is_named(const Model *model, text *name)
 		memcmp(VARDATA_ANY(model->name), VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name)) == 0;
 }
 
-/* Finds a model among those kept for the query, or reads it; where names come from a column there are several. */
+/* Whether the row that a model was read from is still there, as the caller sees the table; another version has another place. */
+static bool
+is_current(const Model *model, Snapshot snapshot)
+{
+	Oid			schema = get_namespace_oid("penstock", true);
+	Relation	table;
+	TupleTableSlot *slot;
+	bool		same = false;
+
+	if (!OidIsValid(schema) || get_relname_relid("models", schema) != model->table)
+		return false;
+	table = table_open(model->table, AccessShareLock);
+	if (ItemPointerGetBlockNumber(&model->place) < RelationGetNumberOfBlocks(table))
+	{
+		ItemPointerData place = model->place;
+
+		slot = table_slot_create(table, NULL);
+		if (table_tuple_fetch_row_version(table, &place, snapshot, slot))
+		{
+			bool		isnull;
+			Datum		writer = slot_getsysattr(slot, MinTransactionIdAttributeNumber, &isnull);
+
+			same = !isnull && DatumGetTransactionId(writer) == model->writer;
+		}
+		ExecDropSingleTupleTableSlot(slot);
+	}
+	table_close(table, NoLock);
+	return same;
+}
+
+/* Whether the caller sees what the kept models are known to be current in. Asked for every row, so the common case is cheap. */
+static inline bool
+is_same_view(const Models *models, Snapshot snapshot)
+{
+	const View *view = &models->view;
+	uint32		own = snapshot->xcnt;
+
+	if (view->command != snapshot->curcid || view->xmax != snapshot->xmax || view->xmin != snapshot->xmin ||
+		view->running != own + Max(snapshot->subxcnt, 0) || view->part != GetCurrentSubTransactionId() ||
+		view->user != GetUserId() || models->running == NULL)
+		return false;
+	return view->running == 0 ||
+		((own == 0 || memcmp(models->running, snapshot->xip, sizeof(TransactionId) * own) == 0) &&
+		 (own == view->running ||
+		  memcmp(models->running + own, snapshot->subxip, sizeof(TransactionId) * (view->running - own)) == 0));
+}
+
+/* Lets go of models that were replaced or dropped since they were read. */
+static pg_noinline void
+look_again(FunctionCallInfo fcinfo, Models *models, Snapshot snapshot)
+{
+	uint32		running = snapshot->xcnt + Max(snapshot->subxcnt, 0);
+
+	for (int i = 0; i < MODELS; i++)
+		if (models->kept[i] && (GetUserId() != models->view.user || !is_current(models->kept[i], snapshot)))
+		{
+			MemoryContextDelete(models->kept[i]->context);
+			models->kept[i] = NULL;
+		}
+	if (models->running == NULL || running > models->view.running)
+	{
+		if (models->running)
+			pfree(models->running);
+		models->running = MemoryContextAlloc(fcinfo->flinfo->fn_mcxt, sizeof(TransactionId) * (running + 1));
+	}
+	memcpy(models->running, snapshot->xip, sizeof(TransactionId) * snapshot->xcnt);
+	memcpy(models->running + snapshot->xcnt, snapshot->subxip, sizeof(TransactionId) * (running - snapshot->xcnt));
+	models->view = (View) {
+		.xmin = snapshot->xmin,
+		.xmax = snapshot->xmax,
+		.running = running,
+		.command = snapshot->curcid,
+		.part = GetCurrentSubTransactionId(),
+		.user = GetUserId(),
+	};
+}
+
+/* Finds a model among those kept for the expression, or reads it; where names come from a column there are several. */
 static Model *
 model_for(FunctionCallInfo fcinfo)
 {
 	text	   *name = PG_GETARG_TEXT_PP(0);
 	Models	   *models = fcinfo->flinfo->fn_extra;
+	Snapshot	snapshot;
 	Model	   *model;
 
 	if (models == NULL)
 		models = fcinfo->flinfo->fn_extra = MemoryContextAllocZero(fcinfo->flinfo->fn_mcxt, sizeof(Models));
+	snapshot = GetActiveSnapshot();
+	if (!is_same_view(models, snapshot))
+		look_again(fcinfo, models, snapshot);
 	for (int i = 0; i < MODELS; i++)
 		if (models->kept[i] && is_named(models->kept[i], name))
 			return models->kept[i];

@@ -32,6 +32,16 @@ rate_at(const Learner *l)
 	return l->power == 0 ? l->base : l->base * pow(1 + l->step, -l->power);
 }
 
+/*
+ * A learning rate shortened for a row of squared length `size`: the first-order form of the implicit update. However large the
+ * rate, the row's own loss does not rise.
+ */
+INLINE double
+bounded_rate(const Learner *l, double rate, float size)
+{
+	return l->bound > 0 ? rate / (1 + rate * l->bound * (double) size) : rate;
+}
+
 INLINE bool
 usable(float score, float y)
 {
@@ -51,9 +61,18 @@ fetch_row(const float *words, const uint32_t *order, uint32_t i, uint32_t rows)
 	}
 }
 
-/* Counts a row of one score and returns the loss's slope there. */
+/* What a row of that label counts. */
 INLINE float
-pull(Totals *t, Loss loss, float score, float y)
+weight_of(const Learner *l, Loss loss, float y)
+{
+	if (l->class_weights == NULL)
+		return 1;
+	return l->class_weights[loss == LOSS_SOFTMAX ? (uint32_t) y : y > 0];
+}
+
+/* Counts a row of one score by its weight, and returns the loss's slope there, times the weight. */
+INLINE float
+pull(Totals *t, Loss loss, float score, float y, float weight)
 {
 	t->rows++;
 	if (loss == LOSS_LOGISTIC)
@@ -62,26 +81,29 @@ pull(Totals *t, Loss loss, float score, float y)
 					e = expf(-fabsf(margin)),
 					share = 1 / (1 + e);
 
-		t->loss += margin < 0 ? -margin : 0;
+		t->loss += margin < 0 ? -margin * weight : 0;
 		/* One logarithm for hundreds of rows: that of a product is the sum of the logarithms. */
-		t->grown *= 1.0 + e;
+		if (weight == 1)
+			t->grown *= 1.0 + e;
+		else
+			t->loss += weight * log1p((double) e);
 		if (t->grown > HUGE_PRODUCT)
 		{
 			t->loss += log(t->grown);
 			t->grown = 1;
 		}
-		t->hits += (score > 0) == (y > 0);
-		return -y * (margin > 0 ? e * share : share);
+		t->hits += (score > 0) == (y > 0) ? weight : 0;
+		return -y * weight * (margin > 0 ? e * share : share);
 	}
 	if (loss == LOSS_HINGE)
 	{
 		float		gap = 1 - score * y;
 
-		t->hits += (score > 0) == (y > 0);
+		t->hits += (score > 0) == (y > 0) ? weight : 0;
 		if (gap > 0)
 		{
-			t->loss += gap;
-			return -y;
+			t->loss += gap * weight;
+			return -y * weight;
 		}
 		return 0;
 	}
@@ -97,9 +119,9 @@ pull(Totals *t, Loss loss, float score, float y)
 	}
 }
 
-/* Turns the scores of a row's classes into slopes, and counts the row. */
+/* Turns the scores of a row's classes into slopes, and counts the row, both by its weight. */
 INLINE bool
-pull_classes(Learner *l, float y)
+pull_classes(Learner *l, float y, float weight)
 {
 	uint32_t	best = 0,
 				label = (uint32_t) y;
@@ -115,29 +137,28 @@ pull_classes(Learner *l, float y)
 	}
 	top = l->scores[best];
 	l->totals.rows++;
-	l->totals.hits += best == label;
-	l->totals.loss -= (double) (l->scores[label] - top);
+	l->totals.hits += best == label ? weight : 0;
+	l->totals.loss -= (double) weight * (double) (l->scores[label] - top);
 	for (uint32_t c = 0; c < l->outputs; c++)
 	{
 		l->scores[c] = expf(l->scores[c] - top);
 		sum += l->scores[c];
 	}
-	l->totals.loss += log((double) sum);
+	l->totals.loss += weight * log((double) sum);
 	for (uint32_t c = 0; c < l->outputs; c++)
-		l->scores[c] /= sum;
-	l->scores[label] -= 1;
+		l->scores[c] = weight * (l->scores[c] / sum - (c == label));
 	return true;
 }
 
-/* Leaves the slopes in l->scores; false where a score is not finite. */
+/* Leaves the slopes, times the row's weight, in l->scores; false where a score is not finite. */
 INLINE bool
-slopes(Learner *l, Loss loss, float y)
+slopes(Learner *l, Loss loss, float y, float weight)
 {
 	if (loss == LOSS_SOFTMAX)
-		return pull_classes(l, y);
+		return pull_classes(l, y, weight);
 	if (!usable(l->scores[0], y))
 		return false;
-	l->scores[0] = pull(&l->totals, loss, l->scores[0], y);
+	l->scores[0] = pull(&l->totals, loss, l->scores[0], y, weight);
 	return true;
 }
 

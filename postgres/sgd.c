@@ -4,6 +4,13 @@
  * After the CorgiPile paper, section 5.2: an epoch takes all windows from the node below, and the next begins by a
  * rescan of it. Windows go to the compute thread and are learnt from while the next is filled. The last epoch's row
  * carries the weights; none but that row does, so whoever saves a model has a whole one or none.
+ *
+ * Before the first epoch the rows are surveyed, unless nothing that is asked for needs it: one more pass, by the same windows and
+ * thread. Where least squares can be solved by what the survey counted, there is no other; where L-BFGS can be used, each of its passes
+ * is one more, or goes over the one window that all rows lie in. The one row that is given then carries the model.
+ *
+ * Loss and score of an epoch are progressive: each row is counted just before it is learnt from, which costs no pass and flatters
+ * where like rows follow one another. The finished model is scored on a sample of the last epoch's rows.
  */
 #include "postgres.h"
 
@@ -18,7 +25,6 @@
 #endif
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "utils/array.h"
 #include "utils/typcache.h"
 
 #include "penstock.h"
@@ -33,6 +39,8 @@ typedef struct SGD
 	uint64		rows;			/* of the last epoch */
 	double		loss;
 	double		score;
+	double		training_score; /* of the finished model, and on how many rows */
+	uint64		sample_rows;
 	double		learning;		/* seconds of all epochs that the thread was busy, and that they took */
 	double		seconds;
 } SGD;
@@ -58,7 +66,8 @@ static CustomExecMethods methods = {
 	.ExplainCustomScan = explain,
 };
 
-static const Oid row_types[] = {INT4OID, FLOAT8OID, FLOAT8OID, FLOAT8OID, INT8OID, FLOAT4ARRAYOID, FLOAT4ARRAYOID};
+static const Oid row_types[] = {INT4OID, FLOAT8OID, FLOAT8OID, FLOAT8OID, INT8OID, FLOAT4ARRAYOID, FLOAT4ARRAYOID, FLOAT8OID,
+INT8OID};
 
 static Node *
 create_state(CustomScan *plan)
@@ -85,8 +94,33 @@ begin(CustomScanState *node, EState *estate, int eflags)
 	state->row_type = lookup_rowtype_tupdesc_copy(TupleDescAttr(scanned, 0)->atttypid, -1);
 	for (int i = 0; i < lengthof(row_types); i++)
 		if (state->row_type->natts != lengthof(row_types) || TupleDescAttr(state->row_type, i)->atttypid != row_types[i])
-			elog(ERROR, "the type penstock.epoch is not as this library knows it; run ALTER EXTENSION penstock UPDATE");
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("the functions of this database are older than the installed library; run: ALTER EXTENSION penstock UPDATE")));
 	node->custom_ps = list_make1(ExecInitNode(linitial(plan->custom_plans), estate, eflags));
+}
+
+/*
+ * Steps that need no tuning, after class Bounded of Penstock's sgd/rates.py. Sparse rows of rare features, which are long once
+ * they are scaled, keep the first rate of two classes low; more classes learn too little by it.
+ */
+#define BOUNDED_POWER 0.75
+
+static const double bounded_rates[] = {[LOSS_LOGISTIC] = 0.03,[LOSS_HINGE] = 0.03,[LOSS_SQUARED] = 0.03,[LOSS_SOFTMAX] = 0.1};
+static const double curvatures[] = {[LOSS_LOGISTIC] = 0.25,[LOSS_HINGE] = 1,[LOSS_SQUARED] = 1,[LOSS_SOFTMAX] = 0.5};
+
+/*
+ * What the rate is divided by where classes have weights: a bounded step is shortened the more, the more its row weighs, which would
+ * leave heavy classes less than their weight.
+ */
+static double
+slowness(const Learner *l)
+{
+	double		most = 1;
+
+	for (uint32 c = 0; l->class_weights && c < Max(l->outputs, 2); c++)
+		most = Max(most, 2.0 * l->class_weights[c] / l->batch_size - 1);
+	return most;
 }
 
 static void
@@ -97,11 +131,97 @@ set_rate(SGD *state)
 
 	l->base = options->learning_rate;
 	l->power = 0;
-	if (options->rate == RATE_EXPONENTIAL)
+	l->bound = 0;
+	if (options->learning_rate == 0)
+	{
+		l->base = bounded_rates[options->loss] * pow(1 + state->epoch, -BOUNDED_POWER) / slowness(l);
+		l->bound = curvatures[options->loss];
+	}
+	else if (options->rate == RATE_AUTO || options->rate == RATE_EXPONENTIAL)
 		l->base *= pow(options->decay, state->epoch);
 	else if (options->rate == RATE_INVERSE_SCALING)
 		l->power = options->power;
+	average_start(l, state->epoch == 0);
 	totals_start(&l->totals);
+}
+
+/* Whether the survey led to the model: there are no epochs. */
+static bool
+is_solved(const SGD *state)
+{
+	return state->worker != NULL && (state->worker->exact || state->worker->fitted);
+}
+
+NEVER_RETURNS static void
+refuse_no_rows(PlanState *child)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_NO_DATA_FOUND),
+			 tuple_shuffle_skipped(child) ? errmsg("all rows have nulls; there is nothing to learn from")
+			 : errmsg("there are no rows to learn from")));
+}
+
+/* Has L-BFGS find the weights, by passes over the one window that holds all rows, or over the table. */
+static void
+run_fit(SGD *state, Window *only)
+{
+	PlanState  *child = linitial(state->css.custom_ps);
+	Worker	   *worker = state->worker;
+
+	worker_fit_start(worker, state->options);
+	if (only)
+		worker_scale(worker, only);
+	do
+	{
+		Window	   *window = only;
+
+		if (only)
+			worker_give(worker, only);
+		else
+			for (ExecReScan(child); (window = tuple_shuffle_next(child)) != NULL;)
+				worker_give(worker, window);
+		worker_give(worker, NULL);
+	}
+	while (worker_fit_step(worker, state->options));
+}
+
+static void
+run_survey(SGD *state)
+{
+	PlanState  *child = linitial(state->css.custom_ps);
+	Worker	   *worker = state->worker;
+	Window	   *window,
+			   *only = NULL;
+	int			windows = 0;
+	bool		fits;
+
+	if (worker)					/* of a plan that is run again */
+		worker_survey(worker, state->options);
+	while ((window = tuple_shuffle_next(child)) != NULL)
+	{
+		worker = tuple_shuffle_worker(child);
+		worker_give(worker, window);
+		windows++;
+		only = window;
+	}
+	if (worker == NULL)
+		refuse_no_rows(child);
+	worker_give(worker, NULL);
+	state->rows = worker->survey->rows;
+	if (state->rows == 0)
+		refuse_no_rows(child);
+	fits = worker_can_fit(worker, state->options, tuple_shuffle_width(child));
+	if (state->options->solver == SOLVER_LBFGS && !fits)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("the solver \"lbfgs\" is for rows of up to 2000 features, not %u", tuple_shuffle_width(child)),
+				 errhint("Use \"solver\": \"sgd\".")));
+	worker_surveyed(worker, state->options, tuple_shuffle_width(child), fits);
+	state->worker = worker;
+	if (fits)
+		run_fit(state, windows == 1 ? only : NULL);
+	if (!is_solved(state))
+		ExecReScan(child);
 }
 
 static void
@@ -118,8 +238,17 @@ run_epoch(SGD *state)
 		state->rows = tuple_shuffle_count(child);
 		return;
 	}
+	if (state->epoch == 0 && needs_survey(state->options))
+		run_survey(state);
+	if (is_solved(state))
+	{
+		state->learning += state->worker->busy - busy;
+		return;
+	}
 	if (state->worker)
 		set_rate(state);
+	if (state->epoch + 1 == state->options->epochs)
+		tuple_shuffle_keep(child);
 	while ((window = tuple_shuffle_next(child)) != NULL)
 	{
 		if (state->worker == NULL)
@@ -130,10 +259,7 @@ run_epoch(SGD *state)
 		worker_give(state->worker, window);
 	}
 	if (state->worker == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_NO_DATA_FOUND),
-				 tuple_shuffle_skipped(child) ? errmsg("all rows have nulls; there is nothing to learn from")
-				 : errmsg("there are no rows to learn from")));
+		refuse_no_rows(child);
 	worker_give(state->worker, NULL);
 	learner_settle(&state->worker->learner);
 	state->rows = state->worker->learner.totals.rows;
@@ -144,46 +270,53 @@ run_epoch(SGD *state)
 		ereport(ERROR,
 				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
 				 errmsg("the loss has left all bounds in epoch %d", state->epoch + 1),
-				 errhint("Use a smaller learning_rate, or bring the features to a common scale.")));
+				 errhint("Use a smaller learning_rate, or leave it out.")));
 }
 
-static Datum
-floats(const float *from, Size count)
+static void
+score_model(SGD *state)
 {
-	Size		bytes = ARR_OVERHEAD_NONULLS(1) + count * sizeof(float);
-	ArrayType  *array = palloc(bytes);
-
-	SET_VARSIZE(array, bytes);
-	array->ndim = 1;
-	array->dataoffset = 0;
-	array->elemtype = FLOAT4OID;
-	ARR_DIMS(array)[0] = count;
-	ARR_LBOUND(array)[0] = 1;
-	memcpy(ARR_DATA_PTR(array), from, count * sizeof(float));
-	return PointerGetDatum(array);
-}
-
-/* The weights by output, as the catalogue keeps them, whatever their layout here. */
-static Datum
-coefficients(SGD *state)
-{
+	const Sample *sample = tuple_shuffle_kept(linitial(state->css.custom_ps));
 	Learner    *l = &state->worker->learner;
-	Size		width = tuple_shuffle_width(linitial(state->css.custom_ps)),
-				outputs = l->outputs;
-	float	   *turned;
 
-	for (Size i = 0; i < width * outputs; i++)
-		if (!isfinite(l->w[i]))
-			ereport(ERROR,
-					(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
-					 errmsg("a weight is not a finite number"), errhint("Use a smaller learning_rate.")));
-	if (!l->sparse || outputs == 1)
-		return floats(l->w, width * outputs);
-	turned = palloc_extended(width * outputs * sizeof(float), MCXT_ALLOC_HUGE);
-	for (Size j = 0; j < width; j++)
-		for (Size c = 0; c < outputs; c++)
-			turned[c * width + j] = l->w[j * outputs + c];
-	return floats(turned, width * outputs);
+	if (state->worker->exact)
+	{
+		state->sample_rows = state->rows;
+		state->training_score = state->worker->spread > 0 ? 1 - state->worker->residual / state->worker->spread
+			: state->worker->residual == 0;
+		return;
+	}
+	if (!state->worker->fitted)	/* which has scored all rows */
+	{
+		average_take(l);
+		score_rows(l, sample->words, sample->order, sample->rows);
+	}
+	state->sample_rows = l->totals.rows;
+	state->training_score = totals_score(&l->totals, l->loss);
+}
+
+/*
+ * Warns of a model that is worse than a constant prediction on the sample of its training rows, by more than chance. Solvers end at
+ * the minimum, which is never worse; with class weights the largest class is not what is aimed at.
+ */
+static void
+warn_of_useless(const SGD *state)
+{
+	const Worker *worker = state->worker;
+	const Learner *l = &worker->learner;
+	double		constant = worker->constant_score,
+				chance = 2 * sqrt(constant * (1 - constant) / Max(state->sample_rows, 1));
+	bool		worse = state->training_score < constant - chance;
+
+	if (!worker->surveyed || is_solved(state) || state->sample_rows == 0 || l->class_weights)
+		return;
+	if (l->loss == LOSS_LOGISTIC || l->loss == LOSS_SOFTMAX)
+		worse = state->training_score <= constant + chance && totals_loss(&l->totals) > worker->constant_loss + chance;
+	if (worse)
+		ereport(WARNING,
+				(errmsg("the model is useless: its %s on training rows is %.4f, and that of a constant prediction %.4f",
+						l->loss == LOSS_SQUARED ? "R2" : "accuracy", state->training_score, constant),
+				 errhint("Leave out the options that SGD was given, or look for columns that tell more of the label.")));
 }
 
 static TupleTableSlot *
@@ -199,27 +332,31 @@ next_epoch(CustomScanState *node)
 	double		seconds;
 	bool		last;
 
-	if (state->epoch >= state->options->epochs)
+	if (state->epoch >= state->options->epochs || (is_solved(state) && state->epoch > 0))
 		return ExecClearTuple(slot);
 	INSTR_TIME_SET_CURRENT(start);
 	run_epoch(state);
 	seconds = seconds_since(start);
 	state->seconds += seconds;
-	last = ++state->epoch == state->options->epochs;
+	last = ++state->epoch == state->options->epochs || is_solved(state);
 
 	ResetExprContext(econtext);
 	before = MemoryContextSwitchTo(econtext->ecxt_per_tuple_memory);
-	values[0] = Int32GetDatum(state->epoch);
+	values[0] = Int32GetDatum(state->worker != NULL && state->worker->fitted ? state->worker->passes : state->epoch);
 	values[1] = Float8GetDatum(state->loss);
 	values[2] = Float8GetDatum(state->score);
 	values[3] = Float8GetDatum(seconds);
 	values[4] = Int64GetDatum((int64) state->rows);
-	nulls[1] = nulls[2] = state->options->read_only;
-	nulls[5] = nulls[6] = !last || state->options->read_only;
+	nulls[1] = nulls[2] = state->options->read_only || is_solved(state);
+	nulls[5] = nulls[6] = nulls[7] = nulls[8] = !last || state->options->read_only;
 	if (!nulls[5])
 	{
-		values[5] = coefficients(state);
-		values[6] = floats(state->worker->learner.b, state->options->outputs);
+		score_model(state);
+		warn_of_useless(state);
+		values[7] = Float8GetDatum(state->training_score);
+		values[8] = Int64GetDatum((int64) state->sample_rows);
+		nulls[7] = state->sample_rows == 0;
+		worker_weights(state->worker, tuple_shuffle_width(linitial(node->custom_ps)), &values[5], &values[6]);
 	}
 	ExecClearTuple(slot);
 	slot->tts_values[0] = HeapTupleGetDatum(heap_form_tuple(state->row_type, values, nulls));
@@ -256,14 +393,40 @@ explain(CustomScanState *node, List *ancestors, ExplainState *es)
 	const Options *options = state->options;
 
 	ExplainPropertyText("Model", model_name(options->loss), es);
-	ExplainPropertyInteger("Epochs", NULL, options->epochs, es);
-	ExplainPropertyUInteger("Batch Size", NULL, options->batch_size, es);
-	ExplainPropertyFloat("Learning Rate", NULL, options->learning_rate, 6, es);
+	if (is_solved(state))
+		ExplainPropertyText("Solver", state->worker->exact ? "exact" : "lbfgs", es);
+	else if (state->worker == NULL && may_be_exact(options))
+		ExplainPropertyText("Solver", "exact, where rows are dense and of up to 2000 features", es);
+	else if (state->worker == NULL && may_be_fitted(options))
+		ExplainPropertyText("Solver", "lbfgs, where rows have up to 2000 features and fit into effective_cache_size", es);
+	else
+		ExplainPropertyText("Solver", "sgd", es);
+	if (is_solved(state) && state->worker->fitted)
+		ExplainPropertyUInteger("Passes", NULL, state->worker->passes, es);
+	if (!is_solved(state))
+	{
+		ExplainPropertyInteger("Epochs", NULL, options->epochs, es);
+		ExplainPropertyUInteger("Batch Size", NULL, options->batch_size, es);
+		if (options->learning_rate == 0)
+			ExplainPropertyText("Learning Rate", "auto", es);
+		else
+			ExplainPropertyFloat("Learning Rate", NULL, options->learning_rate, 6, es);
+		ExplainPropertyBool("Average", options->average, es);
+	}
+	ExplainPropertyBool("Standardize", options->standardize, es);
+	ExplainPropertyBool("Survey", needs_survey(options), es);
 	if (es->analyze && state->epoch > 0)
 	{
 		ExplainPropertyUInteger("Rows per Epoch", NULL, state->rows, es);
-		ExplainPropertyFloat("Loss", NULL, state->loss, 6, es);
-		ExplainPropertyFloat(options->loss == LOSS_SQUARED ? "R2" : "Accuracy", NULL, state->score, 6, es);
+		if (!is_solved(state))
+		{
+			ExplainPropertyFloat("Progressive Loss", NULL, state->loss, 6, es);
+			ExplainPropertyFloat(options->loss == LOSS_SQUARED ? "Progressive R2" : "Progressive Accuracy", NULL, state->score, 6,
+								 es);
+		}
+		if (state->sample_rows)
+			ExplainPropertyFloat(options->loss == LOSS_SQUARED ? "Training R2" : "Training Accuracy", NULL, state->training_score, 6,
+								 es);
 		ExplainPropertyFloat("Learning", "s", state->learning, 3, es);
 		ExplainPropertyFloat("Waiting for Rows", "s", Max(state->seconds - state->learning, 0), 3, es);
 	}

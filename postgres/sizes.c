@@ -16,11 +16,11 @@
 #define APART (8 * BLCKSZ)		/* bytes of a page's rows, unpacked, from where on the page itself is cheap to read again */
 #define MOST_PARTS 64			/* blocks a page */
 
-typedef struct Sample
+typedef struct PageBytes
 {
 	TupleShuffle *state;
 	double		bytes;
-} Sample;
+} PageBytes;
 
 /* Whether a size was left open, or is a share. */
 bool
@@ -85,7 +85,7 @@ sizes_guess(TupleShuffle *state, PlanState *child)
 static void
 visit(void *argument, TupleTableSlot *slot)
 {
-	Sample	   *sample = argument;
+	PageBytes  *sample = argument;
 	ExprContext *econtext = sample->state->css.ss.ps.ps_ExprContext;
 
 	ResetExprContext(econtext);
@@ -97,7 +97,7 @@ visit(void *argument, TupleTableSlot *slot)
 void
 sizes_settle(TupleShuffle *state, PlanState *child)
 {
-	Sample		sample = {state, 0};
+	PageBytes	sample = {state, 0};
 	int64		sampled;
 
 	state->settled = true;

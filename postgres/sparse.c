@@ -44,6 +44,7 @@ sparse_any(Learner *l, Loss loss, const float *words, const uint32_t *order, uin
 {
 	const uint32_t outputs = loss == LOSS_SOFTMAX ? l->outputs : 1;
 	uint32_t	taken = 0;
+	float		size = 0;
 
 	for (uint32_t i = 0; i < rows; i++)
 	{
@@ -51,7 +52,9 @@ sparse_any(Learner *l, Loss loss, const float *words, const uint32_t *order, uin
 		uint32_t	n = *(const uint32_t *) (row + 1);
 		const uint32_t *at = (const uint32_t *) (row + 2);
 		const float *v = row + 2 + n;
-		float		scale = (float) l->scale;
+		float		scale = (float) l->scale,
+					weight = weight_of(l, loss, row[0]),
+					length = l->intercept ? 1 : 0;
 
 		if (*stop)
 			return LEARNT_STOPPED;
@@ -82,7 +85,7 @@ sparse_any(Learner *l, Loss loss, const float *words, const uint32_t *order, uin
 				dot += l->w[(size_t) at[e] * outputs + c] * v[e];
 			l->scores[c] = l->b[c] + scale * dot;
 		}
-		if (!slopes(l, loss, row[0]))
+		if (!slopes(l, loss, row[0], weight))
 			return i;
 		if (l->batch_size > 1)
 		{
@@ -93,11 +96,18 @@ sparse_any(Learner *l, Loss loss, const float *words, const uint32_t *order, uin
 			}
 		}
 		taken++;
+		if (l->bound > 0)
+		{
+			for (uint32_t e = 0; e < n; e++)
+				length += v[e] * v[e];
+			size += weight * length;
+		}
 		if (taken < l->batch_size && i + 1 < rows)
 			continue;
 		{
-			double		rate = rate_at(l);
-			float		share = (float) (rate / taken);
+			double		rate = rate_at(l),
+						bounded = bounded_rate(l, rate, size / taken);
+			float		share = (float) (bounded / taken);
 
 			for (uint32_t c = 0; c < outputs && l->intercept; c++)
 				l->b[c] -= share * (l->batch_size > 1 ? l->sums[c] : l->scores[c]);
@@ -108,7 +118,7 @@ sparse_any(Learner *l, Loss loss, const float *words, const uint32_t *order, uin
 				if (l->scale < SMALL_SCALE)
 					learner_settle(l);
 			}
-			share = (float) (rate / taken / l->scale);
+			share = (float) (bounded / taken / l->scale);
 			if (l->batch_size == 1)
 				push_row(l, outputs, row, l->scores, share);
 			else
@@ -120,6 +130,7 @@ sparse_any(Learner *l, Loss loss, const float *words, const uint32_t *order, uin
 			if (l->l1 > 0)
 				l->owed += rate * l->l1 / l->scale;
 			taken = 0;
+			size = 0;
 		}
 	}
 	return LEARNT_ALL;

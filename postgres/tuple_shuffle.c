@@ -21,7 +21,6 @@
 #include "tuple_shuffle.h"
 
 #define UNSHUFFLED (1 << 19)	/* words that are learnt from at once where nothing is shuffled: they stay in the cache */
-#define SETTLED 64				/* rows of a window after which the length of its rows is taken as known */
 #define ROOM 0.95				/* of a window that is counted on, as rows differ */
 
 static Node *create_state(CustomScan *plan);
@@ -88,8 +87,8 @@ begin(CustomScanState *node, EState *estate, int eflags)
 	}
 	state->buffers = AllocSetContextCreate(estate->es_query_cxt, "penstock buffers", ALLOCSET_DEFAULT_SIZES);
 	sizes_guess(state, child);
-	state->expected = child->plan->plan_rows;
-	if (state->loaded == NULL && state->options->shuffle != SHUFFLE_NONE && !(eflags & EXEC_FLAG_EXPLAIN_ONLY))
+	if (state->loaded == NULL && state->options->shuffle != SHUFFLE_NONE && !(eflags & EXEC_FLAG_EXPLAIN_ONLY) &&
+		(state->sparse || !may_be_exact(state->options)))	/* where no order makes a difference */
 		ereport(WARNING,
 				(errmsg("rows of this query are shuffled in a buffer of " INT64_FORMAT " kB only: they are not a table's, "
 						"which would be read in random blocks", state->buffer_bytes / 1024)));
@@ -97,21 +96,17 @@ begin(CustomScanState *node, EState *estate, int eflags)
 
 /*
  * Windows end such that all of a pass are about equal. Filled to the brim they would leave a last one of a block or two, all
- * of one label in a clustered table, and a model that has learnt those last. A table's pages are known exactly, so a window
- * ends with one of them; rows of other plans are told by the planner's guess, then by what the last pass had.
+ * of one label in a clustered table, and a model that has learnt those last. How many pages a table has is known exactly, so a
+ * window ends with one of them. How many rows another plan gives is not known: the planner's guess may be far off. There a
+ * window is filled to the brim, and waits until the next one is half full; if none gets so far, the two last are made equal.
  */
 static void
-begin_window(TupleShuffle *state)
+plan_window(TupleShuffle *state)
 {
-	double		left,
-				words;
+	double		left = Max((double) state->pages * state->parts - state->begun, 0),
+				words = *state->loaded ? state->words / *state->loaded : state->page_words / state->parts;
 
-	state->target = 0;
-	if (state->options->shuffle != SHUFFLE_CORGIPILE || state->loaded == NULL)
-		return;
-	left = Max((double) state->pages * state->parts - *state->loaded, 0);
-	words = *state->loaded ? state->words / *state->loaded : state->page_words / state->parts;
-	state->target = *state->loaded + ceil(left / Max(ceil(left * words / (ROOM * state->buffer_bytes / 2 / sizeof(float))), 1));
+	state->target = state->begun + ceil(left / Max(ceil(left * words / (ROOM * state->buffer_bytes / 2 / sizeof(float))), 1));
 }
 
 static bool
@@ -121,15 +116,42 @@ is_full(TupleShuffle *state, const Window *window)
 		return false;
 	if (state->options->shuffle != SHUFFLE_CORGIPILE)
 		return window->used >= UNSHUFFLED;
-	if (state->loaded)
-		return *state->loaded > state->target;
-	if (window->rows == SETTLED && state->expected > 0)
-	{
-		double		most = ROOM * window->capacity / ((double) window->used / window->rows + 1);
+	if (state->loaded == NULL || *state->loaded <= state->target)
+		return false;
+	/* The rows of a page were a guess by a few of them. By now there are as many pages as the guess asked for. */
+	plan_window(state);
+	return *state->loaded > state->target;
+}
 
-		state->target = ceil(state->expected / ceil(state->expected / most));
-	}
-	return state->target > SETTLED && window->rows >= state->target;
+static Window *
+finished(TupleShuffle *state, PlanState *node, Window *window)
+{
+	if (node->instrument)
+		InstrStopNode(node->instrument, window->rows);
+	if (window->rows == 0)
+		return NULL;
+	state->top = Max(state->top, window->top);
+	window->shuffled = state->options->shuffle == SHUFFLE_CORGIPILE;
+	window->seed = mixed_seed(state->options->seed, state->pass, ++state->window_count);
+	state->smallest = state->window_count == 1 ? window->rows : Min(state->smallest, window->rows);
+	state->largest = Max(state->largest, window->rows);
+	return window;
+}
+
+/* Begins the other window, when it has been learnt from; what does not fill a batch goes there. */
+static Window *
+turn_over(TupleShuffle *state, bool carry)
+{
+	Window	   *window = &state->windows[state->filling],
+			   *other = &state->windows[1 - state->filling];
+
+	state->waited += worker_give(state->worker, NULL);
+	other->used = other->rows = 0;
+	other->top = window->top;
+	if (carry)
+		carry_over(state, window, other);
+	state->filling = 1 - state->filling;
+	return other;
 }
 
 Window *
@@ -138,70 +160,103 @@ tuple_shuffle_next(PlanState *node)
 	TupleShuffle *state = (TupleShuffle *) node;
 	PlanState  *child = linitial(state->css.custom_ps);
 	ExprContext *econtext = node->ps_ExprContext;
-	Window	   *window = &state->windows[state->filling],
-			   *other = &state->windows[1 - state->filling];
-	const Options *options = state->options;
+	Window	   *window,
+			   *full;
+	bool		waits;
 
-	if (state->exhausted)
+	if (state->exhausted && !state->remains)
 		return NULL;
-	if (!state->settled)
-		sizes_settle(state, child);
-	begin_window(state);
 	if (node->instrument)
 		InstrStartNode(node->instrument);
+	if (state->remains)
+	{
+		state->remains = false;
+		return finished(state, node, &state->windows[state->filling]);
+	}
+	if (!state->settled)
+		sizes_settle(state, child);
+	waits = state->loaded == NULL && state->options->shuffle == SHUFFLE_CORGIPILE;
+	if (state->loaded)
+	{
+		state->begun = *state->loaded;
+		plan_window(state);
+	}
+	window = &state->windows[state->filling];
 	for (;;)
 	{
-		TupleTableSlot *slot = ExecProcNode(child);
+		TupleTableSlot *slot = state->left ? state->left : ExecProcNode(child);
 		Size		used = window->used;
 		MemoryContext before;
 		bool		packed;
 
+		state->left = NULL;
 		if (TupIsNull(slot))
 		{
 			state->exhausted = true;
-			break;
+			full = state->full;
+			if (full == NULL)
+				return finished(state, node, window);
+			state->full = NULL;
+			even_out(state, full, window);
+			state->remains = true;
+			return finished(state, node, full);
 		}
 		CHECK_FOR_INTERRUPTS();
 		ResetExprContext(econtext);
 		econtext->ecxt_scantuple = slot;
 		before = MemoryContextSwitchTo(econtext->ecxt_per_tuple_memory);
 		packed = pack_row(state, window, slot, econtext);
+		MemoryContextSwitchTo(before);
 		if (!packed)
 		{
-			/* The other window was handed over before; it must be free for the rows that come after this batch. */
-			MemoryContextSwitchTo(before);
-			state->waited += worker_give(state->worker, NULL);
-			other->used = other->rows = 0;
-			other->top = window->top;
-			carry_over(state, window, other);
-			MemoryContextSwitchTo(econtext->ecxt_per_tuple_memory);
-			if (!pack_row(state, other, slot, econtext))
-				refuse_size(state);
-			MemoryContextSwitchTo(before);
-			break;
+			/* The row is packed again, into the other window, which must be free for that. */
+			state->left = slot;
+			full = state->full;
+			if (full == NULL)
+			{
+				full = window;
+				window = turn_over(state, true);
+				if (window->used + state->row_words + window->rows > window->capacity)
+					refuse_size(state);
+				if (waits)
+				{
+					state->full = full;
+					continue;
+				}
+			}
+			state->full = NULL;
+			return finished(state, node, full);
 		}
-		MemoryContextSwitchTo(before);
 		state->seen++;
 		state->words += window->used - used + 1;
 		if (is_full(state, window))
 		{
-			state->waited += worker_give(state->worker, NULL);
-			other->used = other->rows = 0;
-			other->top = window->top;
-			break;
+			full = window;
+			turn_over(state, false);
+			return finished(state, node, full);
+		}
+		if (state->full && window->used + window->rows >= window->capacity / 2 && window->rows >= state->options->batch_size)
+		{
+			full = state->full;
+			state->full = NULL;
+			return finished(state, node, full);
 		}
 	}
-	if (node->instrument)
-		InstrStopNode(node->instrument, window->rows);
-	if (window->rows == 0)
-		return NULL;
-	state->top = Max(state->top, window->top);
-	window->shuffled = options->shuffle == SHUFFLE_CORGIPILE;
-	window->seed = mixed_seed(options->seed, state->pass, ++state->window_count);
-	state->smallest = state->window_count == 1 ? window->rows : Min(state->smallest, window->rows);
-	state->largest = Max(state->largest, window->rows);
-	state->filling = 1 - state->filling;
-	return window;
+}
+
+void
+tuple_shuffle_keep(PlanState *node)
+{
+	TupleShuffle *state = (TupleShuffle *) node;
+
+	state->keeping = true;
+	sample_start(&state->sample, state->options->seed);
+}
+
+const Sample *
+tuple_shuffle_kept(PlanState *node)
+{
+	return &((TupleShuffle *) node)->sample;
 }
 
 Worker *
@@ -254,11 +309,13 @@ rescan(CustomScanState *node)
 		state->waited += worker_wait(state->worker);
 	for (int i = 0; i < 2; i++)
 		state->windows[i].used = state->windows[i].rows = 0;
-	if (state->exhausted)
-		state->expected = state->seen;
+	if (state->loaded && *state->loaded)
+		state->page_words = state->words / *state->loaded * state->parts;
 	state->seen = 0;
 	state->words = 0;
-	state->exhausted = false;
+	state->full = NULL;
+	state->left = NULL;
+	state->exhausted = state->remains = state->keeping = false;
 	state->pass++;
 	state->skipped = 0;
 	UpdateChangedParamSet(child, node->ss.ps.chgParam);

@@ -31,8 +31,13 @@ typedef struct TupleShuffle
 	uint64		skipped;
 	uint64		seen;			/* rows of this pass so far, and the words they took */
 	double		words;
-	double		expected;		/* rows of a pass: the planner's guess, then what the last one had */
-	uint64		target;			/* rows after which a window ends, or pages of the pass; 0 as long as that is not known */
+	uint64		target;			/* pages of the pass after which a window ends, where rows are a table's */
+	uint64		begun;			/* pages of the pass before the window */
+	Window	   *full;			/* a window that waits until the next is half full, where rows are no table's */
+	TupleTableSlot *left;		/* a row that is yet to be packed */
+	bool		remains;		/* the last window is yet to be given */
+	bool		keeping;		/* rows of this pass are sampled */
+	Sample		sample;
 	const uint64 *loaded;		/* pages of this pass so far; NULL where rows are no table's */
 	int64		pages;
 	uint32		parts;			/* blocks a page */
@@ -48,6 +53,7 @@ typedef struct TupleShuffle
 extern bool pack_row(TupleShuffle *state, Window *window, TupleTableSlot *slot, ExprContext *econtext);
 extern Size packed_bytes(TupleShuffle *state, TupleTableSlot *slot, ExprContext *econtext);
 extern void carry_over(TupleShuffle *state, Window *window, Window *other);
+extern void even_out(TupleShuffle *state, Window *window, Window *other);
 NEVER_RETURNS extern void refuse_size(TupleShuffle *state);
 
 /* Sizes of the buffer and of blocks, where they were left open: by pages, then by some rows, when these may be read. */

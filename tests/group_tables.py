@@ -47,7 +47,8 @@ def with_bad() -> pa.Table:
 
 
 def logistic(**options: Any) -> penstock.LogisticRegression:
-    return penstock.LogisticRegression(**{"solver": "lbfgs", "epochs": 100, "tolerance": 1e-6} | options)
+    usual = {"solver": "lbfgs", "epochs": 100, "tolerance": 1e-6, "standardize": False}
+    return penstock.LogisticRegression(**usual | options)
 
 
 def frame_rows(result: Result, key: tuple[Any, ...]) -> list[dict[str, Any]]:

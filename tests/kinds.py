@@ -15,7 +15,7 @@ import scipy.sparse as sp
 
 from penstock.blocks import convert
 from penstock.blocks.base import BlockSource
-from penstock.blocks.features import Encoder, choose
+from penstock.blocks.features import Encoder, choose_features
 from penstock.blocks.memory import ArraySource
 from penstock.blocks.open import open as open_source
 from penstock.loader import Loader
@@ -87,7 +87,7 @@ def store(kind: str, folder: Path, x: np.ndarray, y: np.ndarray, *, block_rows: 
 def encoder(source: BlockSource, *, weight: str | None = None) -> Encoder:
     """Settle the columns: the label is 'label', or the last column of a plain array."""
     label = "label" if "label" in source.schema.names else source.schema.names[-1]
-    chosen = choose(source.schema, label=label, weight=weight, place=source.name)
+    chosen = choose_features(source.schema, label=label, weight=weight, place=source.name)
     return chosen.with_width(WIDTH) if chosen.sparse else chosen
 
 

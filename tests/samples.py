@@ -16,7 +16,7 @@ import pyarrow.parquet as parquet
 
 from penstock.blocks import convert
 from penstock.blocks.base import BlockSource
-from penstock.blocks.counted import counted
+from penstock.blocks.counted_source import with_row_counts
 from penstock.blocks.fields import Fields
 from penstock.blocks.memory import TableSource
 from penstock.blocks.open import open as open_source
@@ -92,7 +92,7 @@ def store(kind: str, folder: Path, rows: pa.Table, *, block_rows: int = 20) -> B
 
 def small_memory(source: BlockSource, order: str, columns: list[str] | None = None) -> int:
     """Return a budget of a few blocks: a little over the smallest that works."""
-    source = counted(source)
+    source = with_row_counts(source)
     fields = Fields.of(source.schema, columns, numbered=True)
     with Loader(source, fields, order, memory=1, stretch=True) as smallest:
         return smallest.plan.memory + 4000

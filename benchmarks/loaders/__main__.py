@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks import harness
@@ -55,13 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 ]
     print(harness.report(found, quick=options.quick))
     if options.json:
-        body = {
-            "machine": harness.machine(),
-            "quick": options.quick,
-            "claims": [asdict(claim) for claim in found],
-            "outcomes": records,
-        }
-        options.json.write_text(json.dumps(body, indent=2, ensure_ascii=False) + "\n")
+        command = "python -m benchmarks.loaders"
+        harness.write_results(options.json, found, quick=options.quick, command=command, outcomes=records)
     return 1 if any(claim.met is False for claim in found) else 0
 
 

@@ -97,7 +97,7 @@ KINDS = {"records": records, "rows": table}
 def balance(labels: NDArray[np.int64], batch_size: int) -> float:
     """Return the variance of the share of ones per batch over the binomial's: 1 a true shuffle, ``batch_size`` none.
 
-    As `penstock.shuffle.quality.label_balance`, but around the share that all the data have: a run stopped early
+    As `label_balance` of tests/order_quality.py, but around the share that all the data have: a run stopped early
     may have seen one label alone, which is no shuffle either.
     """
     batches = len(labels) // batch_size

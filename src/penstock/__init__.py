@@ -5,29 +5,28 @@
 ['LinearRegression', 'LogisticRegression', 'SoftmaxRegression']
 
 Public names are imported when first used, so ``import penstock`` takes no time and drags nothing in. Loaders for PyTorch
-are in `penstock.torch`, models that do not fit in memory in `penstock.bigmodel`; `load` opens the latter, too.
+are in `penstock.torch`, models that do not fit in memory in `penstock.bigmodel`; `load` opens all of them. No name is
+both a function and a package: `connect` opens a database, `penstock.sql` is the package behind it.
 """
 
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.blocks import convert as convert
-    from penstock.blocks import open as open
+    from penstock.blocks.open import open as open
     from penstock.errors import PenstockError as PenstockError
     from penstock.estimators import LinearRegression as LinearRegression
     from penstock.estimators import LinearSVM as LinearSVM
     from penstock.estimators import LogisticRegression as LogisticRegression
     from penstock.estimators import SoftmaxRegression as SoftmaxRegression
-    from penstock.estimators import load as load
-    from penstock.explain import explain as explain
+    from penstock.explanation import explain as explain
     from penstock.loader import Loader as Loader
     from penstock.loader.batches import batches as batches
-    from penstock.sql import sql as sql
+    from penstock.model_kinds import load as load
+    from penstock.sql import connect as connect
 
 __version__ = "0.1.0"
 
@@ -40,11 +39,11 @@ _HOMES = {
     "PenstockError": "penstock.errors",
     "SoftmaxRegression": "penstock.estimators",
     "batches": "penstock.loader.batches",
+    "connect": "penstock.sql",
     "convert": "penstock.blocks",
-    "explain": "penstock.explain",
-    "load": "penstock.estimators",
-    "open": "penstock.blocks",
-    "sql": "penstock.sql",
+    "explain": "penstock.explanation",
+    "load": "penstock.model_kinds",
+    "open": "penstock.blocks.open",
 }
 
 __all__ = [
@@ -56,11 +55,11 @@ __all__ = [
     "SoftmaxRegression",
     "__version__",
     "batches",
+    "connect",
     "convert",
     "explain",
     "load",
     "open",
-    "sql",
 ]
 
 
@@ -74,13 +73,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-class _Package(ModuleType):
-    def __setattr__(self, name: str, value: object) -> None:
-        # Importing the module `penstock.explain` would otherwise put it in the place of the function.
-        if not (isinstance(value, ModuleType) and name in _HOMES):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

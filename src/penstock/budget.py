@@ -50,8 +50,8 @@ class Budget:
     share: float | None = None
 
     @classmethod
-    def parse(cls, text: str | int | Budget) -> Budget:
-        """Read a budget from what a user wrote."""
+    def parse(cls, text: str | int | Budget, *, option: str = "memory", whole: str = "data") -> Budget:
+        """Read a budget from what a user wrote for an option; a share is one of the ``whole``."""
         if isinstance(text, Budget):
             return text
         match = _PATTERN.fullmatch(str(text))
@@ -62,8 +62,12 @@ class Budget:
             if unit in _UNITS and number * _UNITS[unit] >= 1:
                 return cls(bytes=int(number * _UNITS[unit]))
         raise UsageError(
-            f"memory={text!r} is not an amount of memory; write bytes with a unit, such as '512MB' or '2GiB',"
-            " or a share of the data from '1%' to '100%'"
+            "is not an amount of memory",
+            option=option,
+            value=text,
+            fixes=[
+                f"write bytes with a unit, such as '512MB' or '2GiB', or a share of the {whole} from '1%' to '100%'"
+            ],
         )
 
     def resolve(self, data_bytes: int) -> int:
@@ -86,8 +90,26 @@ def parse_size(text: str | int, *, option: str) -> int:
     except UsageError:
         size = None
     if size is None:
-        raise UsageError(f"{option}={text!r} is not a size; write bytes with a unit, such as '256KB' or '10MB'")
+        raise UsageError(
+            "is not a size", option=option, value=text, fixes=["write bytes with a unit, such as '256KB' or '10MB'"]
+        )
     return size
+
+
+class Bytes(int):
+    """A number of bytes that messages write with a unit.
+
+    Examples
+    --------
+    >>> Bytes(12_500_000)
+    12.5 MB
+    """
+
+    def __new__(cls, count: float) -> Bytes:
+        return super().__new__(cls, int(count))
+
+    def __repr__(self) -> str:
+        return show_bytes(self)
 
 
 def show_bytes(count: float) -> str:

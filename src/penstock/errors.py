@@ -6,6 +6,9 @@
     │   ├── BudgetError                    the memory given cannot do the work
     │   ├── MissingExtraError (ImportError)  an optional dependency is not installed
     │   ├── NoLengthError (TypeError)      how much there will be cannot be said beforehand
+    │   ├── BlockIndexError (IndexError)   there is no block or row with this number
+    │   ├── NoMethodError (AttributeError)  an estimator lacks a method with its solver
+    │   ├── DatabaseInUseError             this process has the database open with other settings
     │   └── SQLSyntaxError                 a statement of ours cannot be read; shows the place
     ├── DataError (ValueError)             what stands in the data cannot be used
     │   ├── ColumnError                    a column is missing or of the wrong kind
@@ -14,6 +17,7 @@
     │   ├── ParseError                     a line of text cannot be read
     │   └── SchemaError                    files of one data set disagree
     ├── SourceError (OSError)              a file cannot be read at all
+    │   ├── ConnectError (ConnectionError)  a server cannot be reached
     │   ├── SourceNotFoundError (FileNotFoundError)
     │   ├── CorruptFileError               truncated or damaged
     │   └── DataChangedError               not the file it was when the work began
@@ -24,21 +28,151 @@
     ├── WorkerDiedError (RuntimeError)     a worker process ended without being asked to
     └── DivergedError (ArithmeticError)    training left the finite numbers
 
-Each also inherits the built-in that a Python user would catch. A message says what happened, with the
-values and the place, and then how to mend it.
+Each also inherits the built-in that a Python user would catch. An error is data: a reason, the option and the value that
+it is about, the place, and fixes. ``str(error)`` is Python's wording; other faces render the same fields in theirs.
 """
 
 from __future__ import annotations
 
 import difflib
+import pickle
+import re
 from collections.abc import Iterable
+from typing import Any, Self
+
+from penstock.messages import (
+    PYTHON,
+    UNSET,
+    Command,
+    Convert,
+    Given,
+    Location,
+    Shown,
+    Text,
+    TextPart,
+    Use,
+    Wording,
+    joined,
+)
 
 # The most characters of a line of SQL that a message shows.
 _SHOWN = 100
 
 
 class PenstockError(Exception):
-    """Base of every error raised on purpose by Penstock."""
+    """Base of every error raised on purpose by Penstock.
+
+    A message reads ``place: option=value reason; fix, or fix``. The option and the place are put in front unless the reason
+    mentions them itself, as `Given` and as `Location`.
+
+    Parameters
+    ----------
+    *reason : str or part of a message
+        What is wrong; parts are joined as they are.
+    option : str, optional
+        The option that the error is about, by the name it has in Python.
+    value : object, optional
+        The option's value.
+    place : Location or str, optional
+        The file, row, column, or position in a statement.
+    fixes : iterable of str or parts
+        What a user can do instead, the likeliest first.
+
+    Examples
+    --------
+    >>> error = UsageError("is not a number of epochs", option="epochs", value=0, fixes=["choose 1 or more"])
+    >>> str(error), error.option, error.value
+    ('epochs=0 is not a number of epochs; choose 1 or more', 'epochs', 0)
+    >>> print(BudgetError("these rows need more than ", Given("memory", "1kB"), fixes=[Use("memory", "1MB")]))
+    these rows need more than memory='1kB'; use memory='1MB'
+    """
+
+    wording: Wording = PYTHON
+    """How ``str`` writes options; a face that raises an error in its own words sets it."""
+
+    def __init__(
+        self,
+        *reason: TextPart,
+        option: str | None = None,
+        value: object = UNSET,
+        place: Location | str | None = None,
+        fixes: Iterable[TextPart] = (),
+    ) -> None:
+        self.reason = Text(*reason)
+        self.option = option
+        self._value = value
+        self.place = Location(place) if isinstance(place, str) else place
+        if place is None:
+            self.place = next((part for part in self.reason.parts if isinstance(part, Location)), None)
+        self.fixes = tuple(fixes)
+        super().__init__(self.text.render())
+
+    @property
+    def value(self) -> Any:
+        """The option's value, or None."""
+        return None if self._value is UNSET else self._value
+
+    @property
+    def text(self) -> Text:
+        """The whole message."""
+        parts: list[TextPart] = []
+        mentioned = {part.option for part in self.reason.parts if isinstance(part, Given)}
+        if self.place is not None and self.place not in self.reason.parts:
+            parts += [self.place, ": "]
+        if self.option is not None and self.option not in mentioned:
+            parts += [Given(self.option, self._value), "" if str(self.reason).startswith((":", ",")) else " "]
+        parts.append(self.reason)
+        if self.fixes:
+            parts += ["; ", joined(map(_advice, self.fixes), last=", or ")]
+        if self.place is not None and self.place.excerpt:
+            parts += ["\n", self.place.excerpt]
+        return Text(*parts)
+
+    def render(self, wording: Wording) -> str:
+        """Return the message in the words of one face."""
+        return self.text.render(wording)
+
+    def replace(self, **changes: Any) -> Self:
+        """Return the same error with some fields changed."""
+        old = {"reason": self.reason, "option": self.option, "value": self._value, "place": self.place}
+        fields = {**old, "fixes": self.fixes, **changes}
+        error = type(self)(fields.pop("reason"), **fields)
+        error.wording = self.wording
+        return error
+
+    def __str__(self) -> str:
+        return self.render(self.wording)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = {name: _portable(value) for name, value in self.__dict__.items()}
+        return _restored, (type(self), self.args), fields
+
+
+def _advice(fix: TextPart) -> TextPart:
+    """Return a fix as a phrase that says what to do."""
+    if isinstance(fix, Use):
+        return Text("use ", fix)
+    return Text("run: ", fix) if isinstance(fix, Command | Convert) else fix
+
+
+def _portable(value: Any) -> Any:
+    """Return a field such that it can be pickled: what cannot is replaced by its looks."""
+    try:
+        pickle.dumps(value)
+    except Exception:  # whatever an object of a user's raises
+        if isinstance(value, Text):
+            return Text(*map(_portable, value.parts))
+        if isinstance(value, Given | Use):
+            return type(value)(value.option, _portable(value.value))
+        if isinstance(value, tuple | list):
+            return type(value)(map(_portable, value))
+        return Shown(repr(value))
+    return value
+
+
+def _restored(kind: type[PenstockError], args: tuple[Any, ...]) -> PenstockError:
+    """Make an error anew, whose fields come as its state."""
+    return kind(*args)
 
 
 class UsageError(PenstockError, ValueError):
@@ -49,10 +183,11 @@ class UnknownOptionError(UsageError):
     """An option's value is not one of its valid names."""
 
     @classmethod
-    def of(cls, option: str, value: object, valid: Iterable[str]) -> UnknownOptionError:
+    def of(cls, option: str, value: object, valid: Iterable[str], **fields: Any) -> Self:
         """Build the error from the option's name, the value given, and the names it takes."""
         names = sorted(valid)
-        return cls(f"{option}={value!r} is not known; choose one of: {', '.join(names)}{nearest(str(value), names)}")
+        choices = f"choose one of: {', '.join(names)}{nearest(str(value), names)}"
+        return cls("is not known", option=option, value=value, fixes=[choices], **fields)
 
 
 class BudgetError(UsageError):
@@ -63,20 +198,33 @@ class MissingExtraError(UsageError, ImportError):
     """An optional dependency is not installed."""
 
     @classmethod
-    def of(cls, package: str, extra: str, purpose: str) -> MissingExtraError:
+    def of(cls, package: str, extra: str, purpose: str) -> Self:
         """Build the error from the package missing, the extra that brings it, and what it is for."""
-        return cls(f"{purpose} needs {package}, which is not installed; run: pip install 'penstock[{extra}]'")
+        remedy = Command(("pip", "install", f"penstock[{extra}]"))
+        return cls(f"{purpose} needs {package}, which is not installed", fixes=[remedy])
 
 
 class NoLengthError(UsageError, TypeError):
     """How much there will be cannot be said beforehand."""
 
 
+class BlockIndexError(UsageError, IndexError):
+    """There is no block or row with this number."""
+
+
+class NoMethodError(UsageError, AttributeError):
+    """A method that the estimator has not with its solver; `hasattr` says so too, as scikit-learn's tools ask it."""
+
+
+class DatabaseInUseError(UsageError):
+    """This process has the database open with other settings."""
+
+
 class SQLSyntaxError(UsageError):
     """A statement of ours in a script of SQL cannot be read."""
 
     @classmethod
-    def of(cls, told: str, script: str, at: int) -> SQLSyntaxError:
+    def of(cls, reason: TextPart, script: str, at: int) -> Self:
         """Build the error from what is wrong, the script, and the offset in it; the line is shown with a caret."""
         line, column = line_and_column(script, at)
         first = at - column + 1
@@ -84,7 +232,7 @@ class SQLSyntaxError(UsageError):
         cut = max(0, column - 1 - _SHOWN // 2) if len(whole) > _SHOWN else 0
         shown = whole[cut : cut + _SHOWN]
         under = "".join("\t" if c == "\t" else " " for c in shown[: column - 1 - cut])
-        return cls(f"line {line}, column {column}: {told}\n    {shown}\n    {under}^")
+        return cls(reason, place=Location(line=line, character=column, excerpt=f"    {shown}\n    {under}^"))
 
 
 class DataError(PenstockError, ValueError):
@@ -96,9 +244,26 @@ class ColumnError(DataError):
 
     @classmethod
     def missing(cls, wanted: str, present: Iterable[str], *, place: str, role: str = "column") -> ColumnError:
-        """Build the error for a column that is not there, naming those that are."""
+        """Build the error for a column that is not there, naming those that are.
+
+        Where the path in ``place`` has a folder such as ``label=0``, the message says that folder names are no columns.
+        """
         names = list(present)
-        return cls(f"{place} has no {role} {wanted!r}; it has: {some_of(names)}{nearest(wanted, names)}")
+        fixes = []
+        if folder := re.search(rf"(?:^|[/\\])({re.escape(wanted)}=[^/\\]*)[/\\]", place):
+            fixes.append(
+                f"{wanted!r} stands in the folder names ({folder[1]!r}), which only penstock groups reads as a column:"
+                f" write {wanted!r} into the files, as a column"
+            )
+        its, theirs = ("have", "they have") if _names_several(place) else ("has", "it has")
+        reason = f" {its} no {role} {wanted!r}; {theirs}: {some_of(names)}{nearest(wanted, names)}"
+        return cls(Location(place), reason, fixes=fixes)
+
+    @classmethod
+    def no_features(cls, present: Iterable[str], *, place: str) -> ColumnError:
+        """Build the error for data of which no column is a feature."""
+        its, theirs = ("have", "they have") if _names_several(place) else ("has", "it has")
+        return cls(Location(place), f" {its} no feature columns; {theirs}: {some_of(present)}")
 
 
 class LabelError(DataError):
@@ -119,6 +284,10 @@ class SchemaError(DataError):
 
 class SourceError(PenstockError, OSError):
     """A file or table cannot be read."""
+
+
+class ConnectError(SourceError, ConnectionError):
+    """A server cannot be reached, or does not let us in."""
 
 
 class SourceNotFoundError(SourceError, FileNotFoundError):
@@ -164,10 +333,24 @@ def line_and_column(text: str, at: int) -> tuple[int, int]:
     return text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
 
 
+def _names_several(place: str) -> bool:
+    """Whether a name of data is that of several files, as `penstock.blocks.storage.show_names` writes it."""
+    return re.search(r" and \d+ more$", place) is not None
+
+
 def some_of(names: Iterable[str], most: int = 20) -> str:
-    """Return names for a message: the first ones, and how many there are where that is not all."""
+    """Return names for a message: the first ones, and how many there are where that is not all.
+
+    Names that could be taken for an option with its value, or for two names, are quoted.
+
+    Examples
+    --------
+    >>> some_of(["age", "size=3", "a, b"])
+    "age, 'size=3', 'a, b'"
+    """
     names = list(names)
-    return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")
+    shown = [repr(name) if set("=,") & set(name) and name[0] not in "'\"" else name for name in names[:most]]
+    return ", ".join(shown) + (f", … ({len(names)} in all)" if len(names) > most else "")
 
 
 def nearest(wanted: str, names: Iterable[str]) -> str:

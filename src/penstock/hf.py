@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 
 from penstock.blocks.arrow import layout_of
 from penstock.blocks.ipc import read_footer
-from penstock.blocks.samples import MEDIA, noted_features
+from penstock.blocks.samples.features import MEDIA, noted_features
 from penstock.blocks.storage import PathLike, fingerprint, is_remote, open_file
 from penstock.errors import ColumnError, MissingExtraError, UsageError
 
 _MEDIA = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
-def load(path: PathLike, *, columns: list[str] | None = None) -> Any:
+def open_dataset(path: PathLike, *, columns: list[str] | None = None) -> Any:
     """Open a converted file as a `datasets.Dataset`.
 
     Parameters
@@ -45,7 +45,7 @@ def load(path: PathLike, *, columns: list[str] | None = None) -> Any:
     >>> folder = tempfile.TemporaryDirectory()
     >>> path = os.path.join(folder.name, "a.arrow")
     >>> done = penstock.convert(pa.table({"text": ["to", "be"], "label": [0, 1]}), path)
-    >>> load(path)[1]  # doctest: +SKIP
+    >>> open_dataset(path)[1]  # doctest: +SKIP
     {'text': 'be', 'label': 1}
     """
     datasets = _datasets()
@@ -73,7 +73,7 @@ def _datasets() -> Any:
     try:
         import datasets  # type: ignore[import-not-found, unused-ignore]  # an extra, without types
     except ImportError:
-        raise MissingExtraError.of("datasets", "hf", "penstock.hf.load") from None
+        raise MissingExtraError.of("datasets", "hf", "penstock.hf.open_dataset") from None
     return datasets
 
 

@@ -7,32 +7,29 @@ file. Scoring streams: predictions of a path of any size are written as they are
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, Floats
 from penstock.blocks.base import BlockSource
 from penstock.blocks.features import Encoder
-from penstock.blocks.reading import require_columns
-from penstock.config import LOSSES
-from penstock.errors import DataError, ModelFileError
-from penstock.events import Advanced, Finished, Started, Stream
-from penstock.loader.decode import row_number
-from penstock.modelfile import atomic_path, read_model, require_other, write_model
-from penstock.parallel import in_order
+from penstock.encoded_model import EncodedModel
+from penstock.errors import ModelFileError
+from penstock.loader.row_forms import NOTHING, Scaling
+from penstock.measures import OnScores
+from penstock.messages import Text, Use
+from penstock.metric_names import current_names
+from penstock.model import Description
+from penstock.modelfile import read_model, write_model
+from penstock.sgd.losses import linear_models, loss_of
 from penstock.sgd.model import Weights
 
 
 @dataclass(frozen=True, slots=True)
-class LinearModel:
+class LinearModel(EncodedModel):
     """A linear model that can be saved, loaded and asked.
 
     Attributes
@@ -50,7 +47,9 @@ class LinearModel:
     fingerprint : str
         Of the data it was trained on.
     metrics : dict
-        Final figures, such as the test accuracy.
+        Figures of the finished model, such as ``held_out_accuracy``; `penstock.metric_names` says what names mean.
+    scaling : Scaling
+        By which features were brought to one scale in training, to say how much each counts; the weights need none.
     """
 
     kind: str
@@ -60,58 +59,36 @@ class LinearModel:
     history: Sequence[Mapping[str, Any]] = ()
     fingerprint: str = ""
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    scaling: Scaling = field(default_factory=Scaling.none)
 
     @property
-    def classes(self) -> NDArray[Any] | None:
-        """The class labels in ascending order; None for a regression."""
-        return None if self.encoder.labels is None else np.array(self.encoder.labels.classes)
+    def linear(self) -> LinearModel:
+        """The model itself."""
+        return self
 
     def scores(self, batch: Batch) -> Floats:
         """Return a score a row, or for softmax one a row and class."""
         scores = self.weights.scores(batch)
-        return scores if self.kind == "softmax" else scores[:, 0]
+        return loss_of(self.kind).scored(scores)
 
-    def decide(self, scores: Floats) -> NDArray[Any]:
-        """Turn scores into classes, or into numbers for a regression."""
-        return decide(self.kind, self.encoder, scores)
-
-    def probabilities(self, scores: Floats) -> Floats | None:
-        """Turn scores into a probability for each class; None for models that have none."""
-        return probabilities(self.kind, scores)
-
-    def block_scores(self, source: BlockSource) -> Iterator[Floats]:
-        """Yield, block by block in stored order, the scores of each row."""
-        encoder = self.encoder.for_schema(source.schema, place=source.name)
-
-        def score(block: int) -> Floats:
-            return self.scores(encoded(encoder, source, block, source.read(block, encoder.columns)))
-
-        return in_order(score, range(len(source.block_rows)), threads=source.threads)
-
-    def predictions(self, source: BlockSource, *, keep: Sequence[str] = ()) -> Generator[pa.RecordBatch, None, None]:
-        """Yield, block by block in stored order, the prediction of each row (and columns to keep beside it)."""
-        require_columns(source.schema, keep, place=source.name)
-        encoder = self.encoder.for_schema(source.schema, place=source.name)
-        columns = list(dict.fromkeys([*encoder.columns, *keep]))
-
-        def score(block: int) -> pa.RecordBatch:
-            rows = source.read(block, columns)
-            scores = self.scores(encoded(encoder, source, block, rows))
-            return predicted(self.kind, self.encoder, scores, rows, keep)
-
-        return in_order(score, range(len(source.block_rows)), threads=source.threads)
-
-    def predict_to(
+    def evaluate(
         self,
         source: BlockSource,
-        path: str | os.PathLike[str],
         *,
-        keep: Sequence[str] = (),
-        stream: Stream | None = None,
-    ) -> int:
-        """Write the predictions of a source to a Parquet file, and return how many there are."""
-        made = partial(self.predictions, source, keep=keep)
-        return write_predictions(made, source, path, stream=stream or Stream())
+        label: str | None = None,
+        memory: str | int = "512MB",
+        on_scores: OnScores | None = None,
+    ) -> dict[str, Any]:
+        """Return the loss, all measures and the number of rows; see `penstock.evaluation.evaluate`."""
+        from penstock.evaluation import evaluate
+
+        return evaluate(self, source, label=label, memory=memory, on_scores=on_scores)
+
+    def describe(self, *, most: int | None = None) -> Description:
+        """Say what is in the model: its measures, and its largest coefficients by name."""
+        from penstock.coefficients import describe
+
+        return describe(self, most=most)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model as one safetensors file with a JSON header."""
@@ -123,8 +100,13 @@ class LinearModel:
         return cls.of(*read_model(path), place=str(path))
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        """Return the weights by name: ``coef`` with a row for each output, and ``intercept``."""
-        return {"coef": self.weights.coef, "intercept": self.weights.intercept}
+        """Return the weights by name: ``coef`` with a row for each output, and ``intercept``.
+
+        Where features were scaled, ``shift`` and ``scale`` are what was taken from each and what it was multiplied by.
+        """
+        named = {"shift": self.scaling.shift, "scale": self.scaling.scale}
+        scaling = {name: array for name, array in named.items() if len(array)}
+        return {"coef": self.weights.coef, "intercept": self.weights.intercept, **scaling}
 
     def header(self) -> dict[str, Any]:
         """Return all but the weights as plain JSON."""
@@ -147,84 +129,21 @@ class LinearModel:
             weights.coef[:] = tensors["coef"]
             weights.intercept[:] = tensors["intercept"]
             encoder = Encoder.from_dict(header["encoder"])
-            if header["kind"] not in LOSSES:
+            if header["kind"] not in linear_models():
                 raise KeyError(header["kind"])
+            held_out = bool(header["config"].get("validation"))
             return cls(
                 header["kind"],
                 weights,
                 encoder,
                 header["config"],
-                header["history"],
+                [current_names(row, held_out=held_out) for row in header["history"]],
                 header["fingerprint"],
-                header["metrics"],
+                current_names(header["metrics"], held_out=held_out),
+                Scaling(tensors.get("shift", NOTHING), tensors.get("scale", NOTHING)),
             )
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ModelFileError(
-                f"{place} is a Penstock file but not a linear model: {error!r}; a checkpoint is continued with --resume"
+                f"{place} is a Penstock file but not a linear model: {error!r}",
+                fixes=[Text("a checkpoint is continued with ", Use("resume", True))],
             ) from error
-
-
-def decide(kind: str, encoder: Encoder, scores: Floats) -> NDArray[Any]:
-    """Turn the scores of a kind of model into classes, or into numbers for a regression."""
-    if encoder.labels is None:
-        return scores
-    return encoder.labels.decode(scores.argmax(axis=1) if kind == "softmax" else scores)
-
-
-def probabilities(kind: str, scores: Floats) -> Floats | None:
-    """Turn the scores of a kind of model into a probability for each class; None where it has none."""
-    if kind == "softmax":
-        raised = np.exp(scores - scores.max(axis=1, keepdims=True))
-        share: Floats = raised / raised.sum(axis=1, keepdims=True)
-        return share
-    if kind == "logistic":
-        positive = 1 / (1 + np.exp(-np.clip(scores.astype(np.float64), -500, 500)))
-        return np.column_stack([1 - positive, positive]).astype(np.float32)
-    return None
-
-
-def predicted(kind: str, encoder: Encoder, scores: Floats, rows: pa.RecordBatch, keep: Sequence[str]) -> pa.RecordBatch:
-    """Return rows' predictions, with probabilities where there are any, and the columns to keep beside them."""
-    out = {name: rows.column(name) for name in keep}
-    out["prediction"] = pa.array(decide(kind, encoder, scores))
-    chances = probabilities(kind, scores)
-    if chances is not None and encoder.labels is not None:
-        names = [f"probability_{c}" for c in encoder.labels.classes]
-        out |= {name: pa.array(np.ascontiguousarray(chances[:, k])) for k, name in enumerate(names)}
-    return pa.record_batch(out)
-
-
-def write_predictions(
-    make: Callable[[], Generator[pa.RecordBatch, None, None]],
-    source: BlockSource,
-    path: str | os.PathLike[str],
-    *,
-    stream: Stream,
-) -> int:
-    """Write the predictions of a source to a Parquet file as they are made, and return how many there are."""
-    require_other(path, source.name)
-    stream.emit(Started("predict", int(source.block_rows.sum()), "rows"))
-    count = 0
-    with atomic_path(path) as temporary:
-        with ExitStack() as stack:
-            writer: pq.ParquetWriter | None = None
-            for batch in stack.enter_context(closing(make())):
-                writer = writer or stack.enter_context(pq.ParquetWriter(temporary, batch.schema))
-                writer.write_batch(batch)
-                count += len(batch)
-                stream.emit(Advanced("predict", len(batch)))
-        if writer is None:
-            pq.write_table(pa.table({"prediction": pa.array([], pa.float32())}), temporary)
-    stream.emit(Finished("predict"))
-    return count
-
-
-def encoded(encoder: Encoder, source: BlockSource, block: int, rows: pa.RecordBatch, *, wide: bool = False) -> Batch:
-    """Return a block's rows for scoring; what cannot be scored is refused by its row in the data."""
-    try:
-        batch = encoder.encode(rows, wide=wide)
-        encoder.require_finite(batch)
-    except DataError:
-        batch = encoder.encode(rows, first_row=row_number(source, block, 0), wide=wide)
-        encoder.require_finite(batch, first_row=row_number(source, block, 0))
-    return batch

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from penstock.errors import UsageError, WriteError, some_of
+from penstock.outputs import local_path
 
 LOCK = "lock"
 
@@ -24,7 +25,7 @@ def locked(folder: str | os.PathLike[str], *, marks: Collection[str] = ()) -> It
     UsageError
         Another process is training there, or the directory holds other things.
     """
-    place = Path(folder)
+    place = local_path(folder)
     _require_free(place, marks)
     made = [each for each in (place / LOCK, place, *place.parents) if not os.path.exists(each)]
     descriptor = _acquired(place)

@@ -3,7 +3,7 @@
 Kernels release the GIL, are compiled when first called and cached on disk; where no cache folder can be
 written, Numba would raise at import, so the cache is left off. ``fastmath=True`` is not used: it assumes
 that there are no NaNs, and we look for them. `prefetch_line` and `prefetch_address` are the one instruction that Numba
-has no word for.
+has no word for; `pointer` makes an address one that arrays can be made of.
 """
 
 from __future__ import annotations
@@ -84,6 +84,16 @@ def prefetch_address(typing_context: Any, address: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64), generate
+
+
+@intrinsic
+def pointer(typing_context: Any, address: Any) -> Any:
+    """Return an address as a pointer, which `numba.carray` makes an array of."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], _BYTE)
+
+    return types.voidptr(types.int64), generate
 
 
 _BYTE = ir.IntType(8).as_pointer()

@@ -11,9 +11,11 @@ import tempfile
 from pathlib import Path
 
 from penstock.errors import WriteError
+from penstock.messages import TextPart
+from penstock.outputs import local_path
 
 
-def own_folder(prefix: str, folder: str | os.PathLike[str] | None, *, what: str, remedy: str) -> Path:
+def own_folder(prefix: str, folder: str | os.PathLike[str] | None, *, what: str, remedy: TextPart) -> Path:
     """Make a folder of our own, in the one given or the system's, and remove those of processes that were killed.
 
     Parameters
@@ -32,7 +34,7 @@ def own_folder(prefix: str, folder: str | os.PathLike[str] | None, *, what: str,
     (True, True)
     >>> made.rmdir()
     """
-    parent = Path(folder) if folder is not None else Path(tempfile.gettempdir())
+    parent = local_path(folder) if folder is not None else Path(tempfile.gettempdir())
     for stale in parent.glob(f"{prefix}*"):
         pid = stale.name[len(prefix) :].split("-")[0]
         if pid.isdigit() and not _alive(int(pid)):
@@ -40,7 +42,7 @@ def own_folder(prefix: str, folder: str | os.PathLike[str] | None, *, what: str,
     try:
         return Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=parent))
     except OSError as error:
-        raise WriteError(f"cannot write {what} in {parent}: {error.strerror}; {remedy}") from error
+        raise WriteError(f"cannot write {what} in {parent}: {error.strerror}", fixes=[remedy]) from error
 
 
 def _alive(pid: int) -> bool:

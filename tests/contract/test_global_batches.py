@@ -11,8 +11,8 @@ from scipy import stats
 
 from penstock.blocks.memory import TableSource
 from penstock.loader.batches import Batches
-from penstock.shuffle.quality import label_balance, rank_correlation
 from tests import kinds, samples
+from tests.order_quality import label_balance, rank_correlation
 
 EPOCHS = 60
 # Few rows are shuffled by a table, many by a keyed permutation.

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.errors import UsageError
 from penstock.loader import Loader
-from penstock.loader.holdout import Part
+from penstock.loader.holdout import SplitPart
 from penstock.shuffle import ORDERS
 from tests import kinds
 
@@ -53,7 +53,7 @@ def test_an_epoch_has_every_row_once_and_is_a_function_of_the_seed(stored, order
     with Loader(source, encoder, order, memory=size, seed=3, scratch=tmp_path) as loader:
         assert loader.plan.resident == (memory == "large")
         first, again, second = stream(loader), stream(loader), stream(loader, 1)
-    if ORDERS[order].exact:
+    if ORDERS[order].facts.exact:
         for epoch in (first, second):
             assert np.array_equal(np.sort(epoch), np.arange(len(X)))
     else:
@@ -72,7 +72,7 @@ def test_an_epoch_has_every_row_once_and_is_a_function_of_the_seed(stored, order
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_two_sides_of_a_split_are_disjoint_complete_and_the_same_in_every_order(stored, order, tmp_path):
     kind, source, encoder = stored
-    part = Part(0.3, seed=1, held_out=True)
+    part = SplitPart(0.3, seed=1, held_out=True)
     size = "50MB" if kind not in kinds.EXACT else kinds.small_memory(source, encoder, order)
     sides = []
     for side in (part, part.other()):
@@ -81,7 +81,7 @@ def test_the_two_sides_of_a_split_are_disjoint_complete_and_the_same_in_every_or
     with Loader(source, encoder, "none", memory="50MB", part=part) as loader:
         held_out = stream(loader)
     assert 0.22 * len(X) < len(held_out) < 0.38 * len(X)
-    if ORDERS[order].exact:
+    if ORDERS[order].facts.exact:
         assert np.array_equal(sides[0], held_out)
         assert np.array_equal(np.sort(np.concatenate(sides)), np.arange(len(X)))
     else:
@@ -90,7 +90,7 @@ def test_the_two_sides_of_a_split_are_disjoint_complete_and_the_same_in_every_or
         assert not np.isin(sides[1], held_out).any()
 
 
-@pytest.mark.parametrize("order", [name for name, each in ORDERS.items() if each.exact])
+@pytest.mark.parametrize("order", [name for name, each in ORDERS.items() if each.facts.exact])
 @pytest.mark.parametrize("stored", ["packed", "parquet", "csv", "arrays-sparse"], indirect=True)
 def test_ranks_share_an_epoch(stored, order, tmp_path):
     kind, source, encoder = stored
@@ -101,19 +101,3 @@ def test_ranks_share_an_epoch(stored, order, tmp_path):
             seen.append(stream(loader))
     assert np.array_equal(np.sort(np.concatenate(seen)), np.arange(len(X)))
     assert min(map(len, seen)) > 0.15 * len(X)
-
-
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("stored", ["packed", "csv", "arrays-sparse"], indirect=True)
-def test_batches_have_the_size_asked_for_and_hold_the_epochs_rows_in_order(stored, order, tmp_path):
-    kind, source, encoder = stored
-    size = "50MB" if kind not in kinds.EXACT else kinds.small_memory(source, encoder, order)
-    with Loader(source, encoder, order, memory=size, scratch=tmp_path) as loader:
-        windows = [stream(loader, epoch) for epoch in range(2)]
-    with Loader(source, encoder, order, memory=size, scratch=tmp_path) as loader:
-        batches = list(loader.batches(64, epochs=2))
-    assert np.array_equal(kinds.numbers(batches), np.concatenate(windows))
-    full, rest = divmod(len(windows[0]), 64)
-    assert [len(b) for b in batches[: full + bool(rest)]] == [64] * full + [rest] * bool(rest)
-    with Loader(source, encoder, order, memory=size, scratch=tmp_path) as loader:
-        assert {len(b) for b in loader.batches(64, epochs=2, drop_last=True)} == {64}

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.errors import UnknownOptionError, UsageError
-from penstock.shuffle import ORDERS, Order, order
+from penstock.shuffle import ORDERS, Order, OrderFacts, order
 from penstock.testing.orders import SHAPES, OrderContract
 
 
@@ -49,7 +49,7 @@ def test_every_registered_order_is_tested_here():
 class Loses:
     """An order that forgets its last block: the suite must notice."""
 
-    name, exact, copy, carries = "loses", True, "never", False
+    name, facts = "loses", OrderFacts("the last block is missing")
 
     def windows(self, shape, epoch):
         return iter(list(ORDERS["corgipile"].windows(shape, epoch))[:-1])
@@ -85,6 +85,6 @@ def test_orders_satisfy_the_protocol():
     for name, each in ORDERS.items():
         one: Order = each
         assert one.name == name
-        assert one.copy == {"once": "once", "epoch": "epoch"}.get(name, "never")
-        assert one.exact == (name != "mrs")
-        assert one.carries == (name == "mrs")
+        assert one.facts.copy == {"once": "once", "epoch": "epoch"}.get(name, "never")
+        assert one.facts.exact == (name != "mrs")
+        assert one.facts.carries == (name == "mrs")

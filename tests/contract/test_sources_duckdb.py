@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.blocks import duckdb_blocks
-from penstock.blocks.duckdb import DuckDBSource, connect
+from penstock.blocks.duckdb import DuckDBSource, connect_duckdb
 from penstock.errors import DataChangedError
 from penstock.testing.sources import SourceContract
 
@@ -35,7 +35,7 @@ class DuckDBContract(SourceContract):
     def make(self, folder):
         owner = type(self)
         if owner.shared is None:
-            owner.shared = connect(":memory:")
+            owner.shared = connect_duckdb(":memory:")
             self.fill(owner.shared, folder)
         return lambda: DuckDBSource(owner.shared, self.name, block_size=self.block_size, **self.options)
 
@@ -67,13 +67,13 @@ class TestFile(DuckDBContract):
 
     def make(self, folder):
         self.path = folder / "shop.duckdb"
-        with connect(self.path) as connection:
+        with connect_duckdb(self.path) as connection:
             store(connection, self.table())
         return lambda: DuckDBSource(self.path, "t", block_size=2000)
 
     @pytest.fixture
     def change(self, opener):
-        with connect(self.path) as connection:
+        with connect_duckdb(self.path) as connection:
             yield connection.execute
 
 

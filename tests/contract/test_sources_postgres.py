@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.blocks.cached import CachedSource
+from penstock.blocks.cached_source import CachedSource
 from penstock.blocks.memory import TableSource
 from penstock.blocks.postgres import PostgresSource
 from penstock.testing.sources import SourceContract
@@ -90,6 +90,7 @@ class TestCachedTable(SourceContract):
         return lambda: CachedSource(TableSource.of(self.table(), block_size=1000), ["a", "b", "c"], folder=folder)
 
 
+@pytest.mark.other_servers
 class TestOlderServer:
     """The older of the wheel's two servers: the same rows by the same plan."""
 

@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.bigmodel import LogisticRegression
-from penstock.bigmodel.model import STATE, Saved
+from penstock.bigmodel.checkpoint import STATE
+from penstock.bigmodel.model import Saved
 
 TRAIN = """
 import sys
@@ -77,7 +78,9 @@ def test_killed_at_random_and_resumed_the_weights_are_the_same(data, tmp_path, o
     model = LogisticRegression.load(tmp_path / "b")
     np.testing.assert_array_equal(model.weights(asked), whole.weights(asked))
     # Not to the last bit: losses are added up chunk by chunk, and chunks after a break are cut elsewhere.
-    assert [row["loss"] for row in model.history_] == pytest.approx([row["loss"] for row in whole.history_], rel=1e-12)
+    assert [row["progressive_loss"] for row in model.history_] == pytest.approx(
+        [row["progressive_loss"] for row in whole.history_], rel=1e-12
+    )
     assert not (tmp_path / "b" / "prepare.tmp").exists()
     model.close()
     whole.close()

@@ -110,7 +110,9 @@ def test_train_resume_predict_evaluate() -> None:
     assert first["peak_memory_bytes"] > 10_000_000
 
     again = as_json(*TRAIN, "--epochs", "4", "--test", "test.parquet", "--resume")
-    assert [row["loss"] for row in again["epochs"][:2]] == [row["loss"] for row in first["epochs"]]
+    assert [row["progressive_loss"] for row in again["epochs"][:2]] == [
+        row["progressive_loss"] for row in first["epochs"]
+    ]
     assert [row["epoch"] for row in again["epochs"]] == [1, 2, 3, 4]
     whole = [word.replace("ctr.model", "whole.model") for word in TRAIN]
     run(*whole, "--epochs", "4", "--test", "test.parquet")
@@ -132,11 +134,12 @@ def test_train_resume_predict_evaluate() -> None:
 def test_people_get_a_row_per_epoch_and_what_lies_where() -> None:
     result = run(*TRAIN, "--epochs", "2", "--test", "test.parquet")
     lines = result.stdout.splitlines()
-    assert lines[0].split() == ["epoch", "loss", "accuracy", "test", "seconds", "rows/s", "MB/s"]
+    assert lines[0].split() == ["epoch", "progressive", "loss", "test", "accuracy", "seconds", "rows/s", "MB/s"]
     assert [line.split()[0] for line in lines[1:3]] == ["1", "2"]
-    assert lines[3].startswith("saved ctr.model: logistic, ")
+    assert lines[3].startswith("test: AUC ")
+    assert lines[4].startswith("saved ctr.model: logistic, ")
     for words in (" features, ", " on disk, test accuracy ", ", hit rate ", " s, peak memory "):
-        assert words in lines[3]
+        assert words in lines[4]
     assert "hit rate" not in run(*TRAIN[:-2], "--epochs", "1").stdout  # all of it fits in a gigabyte
     assert run("evaluate", "ctr.model", "test.parquet").stdout.startswith("accuracy ")
 
@@ -145,7 +148,7 @@ def test_options_reach_the_model() -> None:
     run(
         *(*TRAIN, "--model", "svm", "--optimizer", "adagrad", "--threads", "2", "--epochs", "1", "--memory", "5MB"),
         *("--learning-rate", "0.05", "--l2", "1e-6", "--no-intercept", "--seed", "7", "--shuffle", "none"),
-        *("--validation", "0.1", "--patience", "3", "--tolerance", "0.01", "--rate", "constant"),
+        *("--validation", "0.1", "--patience", "3", "--tolerance", "0.01", "--rate", "constant", "--no-standardize"),
     )
     header = Saved.read("ctr.model").header
     assert header["kind"] == "svm"
@@ -154,12 +157,12 @@ def test_options_reach_the_model() -> None:
     chosen = {"learning_rate": 0.05, "l2": 1e-6, "intercept": False, "seed": 7, "shuffle": "none", "memory": "5MB"}
     chosen |= {"validation": 0.1, "patience": 3, "tolerance": 0.01, "rate": "constant", "standardize": False}
     assert {name: header["config"][name] for name in chosen} == chosen
-    assert "test_accuracy" in header["history"][0]
+    assert "held_out_accuracy" in header["history"][0]
 
 
-def test_a_linear_model_takes_features_as_they_are() -> None:
+def test_a_linear_model_is_told_by_r2() -> None:
     found = as_json(*TRAIN, "--model", "linear", "--epochs", "2")
-    assert "r2" in found["epochs"][0]
+    assert "progressive_r2" in found["epochs"][0]
     assert as_json("evaluate", "ctr.model", "test.parquet")["test_r2"] > 0.3
 
 
@@ -172,7 +175,7 @@ def test_libsvm_text_names_its_own_label() -> None:
             file.write(f"{label} {label + 1}:1 {others}\n")
     found = as_json("train", "rows.svm", "--model-dir", "text.model", "--epochs", "3")
     assert found["label"] == "label"
-    assert found["accuracy"] > 0.9
+    assert found["progressive_accuracy"] > 0.9
     assert as_json("evaluate", "text.model", "rows.svm")["accuracy"] == 1
     assert as_json("predict", "text.model", "rows.svm")["rows"] == 500
 
@@ -197,9 +200,11 @@ def test_factor_train_resume_predict_evaluate() -> None:
     assert first["out"] == "mf.model"
     assert first["model_bytes"] >= 100 * 5 * 4
     again = as_json(*FACTOR, "--epochs", "5", "--validation", "0.1", "--learning-rate", "0.05", "--resume")
-    assert [row["rmse"] for row in again["epochs"][:2]] == [row["rmse"] for row in first["epochs"]]
-    assert again["rmse"] < first["rmse"]
-    assert again["test_rmse"] < first["test_rmse"]
+    assert [row["progressive_rmse"] for row in again["epochs"][:2]] == [
+        row["progressive_rmse"] for row in first["epochs"]
+    ]
+    assert again["progressive_rmse"] < first["progressive_rmse"]
+    assert again["held_out_rmse"] < first["held_out_rmse"]
     measured = as_json("evaluate", "mf.model", "ratings.parquet", "--memory", "1MB")
     assert measured["rmse"] == measured["test_rmse"]
     assert measured["rows"] == 2_000
@@ -214,9 +219,9 @@ def test_factor_train_resume_predict_evaluate() -> None:
 
 def test_factor_for_people_and_its_own_defaults() -> None:
     lines = run(*FACTOR, "--epochs", "1").stdout.splitlines()
-    assert lines[0].split()[:3] == ["epoch", "loss", "RMSE"]
+    assert lines[0].split()[:3] == ["epoch", "progressive", "loss"]
     assert lines[-1].startswith("saved mf.model: factor, 60 users and 40 items of rank 4, ")
-    assert " on disk, RMSE " in lines[-1]
+    assert " on disk, held-out RMSE " in lines[-1]
     config = read_model("mf.model/state.penstock")[1]["config"]
     assert (config["l2"], config["learning_rate"], config["memory"]) == (0.02, 0.01, "1MB")
     run(*FACTOR, "--epochs", "1", "--l2", "0", "--learning-rate", "0.1", "--threads", "2")
@@ -229,7 +234,7 @@ def test_factor_for_people_and_its_own_defaults() -> None:
 
 @pytest.mark.parametrize(
     "option",
-    [("--model-memory", "1GB"), ("--threads", "2"), ("--optimizer", "adagrad"), ("--dimension", "9")],
+    [("--model-memory", "1GB"), ("--threads", "2"), ("--dimension", "9")],
 )
 def test_options_of_models_on_disk_want_a_directory(option: tuple[str, str]) -> None:
     message = refused("train", "clicks.parquet", "--label", "clicked", *option)
@@ -254,12 +259,19 @@ def test_options_of_factor_alone(option: tuple[str, str]) -> None:
     [
         ("--label", "stars"), ("--features", "a"), ("--exclude", "a"), ("--hash", "a"), ("--weight", "a"),
         ("--batch-size", "2"), ("--l1", "1"), ("--no-intercept",), ("--standardize",), ("--no-standardize",),
-        ("--shuffle", "none"), ("--memory", "1MB"), ("--optimizer", "sgd"), ("--patience", "2"), ("--tolerance", "1"),
+        ("--shuffle", "none"), ("--optimizer", "sgd"),
     ],
 )  # fmt: skip
 def test_what_factor_has_no_use_for(option: tuple[str, ...]) -> None:
     name = option[0].replace("--no-standardize", "--standardize")
     assert f"{name} is not for a factor model" in refused(*FACTOR, *option)
+
+
+def test_one_number_for_memory_is_split_between_rows_and_pages() -> None:
+    told = run(*TRAIN[:-2], "--memory", "4MB", "--epochs", "1").stderr
+    assert "memory of 4MB: 1.0 MB for rows, 3.0 MB for the model" in told
+    assert "for the model" not in run(*TRAIN, "--epochs", "1").stderr
+    assert as_json("explain", *TRAIN[1:-2], "--memory", "4MB")["model_memory_bytes"] == 3_000_000
 
 
 def test_factor_wants_a_directory_and_its_columns() -> None:
@@ -273,13 +285,12 @@ def test_factor_wants_a_directory_and_its_columns() -> None:
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        (("--optimizer", "adam"), "adagrad, sgd"),
+        (("--optimizer", "adam"), "is for models in memory; those on disk learn by one of: adagrad, sgd"),
         (("--threads", "0"), "is not a number of threads"),
         (("--model-memory", "much"), "is not an amount of memory"),
         (("--model", "softmax"), "cannot live on disk"),
         (("--solver", "lbfgs"), "is not there for models on disk, which learn by sgd or adagrad"),
-        (("--l1", "0.1"), "l1 is not there for models on disk"),
-        (("--standardize",), "are taken as they are"),
+        (("--l1", "0.1"), "--l1 0.1 is not there for models on disk"),
         (("--optimizer", "adagrad", "--batch-size", "4"), "AdaGrad makes an update after every row"),
         (("--shuffle", "corgi"), "corgipile"),
     ],
@@ -295,7 +306,7 @@ def test_too_little_memory_dense_rows_and_misspelt_columns() -> None:
     assert not Path("d.model").exists()
     assert "did you mean 'clicked'?" in refused(*[w.replace("clicked", "clickt") for w in TRAIN], code=1)
     Path("a file").touch()
-    assert "cannot make the directory a file" in refused(*TRAIN[:5], "a file", code=1)
+    assert "a file is a file; name a folder" in refused(*TRAIN[:5], "a file", code=1)
 
 
 def test_an_index_beyond_the_dimension_is_refused_by_its_row() -> None:
@@ -316,7 +327,7 @@ def test_resume_with_nothing_left_to_do_says_so() -> None:
         place = command[command.index("--model-dir") + 1]
         assert f"saved {place}: {words}" in run(*command, "--epochs", "2").stdout
         told = run(*command, "--epochs", "2", "--resume").stdout
-        assert told.startswith(f"nothing was left to do, {place} has had its 2 epochs: {words}")
+        assert told.splitlines()[-1].startswith(f"nothing was left to do, {place} has had its 2 epochs: {words}")
         assert "saved" not in told
         assert f"saved {place}: {words}" in run(*command, "--epochs", "3", "--resume").stdout
 
@@ -418,7 +429,7 @@ def test_explain_tells_of_factor_models() -> None:
         assert told["epoch"]["bytes"] > 2_000 * 12
     assert "The model in mf.model (factor, rank 4)" in run(*asked).stdout
     assert "--storage is not for a model on disk" in refused(*asked, "--no-storage")
-    assert "--memory is not for a factor model" in refused(*asked, "--memory", "1MB")
+    assert as_json(*asked[:-2], "--memory", "2MB")["model_memory_bytes"] == 2_000_000
     assert "--item is missing" in refused(*(w for w in asked if w not in ("--item", "what")))
     assert "--model-dir DIR" in refused("explain", "ratings.parquet", "--model", "factor")
 
@@ -452,3 +463,28 @@ def test_ctrl_c_leaves_a_checkpoint_to_go_on_from() -> None:
     whole = [word.replace("ctr.model", "whole.model") for word in TRAIN]
     run(*whole, "--epochs", epochs)
     assert weights("ctr.model") == weights("whole.model")
+
+
+def test_libsvm_text_with_indices_of_62_bits(tmp_path: Path) -> None:
+    far = (10**12, 2**40, 2**62)
+    lines = [f"{2 * (n % 2) - 1} {3 + n % 2}:1 {far[n % 3]}:0.5 {2**62 + 7 + n % 2}:1" for n in range(900)]
+    Path("clicks.svm").write_text("\n".join(lines) + "\n")
+    told = as_json("train", "clicks.svm", "--model-dir", "ctr.model", "--epochs", "3")
+    assert told["dimension"] == 2**62 + 9
+    measured = as_json("evaluate", "ctr.model", "clicks.svm")
+    assert measured["accuracy"] == 1.0
+    run("predict", "ctr.model", "clicks.svm", "--out", "out.parquet")
+    assert pq.read_table("out.parquet")["prediction"].to_pylist()[:4] == [-1, 1, -1, 1]
+    with BigLinearModel("ctr.model") as model:
+        low, high = model.weights([2**62 + 7, 2**62 + 8])
+        assert low < 0 < high
+    message = refused("train", "clicks.svm", "--out", "m.penstock", code=1)
+    assert str(2**62 + 8) in message
+    assert "model" in message
+
+
+def test_threads_and_batches_are_refused_by_their_options() -> None:
+    message = refused(*TRAIN, "--threads", "2", "--batch-size", "8")
+    assert "--threads 2" in message
+    assert "--batch-size 8" in message
+    assert not Path("ctr.model/state.penstock").exists()

@@ -50,10 +50,10 @@ def test_predict_keeps_columns_and_tells_machines() -> None:
 
 
 def test_evaluate_equals_what_training_measured() -> None:
-    found = as_json("evaluate", "model.penstock", "test.parquet")
     trained = as_json(
         *("train", "clicks.parquet", "--label", "clicked", "--epochs", "2", "--test", "test.parquet", "--out", "b")
     )
+    found = as_json("evaluate", "b", "test.parquet")
     assert found["test_accuracy"] == found["accuracy"] == trained["test_accuracy"]
     assert found["rows"] == 4_000
     assert found["shuffle"] == "corgipile"

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+import penstock
 from penstock.cli import app
 
 pytestmark = pytest.mark.usefixtures("desk")
@@ -73,7 +74,7 @@ def test_single_class() -> None:
 
 
 def test_three_classes_want_softmax() -> None:
-    message = train(table(y=np.arange(100) % 3), label="y")
+    message = train(table(y=np.arange(100) % 3), "--model", "svm", label="y")
     assert "softmax" in message
 
 
@@ -171,7 +172,7 @@ def test_unknown_names_list_the_valid_ones(monkeypatch: pytest.MonkeyPatch) -> N
         ("--learning-rate", "0"),
         ("--l2", "-1"),
         ("--validation", "1.5"),
-        ("--patience", "0"),
+        ("--patience", "-1"),
         ("--seed", "-3"),
         ("--hash", "city:2^99"),
         ("--decay", "2"),
@@ -192,7 +193,7 @@ def test_unknown_option_and_command_are_wrong_usage() -> None:
 
 
 def test_unwritable_outputs_are_found_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.training.Training.run", lambda *_, **__: pytest.fail("it trained"))
+    monkeypatch.setattr("penstock.job.Job.run", lambda *_, **__: pytest.fail("it trained"))
     assert "there is no folder nowhere" in train("clicks.parquet", "--out", "nowhere/model.penstock")
     Path("folder").mkdir()
     assert "it is a folder" in train("clicks.parquet", "--out", "folder")
@@ -222,7 +223,19 @@ def test_model_files_that_are_none() -> None:
         assert "not a whole model file" in refused(command, "cut.penstock", "test.parquet")
         assert "not a Penstock model" in refused(command, "foreign.safetensors", "test.parquet")
         assert "there is no model file" in refused(command, "missing.penstock", "test.parquet")
-        assert "not a whole model file" in refused(command, "clicks.parquet", "test.parquet")
+        Path("page.html").write_text("<html></html>")
+        assert "not a whole model file" in refused(command, "page.html", "test.parquet")
+
+
+def test_data_where_the_model_should_be() -> None:
+    CliRunner().invoke(app, ["train", "clicks.parquet", "--label", "clicked", "--epochs", "1"])
+    penstock.convert("clicks.parquet", "clicks.arrow", label="clicked")
+    Path("unnamed").write_bytes(Path("clicks.parquet").read_bytes())
+    kinds = {"clicks.parquet": "Parquet", "clicks.arrow": "Arrow", "clicks.csv": "CSV", "unnamed": "Parquet"}
+    for command in ("evaluate", "predict"):
+        for name, kind in kinds.items():
+            message = refused(command, name, "model.penstock")
+            assert f"{name} is a{'n' * (kind == 'Arrow')} {kind} file, not a model; MODEL comes first" in message
 
 
 def test_evaluate_and_predict_name_missing_columns() -> None:
@@ -241,10 +254,32 @@ def test_compressed_text_is_refused_with_the_line_that_converts_it() -> None:
     assert "penstock convert clicks.csv.gz" in train("clicks.csv.gz")
 
 
+def test_a_folder_of_compressed_files_is_to_be_converted_whole() -> None:
+    import gzip
+
+    for value in (0, 1):
+        folder = Path("hive", f"label={value}")
+        folder.mkdir(parents=True)
+        (folder / "part.csv.gz").write_bytes(gzip.compress(b"a,b\n1,2\n"))
+    assert "penstock convert hive DST.arrow" in train("hive", label="label")
+
+
+def test_a_column_that_stands_in_the_folder_names_is_told_of() -> None:
+    for value in (0, 1):
+        folder = Path("hive", f"label={value}")
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"a": [1.0, 2.0], "b": [3.0, 4.0]}), folder / "p.parquet")
+    message = train("hive", label="label")
+    assert "hive/label=0/p.parquet and 1 more have no label column 'label'; they have: a, b" in message
+    assert "'label' stands in the folder names ('label=0')" in message
+    assert "'label' stands in the folder names" in train("hive", "--features", "a,label", label="b")
+    assert "folder names" not in train("hive", label="abel")
+
+
 def test_divergence_names_the_epoch_and_the_remedy() -> None:
     x = 1e6 * np.random.default_rng(0).standard_normal(1_000)
     data = table(x=x, y=3.0 * x)
-    message = train(data, "--model", "linear", "--no-standardize", label="y")
+    message = train(data, "--model", "linear", "--no-standardize", "--rate", "exponential", label="y")
     assert "diverged in epoch 1" in message
     assert "smaller learning rate (try 0.001) or --standardize" in message
 
@@ -270,7 +305,7 @@ def test_an_error_on_the_way_out_of_an_interrupt_is_the_interrupt(monkeypatch: p
         finally:
             raise ValueError("generator already executing")
 
-    monkeypatch.setattr("penstock.training.Training.run", interrupted)
+    monkeypatch.setattr("penstock.job.Job.run", interrupted)
     found = CliRunner().invoke(app, ["train", "clicks.parquet", "--label", "clicked"])
     assert found.exit_code == 130
     assert "generator" not in found.stderr

@@ -49,7 +49,7 @@ def test_json_is_one_object_and_nothing_else(data: Path) -> None:
     assert found["shape"]["rows"] == 6000
     assert found["clustering"]["by"] == "label"
     assert len(found["predictions"]) == 8
-    assert found["recommendation"]["strategy"] == "corgipile"
+    assert found["recommendation"]["strategy"] in ("corgipile", "once")  # by the machine's speed
     assert found["storage"] is None
     assert found["peak_memory_bytes"] > 0
 

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from penstock.cli import app
 from penstock.groups import Result
 from penstock.groups.cost import APPROACHES
-from penstock.report import Forest
+from penstock.report import GroupPage
+from penstock.sealed import read_note, write_note
 
 HOSTILE = "<script>alert(1)</script>"
 WHERE = ("visits.parquet", "--by", "country", "--label", "clicked")
@@ -82,7 +83,7 @@ def test_report_of_a_folder() -> None:
 
 def test_page_has_the_numbers_of_the_frame() -> None:
     result = Result.open("models")
-    page = Forest.of(result)
+    page = GroupPage.of(result)
     assert (page.groups, len(page.configs), len(page.chosen), len(page.modelless)) == (5, 2, 4, 1)
     assert [page.text[at] for at in page.chosen] == result.chosen["text"].to_pylist()
     assert page.config[page.chosen].tolist() == result.chosen["config"].to_pylist()
@@ -93,7 +94,7 @@ def test_page_has_the_numbers_of_the_frame() -> None:
 def test_unfinished_training_is_told_of(tmp_path: Path) -> None:
     Result.open("models").save(tmp_path / "half")
     index = tmp_path / "half" / "index.json"
-    index.write_text(index.read_text().replace('"finished": true', '"finished": false'))
+    write_note(index, read_note(index) | {"finished": False, "held_out": {}})
     found = run("groups", "report", str(tmp_path / "half"), "--out", str(tmp_path / "page.html"))
     assert "was not finished" in found.stderr
     assert "Training was not finished" in (tmp_path / "page.html").read_text(encoding="utf-8")

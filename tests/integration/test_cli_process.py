@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("desk")
 PENSTOCK = (sys.executable, "-m", "penstock.cli")
 TRAIN = ("train", "clicks.parquet", "--label", "clicked")
 # Slow enough to be caught in the middle: many epochs over data that are read anew each time.
-LONG = (*TRAIN, "--epochs", "60", "--memory", "3MB")
+LONG = (*TRAIN, "--rate", "exponential", "--epochs", "60", "--memory", "3MB")
 
 
 def run(*args: str, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -98,7 +98,7 @@ def test_killed_and_resumed_equals_uninterrupted_bit_for_bit(more: list[str]) ->
     done = json.loads(run(*LONG, *more, "--out", "broken.penstock", "--resume", "--json").stdout)
     assert weights("broken.penstock") == weights("whole.penstock")
     whole = LinearModel.load("whole.penstock")
-    assert [row["loss"] for row in done["epochs"]] == [row["loss"] for row in whole.history]
+    assert [row["progressive_loss"] for row in done["epochs"]] == [row["progressive_loss"] for row in whole.history]
     assert not Path("broken.penstock.checkpoint").exists()
 
 
@@ -108,7 +108,7 @@ def test_resume_refuses_changed_data_other_options_and_another_label() -> None:
     process.kill()
     process.communicate()
     again = [*LONG, "--out", "m.penstock", "--resume"]
-    assert "--learning-rate 0.1, this run has 0.5" in run(*again, "--learning-rate", "0.5", code=2).stderr
+    assert "made with no --learning-rate, this run has 0.5" in run(*again, "--learning-rate", "0.5", code=2).stderr
     assert "label" in run(*[a.replace("clicked", "hour") for a in again], code=2).stderr
     assert "features" in run(*again, "--exclude", "hour", code=2).stderr
     pq.write_table(pq.read_table("clicks.parquet").slice(0, 19_000), "clicks.parquet")
@@ -123,10 +123,26 @@ def test_ctrl_c_says_how_to_continue() -> None:
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
     command = (
-        "penstock train clicks.parquet --label clicked --epochs 60 --memory 3MB --out 'my model.penstock' --resume"
+        "penstock train clicks.parquet --label clicked --rate exponential --epochs 60 --memory 3MB --out 'my model.penstock'"
+        " --resume"
     )
-    assert stderr == f"interrupted; continue with: {command}\n"
+    assert stderr.splitlines()[-1] == f"interrupted; continue with: {command}"
     assert Path("my model.penstock.checkpoint").exists()
+
+
+def test_ctrl_c_is_ignored_where_the_parent_ignores_it() -> None:
+    """As under nohup: what was told to go on goes on."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # programs that are started inherit it
+    try:
+        process = start([*LONG, "--out", "m.penstock"])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    wait_for_epochs(process, "m.penstock.checkpoint", 2)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=100)
+    assert process.returncode == 0, stderr
+    assert "interrupted" not in stderr
+    assert Path("m.penstock").exists()
 
 
 def test_ctrl_c_with_json_still_gives_one_object() -> None:
@@ -169,7 +185,7 @@ def on_terminal(*args: str) -> tuple[str, str]:
 
 
 def test_a_terminal_has_a_bar_with_the_live_loss_and_stdout_stays_pure() -> None:
-    stdout, terminal = on_terminal(*TRAIN, "--epochs", "60", "--memory", "3MB", "--json")
+    stdout, terminal = on_terminal(*LONG, "--json")
     assert "train" in terminal
     assert "loss 0." in terminal
     assert "━" in terminal
@@ -178,7 +194,7 @@ def test_a_terminal_has_a_bar_with_the_live_loss_and_stdout_stays_pure() -> None
 
 def test_rows_go_to_stdout_even_beside_a_bar() -> None:
     stdout, terminal = on_terminal(*TRAIN, "--epochs", "3")
-    assert len(stdout.splitlines()) == 5
+    assert len(stdout.splitlines()) == 6
     assert "saved" not in terminal
 
 

@@ -63,5 +63,5 @@ def test_an_unknown_format_lists_all(tmp_path, pictures):
     result = run("convert", pictures, tmp_path / "a.arrow", "--format", "image")
     assert result.exit_code != 0
     told = " ".join(result.stderr.split())
-    assert "choose one of: arrow, csv, duckdb, hf, images, libsvm, mds, npy, parquet, webdataset" in told
+    assert "choose one of: arrow, csv, duckdb, hf, images, jsonl, libsvm, mds, npy, parquet, webdataset" in told
     assert "did you mean 'images'" in told

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from penstock.cli.app import app
+from penstock.cli.application import app
 
 pexpect = pytest.importorskip("pexpect")
 
@@ -53,7 +53,7 @@ def test_rows_for_machines(tmp_path: Path) -> None:
     assert found.exit_code == 0, found.stderr
     made, trained, last = json.loads(found.stdout)["results"]
     assert made["columns"] is None
-    assert trained["columns"][:3] == ["epoch", "loss", "accuracy"]
+    assert trained["columns"][:3] == ["epoch", "progressive_loss", "progressive_accuracy"]
     assert [row[0] for row in trained["rows"]] == [1, 2]
     assert last["rows"] == [[1, None, "x,y"]]
     table = list(csv.reader(io.StringIO(run("SELECT 1 AS a, NULL AS b, 'x,y' AS c", "--csv").stdout)))

@@ -14,13 +14,13 @@ from sklearn.linear_model import LogisticRegression as Theirs
 import penstock
 from penstock.errors import DataError, PenstockError, UnknownOptionError, UsageError
 from penstock.events import Advanced, Event, Finished, Started
-from penstock.groups import GroupBy, running
+from penstock.groups import Boosting, GroupBy, running
 from penstock.groups.etl import group
 from penstock.groups.grouped import Grouped
 from penstock.groups.keys import to_text
 from penstock.groups.results import Result
 from penstock.groups.spec import Search
-from penstock.loader.holdout import Part
+from penstock.groups.split import HELD_OUT, SELECTION, TRAINING, Split
 from penstock.testing.executors import InlineExecutor
 from tests.group_tables import (
     BAD,
@@ -55,8 +55,9 @@ def result(table: pa.Table) -> Result:
 class TestAgainstScikitLearn:
     def test_the_frame_has_a_row_for_each_group_and_config(self, result: Result) -> None:
         assert result.frame.column_names == [
-            *("country", "device", "text", "group", "rows", "held_rows", "config", "param_l2"),
-            *("loss", "held_loss", "held_accuracy", "seconds", "epochs", "status", "reason"),
+            *("country", "device", "text", "group", "rows", "selection_rows", "held_out_rows", "config", "param_l2"),
+            *("loss", "selection_loss", "selection_accuracy", "held_out_loss", "held_out_accuracy"),
+            *("pooled_loss", "pooled_accuracy", "seconds", "epochs", "status", "reason", "traceback"),
         ]
         assert result.frame.num_rows == (len(KEYS) + len(BAD)) * len(L2)
         for key, size in zip(KEYS, SIZES, strict=True):
@@ -73,20 +74,22 @@ class TestAgainstScikitLearn:
         x = np.stack([own[name].to_numpy() for name in "abc"], axis=1)
         y = own["clicked"].to_numpy()
         found = frame_rows(result, key)
-        hold = Part(0.2, 0, held_out=True).keeps(np.int64(found[0]["group"]), np.arange(len(y)))
-        assert found[0]["held_rows"] == hold.sum()
+        parts = Split.of(0.2, 0, chooses=True).parts(found[0]["group"], 0, len(y))
+        assert parts is not None
+        train, hold = parts == TRAINING, parts == SELECTION
+        assert (found[0]["selection_rows"], found[0]["held_out_rows"]) == (hold.sum(), (parts == HELD_OUT).sum())
         losses = []
         for config, row in enumerate(found):
-            theirs = Theirs(C=1 / (L2[config] * (~hold).sum()), tol=1e-9, max_iter=10_000).fit(x[~hold], y[~hold])
+            theirs = Theirs(C=1 / (L2[config] * train.sum()), tol=1e-9, max_iter=10_000).fit(x[train], y[train])
             weights = result.model(key, config).weights
             np.testing.assert_allclose(weights.coef, theirs.coef_, atol=2e-3)
             np.testing.assert_allclose(weights.intercept, theirs.intercept_, atol=2e-3)
             chances = theirs.predict_proba(x)[np.arange(len(y)), y.astype(int)]
             losses.append(-np.log(chances[hold]).mean())
-            objective = -np.log(chances[~hold]).mean() + L2[config] / 2 * (theirs.coef_**2).sum()
+            objective = -np.log(chances[train]).mean() + L2[config] / 2 * (theirs.coef_**2).sum()
             assert row["loss"] == pytest.approx(objective, rel=1e-4)
-            assert row["held_loss"] == pytest.approx(losses[-1], rel=1e-3)
-            assert row["held_accuracy"] == pytest.approx((theirs.predict(x) == y)[hold].mean(), abs=0.011)
+            assert row["selection_loss"] == pytest.approx(losses[-1], rel=1e-3)
+            assert row["selection_accuracy"] == pytest.approx((theirs.predict(x) == y)[hold].mean(), abs=0.011)
         best = int(np.argmin(losses))
         np.testing.assert_array_equal(result.best(key).weights.coef, result.model(key, best).weights.coef)
         assert result.best(to_text(key)).weights.coef.tolist() == result.best(key).weights.coef.tolist()
@@ -196,14 +199,15 @@ class TestShapes:
         found = GroupBy(data, by="g").fit(
             penstock.LinearRegression(solver="lbfgs", epochs=50), y="amount", search={"l2": [0.0, 0.1]}
         )
-        assert "held_r2" in found.frame.column_names
+        assert "held_out_r2" in found.frame.column_names
         own = chosen(data, ("x",), ("g",))
         x = np.stack([*(own[name].to_numpy() for name in "abc"), np.ones(200)], axis=1)
         group_number = frame_rows(found, ("x",))[0]["group"]
-        keep = ~Part(0.1, 0, held_out=True).keeps(np.int64(group_number), np.arange(200))
+        keep = Split.of(0.1, 0, chooses=True).parts(group_number, 0, 200) == TRAINING
         exact = np.linalg.lstsq(x[keep], own["amount"].to_numpy()[keep], rcond=None)[0]
         np.testing.assert_allclose(found.model("x", 0).weights.coef[0], exact[:-1], atol=1e-3)
-        assert all(value > 0 for value in found.frame["held_r2"].to_pylist())
+        assert frame_rows(found, ("x",))[0]["selection_r2"] > 0
+        assert found.summary()["held_out_r2"] > 0
 
     def test_one_group_only(self) -> None:
         data = rows_of({("x",): 100}, by=("g",)).drop_columns(["amount"])
@@ -243,28 +247,54 @@ class TestShapes:
         mine, other = one.fit(logistic(), **options), GroupBy(repeated, by="g").fit(logistic(), **options)
         np.testing.assert_allclose(coefficients(mine, "x")[0], coefficients(other, "x")[0], atol=1e-3)
 
+    @pytest.mark.parametrize("workers", [1, 2])
+    @pytest.mark.parametrize(
+        "model",
+        [logistic(), penstock.LogisticRegression(solver="sgd", epochs=3, l2=0.01), Boosting(rounds=5, lambda_l2=1.0)],
+        ids=["lbfgs", "sgd", "trees"],
+    )
+    def test_the_unit_of_weights_changes_nothing(self, model: Any, workers: int) -> None:
+        if isinstance(model, Boosting):
+            pytest.importorskip("lightgbm")
+        data = rows_of({("x",): 1500, ("y",): 100}, by=("g",)).drop_columns(["amount"])
+        weight = np.random.default_rng(1).integers(0, 3, len(data)).astype(float)
+        found = [
+            GroupBy(data.append_column("w", pa.array(unit * weight)), by="g", weight="w").fit(
+                model, y="clicked", workers=workers, pooled=False
+            )
+            for unit in (1.0, 1e5, 1e-5)
+        ]
+        for other in found[1:]:
+            for name in ("loss", "held_out_loss", "held_out_accuracy"):
+                np.testing.assert_allclose(other.frame[name], found[0].frame[name], rtol=1e-3, err_msg=name)
+        assert found[0].summary()["held_out_accuracy"] > 0.65
+
     def test_sparse_rows(self) -> None:
         rng = np.random.default_rng(0)
         words = rng.integers(0, 20, (300, 3))
         text = [" ".join(f"w{word}" for word in each) for each in words]
         data = pa.table({"g": np.repeat(["x", "y"], 150), "text": text, "clicked": (words < 5).sum(1) > 0})
         found = GroupBy(data, by="g", hash=["text:2^12:words"]).fit(logistic(), y="clicked", search={"l2": [1e-3]})
-        assert found.frame["held_accuracy"].to_pylist() > [0.7, 0.7]
+        assert found.frame["held_out_accuracy"].to_pylist() > [0.7, 0.7]
         right = pc.equal(found.predict(data)["prediction"], data["clicked"])
         assert pc.mean(right.cast(pa.float32())).as_py() > 0.9
 
     def test_nothing_held_out(self) -> None:
         data = rows_of({("x",): 100, ("y",): 50}, by=("g",)).drop_columns(["amount"])
         found = GroupBy(data, by="g").fit(logistic(), y="clicked", search={"l2": [1.0, 1e-3]}, validation=0)
-        assert found.frame["held_rows"].to_pylist() == [0] * 4
-        assert found.frame["held_loss"].null_count == found.frame["held_accuracy"].null_count == 4
+        assert found.frame["held_out_rows"].to_pylist() == [0] * 4
+        assert found.frame["selection_loss"].null_count == found.frame["selection_accuracy"].null_count == 4
         assert found.chosen["config"].to_pylist() == [1, 1], "by the training loss"
+        assert found.pooled is None
+        told = found.summary()
+        assert (told["held_out_accuracy"], told["held_out_rows"], told["selection_accuracy"]) == (None, None, None)
 
-    def test_a_nan_among_rows_held_out_is_told(self) -> None:
+    @pytest.mark.parametrize("part", [SELECTION, HELD_OUT])
+    def test_a_nan_among_rows_not_trained_on_is_told(self, part: int) -> None:
         data = rows_of({("x",): 100, ("y",): 50}, by=("g",)).drop_columns(["amount"])
         own = np.flatnonzero(np.array(data["g"].to_pylist()) == "x")
         number = 0 if data["g"][0].as_py() == "x" else 1
-        held = np.flatnonzero(Part(0.1, 0, held_out=True).keeps(np.int64(number), np.arange(100)))
+        held = np.flatnonzero(Split.of(0.1, 0, chooses=True).parts(number, 0, 100) == part)
         b = data["b"].to_numpy().copy()
         b[own[held[0]]] = np.nan
         spoilt = data.set_column(data.column_names.index("b"), "b", pa.array(b, from_pandas=False))
@@ -308,5 +338,5 @@ def test_rows_that_are_open_can_be_trained_from_twice_at_once(tmp_path: Path, mo
 
 @pytest.mark.parametrize("model", [object()])
 def test_what_is_not_there_for_groups_is_named_with_what_is(model: Any) -> None:
-    with pytest.raises(UsageError, match=r"LogisticRegression.*solver='lbfgs'"):
+    with pytest.raises(UsageError, match=r"LogisticRegression.*LinearRegression"):
         GroupBy(rows_of({("x",): 20}, by=("g",)), by="g").fit(model, y="clicked")

@@ -19,6 +19,7 @@ from penstock.errors import UsageError
 from penstock.events import Advanced, Event, Warned
 from penstock.groups import GroupBy, running
 from penstock.groups.drivers import hops, passes
+from penstock.groups.index import JUDGED
 from penstock.groups.local import LocalExecutor
 from penstock.groups.results import Result
 from penstock.testing.executors import InlineExecutor, await_that
@@ -103,7 +104,13 @@ class TestProcesses:
         assert found.summary()["finished"]
         same_results(found, expected)
         for text in finished.groups:
-            mine, before = frame_rows(found, (text,)), frame_rows(finished, (text,))
+            mine, before = (
+                [
+                    {name: value for name, value in row.items() if name not in JUDGED}
+                    for row in frame_rows(each, (text,))
+                ]
+                for each in (found, finished)
+            )
             assert mine == before, "a finished group was trained again"
 
     def test_a_key_is_pressed_at_the_terminal(self, tmp_path: Path) -> None:
@@ -130,7 +137,8 @@ class TestProcesses:
         self, path: Path, out: Path, folder: Path, *, when: int, what: str, forever: bool = False
     ) -> subprocess.Popen[str]:
         """Start a program that trains, tells its workers after some groups, and then does something."""
-        options = "solver='gd', epochs=10**7, tolerance=0.0" if forever else "solver='lbfgs', epochs=4, tolerance=1e-6"
+        solver = "solver='gd', epochs=10**7, tolerance=0.0" if forever else "solver='lbfgs', epochs=4, tolerance=1e-6"
+        options = f"{solver}, standardize=False"
         script = f"""
 import os, signal, sys
 import penstock
@@ -151,7 +159,7 @@ def listen(event):
             {what}
 GroupBy(sys.argv[1], by="g").fit(
     penstock.LogisticRegression({options}), y="clicked", search={{"l2": [0.5, 0.2]}}, workers=2, out=sys.argv[2],
-    listeners=[listen], placement={"'wrap-around'" if forever else "'spread'"},
+    listeners=[listen], placement={"'wrap-around'" if forever else "'spread'"}, pooled={not forever},
 )
 """
         (folder / "left").mkdir()
@@ -178,7 +186,7 @@ class TestSgd:
         return place
 
     def fit(self, path: Path, **options: Any) -> Result:
-        model = penstock.LogisticRegression(epochs=4, seed=3)
+        model = penstock.LogisticRegression(solver="sgd", epochs=4, seed=3)
         return GroupBy(path, by="g").fit(model, y="clicked", search=self.SEARCH, **{"workers": 2, **options})
 
     def test_processes_give_what_one_gives(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +195,7 @@ class TestSgd:
         same_results(found, self.fit(path))
 
     def test_a_worker_is_killed_in_the_middle_of_an_epoch(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        expected = self.fit(path)
+        expected = self.fit(path, pooled=False)
         made: list[LocalExecutor] = []
         trains: list[int] = []
 
@@ -198,7 +206,7 @@ class TestSgd:
                 if (
                     item[0] == "train"
                 ):  # one config, or several of a group that lies on one worker, by when they are asked for
-                    had, until = item[7:9]
+                    had, until = item[8:10]
                     trains.append(int(np.sum(np.subtract(until, had))))
                     if len(trains) == 5:
                         os.kill(self.pids[worker], signal.SIGKILL)
@@ -211,7 +219,7 @@ class TestSgd:
         monkeypatch.setattr(hops, "_LONG", 1)
         warned: list[str] = []
         listen = lambda event: warned.append(event.message) if isinstance(event, Warned) else None  # noqa: E731
-        found = self.fit(path, listeners=[listen])
+        found = self.fit(path, listeners=[listen], pooled=False)
         same_results(found, expected)
         assert len(warned) == 1
         undisturbed = 4 * 4 * (2 + 1)  # configs x epochs x parts of both groups
@@ -231,7 +239,7 @@ class TestSgd:
 
     def test_progress_tells_the_slowest_worker(self, path: Path) -> None:
         heard: list[Event] = []
-        self.fit(path, listeners=[heard.append])
+        self.fit(path, listeners=[heard.append], pooled=False)
         notes = [event.note for event in heard if isinstance(event, Advanced) and event.task == "groups"]
         assert "slowest: worker" in notes[0]
         assert notes[-1].endswith("0% left")
@@ -243,7 +251,7 @@ class TestSgd:
 
     def test_what_differs_is_named_when_going_on(self, path: Path, tmp_path: Path) -> None:
         self.fit(path, out=tmp_path / "models")
-        model = penstock.LogisticRegression(epochs=4, seed=4)
+        model = penstock.LogisticRegression(solver="sgd", epochs=4, seed=4)
         with pytest.raises(UsageError, match=r"another training: seed was 3, and is now 4; go on with the same"):
             GroupBy(path, by="g").fit(
                 model, y="clicked", search=self.SEARCH, out=tmp_path / "models", resume=True, workers=1

@@ -55,7 +55,7 @@ class TestAskedWrongly:
     @pytest.mark.parametrize("halving", [3, {"rungs": 3}, {"eta": 1}])
     def test_halving_asked_for_wrongly(self, halving: Any) -> None:
         with pytest.raises(UsageError, match=r"halving|eta=1"):
-            GroupBy(self.data, by="g").fit(penstock.LogisticRegression(epochs=2), y="clicked", halving=halving)
+            GroupBy(self.data, by="g").fit(penstock.LogisticRegression(solver="sgd"), y="clicked", halving=halving)
 
     def test_an_address_without_ray(self) -> None:
         with pytest.raises(UsageError, match="executor='ray'"):

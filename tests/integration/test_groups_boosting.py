@@ -18,16 +18,16 @@ import pytest
 
 from penstock.batch import Batch
 from penstock.errors import ModelFileError, UnknownOptionError, UsageError
-from penstock.groups import GroupBy, Result
+from penstock.groups import GroupBy, Result, running
 from penstock.groups.boosting import Boosting
 from penstock.groups.drivers.gangs import GangsDrive
 from penstock.groups.etl import group
 from penstock.groups.grouped import Grouped
 from penstock.groups.local import LocalExecutor
 from penstock.groups.patterns.base import Fit
-from penstock.groups.patterns.sampling import Boosted, booster_of
+from penstock.groups.patterns.sampling import Boosted, BoostWorker, booster_of
 from penstock.groups.place import Placement, Shard, spread
-from penstock.testing.executors import await_that
+from penstock.testing.executors import InlineExecutor, await_that
 
 SIZES = {"FR": 1500, "DE": 400, "IT": 200, "NO": 60, "IS": 1}
 SEARCH = {"learning_rate": [0.3, 0.05], "num_leaves": [4, 15]}
@@ -111,7 +111,7 @@ def test_the_same_models_for_a_seed_and_resuming(tmp_path: Path) -> None:
         one.read_bytes() == two.read_bytes()
         for one, two in zip(*(sorted((tmp_path / n / "trees").rglob("*.txt")) for n in ("1", "2")), strict=True)
     )
-    for name in ("loss", "held_loss", "held_accuracy", "epochs"):
+    for name in ("loss", "selection_loss", "held_out_accuracy", "epochs"):
         assert fitted[0].frame[name] == fitted[1].frame[name]
     again = data.fit(model, y="y", search=SEARCH, workers=1, out=tmp_path / "1", resume=True)
     assert again.frame["seconds"] == fitted[0].frame["seconds"], "what is there is not trained again"
@@ -119,13 +119,40 @@ def test_the_same_models_for_a_seed_and_resuming(tmp_path: Path) -> None:
         data.fit(Boosting(rounds=7), y="y", search=SEARCH, workers=1, out=tmp_path / "1", resume=True)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_exception_fails_its_group_alone(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        running.EXECUTORS, "local", lambda make, workers=None: InlineExecutor(make, workers=workers or 1)
+    )
+    for name in ("_boost", "call"):  # whole groups, and one that several workers are called for
+        real = getattr(BoostWorker, name)
+
+        def work(self: Any, group: int, *rest: Any, real: Any = real) -> Any:
+            if group == bad:
+                raise ZeroDivisionError("by zero")
+            return real(self, group, *rest)
+
+        monkeypatch.setattr(BoostWorker, name, work)
+    rows = rows_of()
+    order = list(dict.fromkeys(rows["country"].to_pylist()))
+    for country in ("FR", "DE") if workers == 1 else ("FR",):
+        bad = order.index(country)
+        data = GroupBy(rows, by="country", exclude=["words"])
+        # Others would be split in a refit, and workers of one process cannot train together.
+        result = data.fit(Boosting(rounds=3), y="y", workers=workers, validation=0.1)
+        failed = {row["text"]: row["reason"] for row in result.failed.to_pylist()}
+        assert set(failed) == {country, "NO", "IS"}
+        assert "ZeroDivisionError: by zero (" in failed[country]
+        assert len(result.chosen) == 2
+
+
 def test_a_damaged_model_is_named(tmp_path: Path) -> None:
     rows = rows_of()
     data = GroupBy(rows, by="country", exclude=["words"])
     result = data.fit(Boosting(rounds=2), y="y", workers=1, out=tmp_path / "models")
-    path = next((tmp_path / "models" / "trees").rglob("*.txt"))
+    path = next((tmp_path / "models" / "refit" / "trees").rglob("*.txt"))
     path.write_text(path.read_text()[:300])
-    with pytest.raises(ModelFileError, match="not a whole model of LightGBM"):
+    with pytest.raises(ModelFileError, match="its checksum is not that of its content"):
         result.predict(rows)
     pq.write_table(rows, tmp_path / "rows.parquet")
     path.unlink()
@@ -190,23 +217,25 @@ def test_a_group_that_several_share(large: Grouped, workers: int, patience: int 
     for number in (1, 2, 3):
         assert alone[number].trees == shared[number].trees
     one, two = alone[0], shared[0]
-    assert (one.targets.rows, one.targets.held_rows) == (two.targets.rows, two.targets.held_rows)
+    assert (one.targets.rows, one.targets.selection_rows) == (two.targets.rows, two.targets.selection_rows)
     # Bins come from a part of the rows each, and splits that are nearly as good as others change places.
     np.testing.assert_allclose(two.loss, one.loss, rtol=0.05)
-    np.testing.assert_allclose(two.held_loss, one.held_loss, rtol=0.03)
-    np.testing.assert_allclose(two.held_score, one.held_score, atol=0.015)
+    np.testing.assert_allclose(two.selection_loss, one.selection_loss, rtol=0.03)
+    np.testing.assert_allclose(two.selection_score, one.selection_score, atol=0.015)
     assert two.trees is not None
     batches = large.batch(0)
     x, y = np.concatenate([np.asarray(b.x) for b in batches]), np.concatenate([np.asarray(b.y) for b in batches])
     weight = np.concatenate([np.asarray(b.weight) for b in batches])
-    hold = np.concatenate([hold for _, hold in job.make()().rows(0)])
+    parts = np.concatenate([parts for _, parts in job.make()().rows(0)])
     for config, text in enumerate(two.trees):
         scores = booster_of(text or "").predict(x, raw_score=True)
         losses = np.log1p(np.exp(-scores * y))
-        assert two.loss[config] == pytest.approx(np.average(losses[~hold], weights=weight[~hold]), rel=1e-5)
-        assert two.held_loss[config] == pytest.approx(np.average(losses[hold], weights=weight[hold]), rel=1e-5)
-        right = np.average((scores > 0)[hold] == (y > 0)[hold], weights=weight[hold])
-        assert two.held_score[config] == pytest.approx(right)
+        assert two.loss[config] == pytest.approx(np.average(losses[parts == 0], weights=weight[parts == 0]), rel=1e-5)
+        assert two.selection_loss[config] == pytest.approx(
+            np.average(losses[parts == 1], weights=weight[parts == 1]), rel=1e-5
+        )
+        right = np.average((scores > 0)[parts == 1] == (y > 0)[parts == 1], weights=weight[parts == 1])
+        assert two.selection_score[config] == pytest.approx(right)
         assert "127.0.0.1" not in (text or ""), "ports in the text would differ each time"
     assert capfd.readouterr() == ("", "")
 
@@ -243,7 +272,7 @@ def test_a_gang_whose_worker_is_killed_trains_again(large: Grouped, rank: int) -
     assert drive.deaths == [f"worker {rank} killed by SIGKILL"]
     for number, fit in expected.items():
         assert found[number].trees == fit.trees
-        np.testing.assert_array_equal(found[number].held_loss, fit.held_loss)
+        np.testing.assert_array_equal(found[number].selection_loss, fit.selection_loss)
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs /proc/net/tcp")

@@ -16,16 +16,17 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from penstock.blocks.features import choose
+from penstock.blocks.features import choose_features
 from penstock.blocks.labels import LabelMap
 from penstock.errors import DatabaseError, DataError, ModelFileError, UsageError, WriteError
 from penstock.linear import LinearModel
 from penstock.sgd.model import Weights
 from penstock.sql import catalog as module
 from penstock.sql.catalog import Catalog
-from penstock.sql.engines import postgres as server
-from penstock.sql.engines.duckdb import DuckDBEngine
-from penstock.sql.engines.postgres import PostgresEngine
+from penstock.sql.engines.duckdb.engine import DuckDBEngine
+from penstock.sql.engines.postgres import engine as server
+from penstock.sql.engines.postgres.engine import PostgresEngine
+from penstock.sql.engines.postgres.model_table import PostgresModelTable
 from tests.servers import Server
 
 NAMES = [
@@ -62,13 +63,13 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
 def model(kind: str = "svm", *, seed: int = 0, width: int = 3, history: Any = ()) -> LinearModel:
     names = [f"x{place}" for place in range(width)]
     schema = pa.schema([*((name, pa.float32()) for name in names), ("clicked", pa.string())])
-    encoder = choose(schema, label="clicked", features=names)
+    encoder = choose_features(schema, label="clicked", features=names)
     classes: dict[str, Any] = {"softmax": (1, 2, 3), "logistic": (False, True), "svm": ("it's", "no %s\0\\")}
     if kind != "linear":
         encoder = encoder.with_labels(LabelMap(classes[kind], binary=kind != "softmax"))
     outputs, rng = 3 if kind == "softmax" else 1, np.random.default_rng(seed)
     weights = Weights(rng.normal(size=(outputs, width)).astype(np.float32), rng.normal(size=outputs).astype(np.float32))
-    return LinearModel(kind, weights, encoder, {"epochs": 3}, list(history), "abc", {"accuracy": 0.75})
+    return LinearModel(kind, weights, encoder, {"epochs": 3}, list(history), "abc", {"held_out_accuracy": 0.75})
 
 
 def same(one: LinearModel, other: LinearModel) -> bool:
@@ -79,7 +80,15 @@ def same(one: LinearModel, other: LinearModel) -> bool:
 @pytest.mark.parametrize("kind", ["logistic", "svm", "linear", "softmax"])
 def test_what_is_saved_is_loaded(engine: Any, kind: str) -> None:
     history = [
-        {"epoch": 1, "loss": math.nan, "rows": 70, "a": [math.inf, -math.inf], "b": 1e22, "c": -0.0, "d": 5e-324}
+        {
+            "epoch": 1,
+            "progressive_loss": math.nan,
+            "rows": 70,
+            "a": [math.inf, -math.inf],
+            "b": 1e22,
+            "c": -0.0,
+            "d": 5e-324,
+        }
     ]
     catalog, saved = Catalog(engine), model(kind, history=history)
     assert catalog.entries() == []
@@ -174,12 +183,12 @@ def test_a_session_does_not_wait_for_itself(address: str, monkeypatch: pytest.Mo
 
 
 def test_wide_models(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = choose(pa.schema({"x": pa.list_(pa.float32(), 100_000), "y": pa.float32()}), label="y")
+    encoder = choose_features(pa.schema({"x": pa.list_(pa.float32(), 100_000), "y": pa.float32()}), label="y")
     weights = Weights(np.random.default_rng(0).normal(size=(1, 100_000)).astype(np.float32), np.zeros(1, np.float32))
     saved, catalog = LinearModel("linear", weights, encoder), Catalog(engine)
     catalog.save("wide", saved)
     assert np.array_equal(catalog.load("wide").weights.coef, weights.coef)
-    monkeypatch.setattr(module, "_MOST_WEIGHTS", 99_999)
+    monkeypatch.setattr(PostgresModelTable, "most_weights", 99_999)
     if engine.name == "postgresql":
         with pytest.raises(UsageError, match=r"100,000 weights .* penstock\.bigmodel"):
             catalog.save("wider", saved)

@@ -11,27 +11,29 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.blocks.duckdb import connect
+from penstock.blocks.duckdb import connect_duckdb
 from penstock.blocks.memory import TableSource
 from penstock.blocks.write import BlockWriter
 from penstock.config import Config
 from penstock.errors import ColumnError, DatabaseError, DataError, UsageError, WriteError
 from penstock.events import Advanced, Finished, Started, Stream
 from penstock.linear import LinearModel
-from penstock.sql.conforming import conformed
-from penstock.sql.copied import copy
+from penstock.memory_learner import linear_job
+from penstock.outputs import write_failure
 from penstock.sql.engines.base import Engine, Reading
-from penstock.sql.engines.duckdb import DuckDBEngine
+from penstock.sql.engines.duckdb.engine import DuckDBEngine
+from penstock.sql.feature_columns import as_features
 from penstock.sql.options import PackSettings
-from penstock.sql.statements import Query, Selected
-from penstock.training import Columns, Training
+from penstock.sql.query_copy import copy_query
+from penstock.sql.statements import Query, TableSelection
+from penstock.training import Columns
 
 HOSTILE = 'drop "table" students;-- é'
 QUOTED = '"' + HOSTILE.replace('"', '""') + '"'
 
 
 def named(table, *columns):
-    return Query(f"SELECT {', '.join(columns) or '*'} FROM {table}", Selected(table, columns or None))
+    return Query(f"SELECT {', '.join(columns) or '*'} FROM {table}", TableSelection(table, columns or None))
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def rows(found, columns=None):
 
 def test_is_an_engine(engine):
     checked: Engine = engine
-    assert (checked.name, checked.dialect, checked.place) == ("duckdb", "duckdb", "memory")
+    assert (checked.name, checked.dialect.title, checked.place) == ("duckdb", "DuckDB", "memory")
     assert engine.quote(HOSTILE) == QUOTED
 
 
@@ -94,7 +96,7 @@ def test_a_stored_table_is_read_in_blocks(engine):
         assert (found.scan.rows, found.scan.copied, found.scan.exact) == (5000, False, True)
         assert len(found.source.block_rows) > 2
         assert rows(found)["id"] == list(range(5000))
-    foreseen = engine.foresee(named("t"), ["id", "label"], Reading())
+    foreseen = engine.estimate(named("t"), ["id", "label"], Reading())
     assert (foreseen.rows, foreseen.copied) == (5000, False)
     engine.run(f"CREATE SCHEMA {QUOTED}; CREATE TABLE {QUOTED}.{QUOTED} AS SELECT 1 AS {QUOTED}; USE {QUOTED}")
     for name in (QUOTED, f"{QUOTED}.{QUOTED}", f"memory.{QUOTED}.{QUOTED}"):
@@ -120,7 +122,7 @@ def test_what_is_copied(engine, tmp_path):
             assert why in found.scan.details[0]
             (left,) = tmp_path.glob(".penstock-query-*")
             assert found.scan.nbytes == sum(file.stat().st_size for file in left.iterdir())
-        assert engine.foresee(query, ["a"], Reading()).copied
+        assert engine.estimate(query, ["a"], Reading()).copied
         assert not list(tmp_path.glob(".penstock-query-*"))
     with opened(engine, named("r"), ["rowid"]) as found:
         assert rows(found) == {"rowid": [4]}
@@ -134,7 +136,7 @@ def test_an_open_transaction_sees_its_own_rows(engine):
     with opened(engine, named("t"), ["id"]) as found:
         assert "a transaction is open" in found.scan.details[0]
         assert rows(found)["id"] == list(range(10))
-    engine.aside("CREATE TABLE note AS SELECT $1 AS said", ["kept"])
+    engine.run_apart("CREATE TABLE note AS SELECT $1 AS said", ["kept"])
     engine.run("ROLLBACK")
     assert engine.run("SELECT said FROM note").rows == [("kept",)]
     with opened(engine, named("t"), ["id"]) as found:
@@ -143,12 +145,12 @@ def test_an_open_transaction_sees_its_own_rows(engine):
 
 def test_a_copy_is_foreseen(engine):
     query = Query("SELECT a, b FROM t WHERE id < 100")
-    foreseen = engine.foresee(query, ["a", "b"], Reading())
+    foreseen = engine.estimate(query, ["a", "b"], Reading())
     assert foreseen.copied
     assert not foreseen.exact
     assert 0 < foreseen.rows < 5000
     assert foreseen.nbytes == foreseen.rows * 16
-    joined = engine.foresee(Query("SELECT x.a FROM t AS x, t AS y WHERE x.id = y.id"), ["a"], Reading())
+    joined = engine.estimate(Query("SELECT x.a FROM t AS x, t AS y WHERE x.id = y.id"), ["a"], Reading())
     assert joined.rows > 1000
 
 
@@ -200,7 +202,7 @@ def test_a_copy_tells_its_progress_and_leaves_nothing(engine, tmp_path, monkeypa
     assert not list(tmp_path.iterdir())
 
     def full(self):
-        raise self._failure(OSError(28, "No space left on device"))
+        raise write_failure(self.path, OSError(28, "No space left on device"))
 
     monkeypatch.setattr(BlockWriter, "_flush", full)
     with pytest.raises(WriteError, match=r"the query cannot be copied to .*: the disk is full .*choose another folder"):
@@ -215,7 +217,7 @@ def test_what_a_killed_program_left_is_removed(tmp_path):
     stale = tmp_path / ".penstock-query-999999999-x"
     stale.mkdir()
     (stale / "rows.arrow").write_bytes(b"x")
-    copied = copy(pa.table({"a": [1.0]}).to_reader(), columns=["a"], folder=tmp_path)
+    copied = copy_query(pa.table({"a": [1.0]}).to_reader(), columns=["a"], folder=tmp_path)
     assert not stale.exists()
     (own,) = tmp_path.iterdir()
     assert str(os.getpid()) in own.name
@@ -227,10 +229,10 @@ def test_packed_bytes_and_pairs_in_a_copy(engine):
     packed = [np.array([i, 2], "<f4").tobytes() for i in range(6)]
     pairs = [[0, i] for i in range(6)]
     table = pa.table({"p": pa.array(packed), "features_k": pairs, "features_v": [[1.0] * 2] * 6, "d": [1] * 6})
-    with copy(table.to_reader(), columns=["p", "d"], place="q") as copied:
+    with copy_query(table.to_reader(), columns=["p", "d"], place="q") as copied:
         assert copied.source.read(0).column("p").to_pylist()[5] == [5.0, 2.0]
     pack = ["features_k", "features_v"]
-    with copy(table.to_reader(), columns=[*pack, "d"], pack=pack) as copied:
+    with copy_query(table.to_reader(), columns=[*pack, "d"], pack=pack) as copied:
         encoder = Columns(label="d", features=pack).encoder(copied.source)
         assert (encoder.sparse, encoder.width) == (True, 6)
         assert Columns(label="d").encoder(copied.source).width == 6
@@ -240,19 +242,19 @@ def test_columns_conform_to_a_model():
     kinds = pa.schema({"v": pa.list_(pa.float64()), "p": pa.binary()})
     rows = pa.RecordBatch.from_pylist([{"v": [1, 2], "p": np.float32([3, 4]).tobytes()}], kinds)
     for some, expected in ((rows, [[3.0, 4.0]]), (rows.slice(0, 0), [])):  # no rows, but told how wide
-        found = conformed(some, ["p", "v"], widths={"v": 2, "p": 2})
+        found = as_features(some, ["p", "v"], widths={"v": 2, "p": 2})
         assert {each.list_size for each in found.schema.types} == {2}
         assert found.column("p").to_pylist() == expected
-    assert conformed(rows.slice(0, 0), ["v"]).schema.field("v").type == pa.list_(pa.float64())
+    assert as_features(rows.slice(0, 0), ["v"]).schema.field("v").type == pa.list_(pa.float64())
     bad = pa.RecordBatch.from_pylist([{"v": [1, 2]}, {"v": None}], kinds)
     with pytest.raises(DataError, match="'v' is or holds a null in row 8"):
-        conformed(bad, ["v"], first_row=7)
+        as_features(bad, ["v"], first_row=7)
 
 
 def test_memory_is_bounded_by_small_pieces():
     seen = []
     table = pa.table({f"f{i}": np.arange(20_000.0) for i in range(8)})
-    with copy(
+    with copy_query(
         table.to_reader(),
         columns=table.column_names,
         pack=table.column_names,
@@ -274,7 +276,7 @@ def test_a_model_of_a_packed_copy_scores_the_querys_own_columns(engine):
         assert found.source.packed("features", "label", None) is not None
         for features in (None, ["a", "b"]):
             columns = Columns(label="label", features=features)
-            model = Training(found.source, Config(epochs=3, seed=1, memory="8MB"), columns).run()
+            model = linear_job(found.source, Config(epochs=3, seed=1, memory="8MB"), columns).run()
             assert model.encoder.names == ("a", "b")
     fitted = model.encoder.for_schema(engine.describe(query), place="q", scored=True)
     assert [part.columns for part in fitted.parts] == [("a",), ("b",)]
@@ -305,15 +307,15 @@ def test_packing(engine):
 
 def test_rows_pass_through_python_and_back(engine):
     engine.run("BEGIN; DELETE FROM t WHERE id >= 40000; INSERT INTO t SELECT i, 1, 1, 1 FROM range(5000, 40000) r(i)")
-    with engine.rows_of(Query("SELECT id, [a, b] AS v FROM t")) as reader:
+    with engine.stream_rows(Query("SELECT id, [a, b] AS v FROM t")) as reader:
         assert reader.schema.field("v").type == pa.list_(pa.float32())
         doubled = (batch.append_column("n", batch.column("id")) for batch in reader)
         first = next(doubled)
-        kept = engine.keep(pa.RecordBatchReader.from_batches(first.schema, iter([first, *doubled])))
+        kept = engine.store_rows(pa.RecordBatchReader.from_batches(first.schema, iter([first, *doubled])))
     assert engine.run(f"SELECT count(*), sum(n - id), min(len(v)) FROM {kept}").rows == [(40000, 0, 2)]
     engine.run("ROLLBACK")
     assert [name for name, _ in engine.tables()] == ["t"]
-    empty = engine.keep(pa.table({"x": pa.array([], pa.int8())}).to_reader())
+    empty = engine.store_rows(pa.table({"x": pa.array([], pa.int8())}).to_reader())
     assert engine.run(f"SELECT count(*) FROM {empty}").rows == [(0,)]
 
 
@@ -339,7 +341,7 @@ def test_a_statement_is_cancelled_from_another_thread(engine):
 
 
 def test_a_connection_of_the_users_own():
-    with connect(":memory:") as connection:
+    with connect_duckdb(":memory:") as connection:
         connection.execute("SET python_enable_replacements = true; CREATE TABLE t AS SELECT 1 AS a")
         with DuckDBEngine(connection) as engine, opened(engine, named("t"), ["a"]) as found:
             assert rows(found) == {"a": [1]}
@@ -353,8 +355,8 @@ def test_reading_alone(tmp_path):
     with DuckDBEngine(path, read_only=True) as engine:
         assert engine.place == path
         with pytest.raises(DatabaseError, match="read-only"):
-            engine.aside("INSERT INTO t VALUES (2)")
-        with engine.rows_of(named("t")) as reader:
+            engine.run_apart("INSERT INTO t VALUES (2)")
+        with engine.stream_rows(named("t")) as reader:
             assert reader.read_all().to_pydict() == {"a": [1]}
     assert Path(path).exists()
 
@@ -366,15 +368,15 @@ def test_training_on_a_table_clustered_by_label(engine, stored):
     x = (rng.standard_normal((24_000, 8)) + 0.8 * (2 * y[:, None] - 1) * (np.arange(8) < 4)).astype(np.float32)
     features = pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), 8)
     table = pa.table({"x": features, "label": y})
-    kept = engine.keep(table.to_reader())
+    kept = engine.store_rows(table.to_reader())
     engine.run(f"CREATE TABLE data AS SELECT * FROM {kept}; CREATE VIEW seen AS SELECT * FROM data")
     test, score = TableSource.of(table, block_size=8_000), {}
     query = named("data" if stored == "table" else "seen")
     with opened(engine, query, ["x", "label"], block_size=8_000 if stored == "table" else None) as found:
         assert found.source.schema.field("x").type.list_size == 8
         for shuffle in ("none", "corgipile", "once"):
-            config = Config(epochs=4, shuffle=shuffle, seed=3, memory="700kB")
-            model = Training(found.source, config, Columns(label="label"), test=test).run()
+            config = Config(epochs=4, shuffle=shuffle, seed=3, memory="700kB", average=False)
+            model = linear_job(found.source, config, Columns(label="label"), test=test).run()
             score[shuffle] = model.history[-1]["test_accuracy"]
     assert score["corgipile"] == pytest.approx(score["once"], abs=0.01)  # once: a full shuffle, written to a copy
     assert score["none"] < score["corgipile"] - 0.2

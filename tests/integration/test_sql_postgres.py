@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.blocks.cached import CachedSource
+from penstock.blocks.cached_source import CachedSource
 from penstock.errors import ColumnError, DatabaseError, DataError, PenstockError
 from penstock.events import Stream
 from penstock.sql.engines.base import Reading
-from penstock.sql.engines.postgres import PostgresEngine
-from penstock.sql.engines.postgres_tables import find
+from penstock.sql.engines.postgres.engine import PostgresEngine
+from penstock.sql.engines.postgres.table_lookup import find_stored_table
 from penstock.sql.options import PackSettings
-from penstock.sql.statements import Query, Selected
+from penstock.sql.statements import Query, TableSelection
 from tests.servers import Server
 
 ROWS = 3000
@@ -56,7 +56,7 @@ def engine(address: str) -> Iterator[PostgresEngine]:
 
 
 def named(table: str, columns: tuple[str, ...] | None = None) -> Query:
-    return Query(f"SELECT {', '.join(columns or ('*',))} FROM {table}", Selected(table, columns))
+    return Query(f"SELECT {', '.join(columns or ('*',))} FROM {table}", TableSelection(table, columns))
 
 
 def opened(engine: PostgresEngine, query: Query, columns: list[str], **options: Any) -> tuple[Any, pa.Table]:
@@ -162,7 +162,7 @@ def test_describes_without_running(engine: PostgresEngine) -> None:
     assert found.types == kinds
     assert found.names[-2:] == ["twice", "twice"]
     assert engine.run("SELECT nextval('s')").rows == [(1,)]
-    with engine.rows_of(Query(text)) as rows:
+    with engine.stream_rows(Query(text)) as rows:
         assert rows.schema == found
         assert rows.read_all().num_rows == 1
 
@@ -183,7 +183,7 @@ def test_a_table_that_is_only_named_is_read_in_blocks(engine: PostgresEngine) ->
     found, rows = opened(engine, named("parted"), ["x"])
     assert sorted(rows["x"].to_pylist()) == [i / 2 for i in range(1000)]
     assert "2 partitions" in " ".join(found.scan.details)
-    foreseen = engine.foresee(named("t"), ["label"], Reading())
+    foreseen = engine.estimate(named("t"), ["label"], Reading())
     assert (foreseen.copied, foreseen.nbytes > 50_000) == (False, True)
 
 
@@ -211,7 +211,7 @@ def test_other_queries_are_copied(engine: PostgresEngine, query: Query, why: str
     assert why in found.scan.details[0]
     assert rows.schema.field("features_v").type.list_size == 3
     assert sorted(row[0] for row in rows["features_v"].to_pylist()) == list(range(1, ROWS + 1))
-    foreseen = engine.foresee(query, ["features_v", "label"], Reading())
+    foreseen = engine.estimate(query, ["features_v", "label"], Reading())
     assert why in foreseen.details[0]
     assert foreseen.rows > 100
     with pytest.raises(ColumnError, match="no column 'nope'"):
@@ -228,8 +228,8 @@ def test_foreign_tables_are_not_read_in_blocks(engine: PostgresEngine) -> None:
         "ALTER TABLE mixed ATTACH PARTITION ft FOR VALUES FROM (0) TO (9)",
     ):
         engine.run(text)
-    assert find(engine._connection, "ft", place="") == (None, "public.ft is a foreign table")
-    assert find(engine._connection, "mixed", place="")[0] is None
+    assert find_stored_table(engine._connection, "ft", place="") == (None, "public.ft is a foreign table")
+    assert find_stored_table(engine._connection, "mixed", place="")[0] is None
     engine.run("ROLLBACK")
 
 
@@ -269,7 +269,7 @@ def test_rows_stream_and_are_kept(engine: PostgresEngine) -> None:
         TIMESTAMPTZ '2020-01-01 12:00+00' AS stamp, CASE WHEN i <> 2 THEN array_fill(i::real, ARRAY[i - 1]) END AS list,
         ARRAY[i, nullif(i, 6)]::int8[] AS gaps, ARRAY[i, 0.1]::float8[] AS doubles
         FROM generate_series(1, 500) AS i"""
-    with engine.rows_of(Query(text)) as rows:
+    with engine.stream_rows(Query(text)) as rows:
         wanted = rows.read_all()
     assert wanted["small"].to_pylist()[:4] == [1, 2, None, 4]
     assert wanted["odd"].to_pylist()[3:6] == [True, None, True]
@@ -277,20 +277,20 @@ def test_rows_stream_and_are_kept(engine: PostgresEngine) -> None:
     assert wanted["list"].to_pylist()[:3] == [[], None, [3.0, 3.0]]
     assert wanted["gaps"].to_pylist()[5] == [6, None]
     assert wanted["doubles"].to_pylist()[1] == [2.0, 0.1]
-    with engine.rows_of(Query(text)) as rows:  # while the rows come they are written over the same connection
-        table = engine.keep(rows)
-    with engine.rows_of(Query(f"SELECT * FROM {table} ORDER BY id")) as rows:
+    with engine.stream_rows(Query(text)) as rows:  # while the rows come they are written over the same connection
+        table = engine.store_rows(rows)
+    with engine.stream_rows(Query(f"SELECT * FROM {table} ORDER BY id")) as rows:
         assert rows.read_all().equals(wanted)
-    with engine.rows_of(Query("SELECT 1 AS a WHERE false")) as rows:
-        assert engine.run(f"SELECT * FROM {engine.keep(rows)}").columns == ("a",)
+    with engine.stream_rows(Query("SELECT 1 AS a WHERE false")) as rows:
+        assert engine.run(f"SELECT * FROM {engine.store_rows(rows)}").columns == ("a",)
     for odd, told in (("'infinity'::date", "infinity"), ("'{{1},{2}}'::int[]", "2 dimensions")):
-        with pytest.raises(DataError, match=told), engine.rows_of(Query(f"SELECT {odd} AS odd")) as rows:
+        with pytest.raises(DataError, match=told), engine.stream_rows(Query(f"SELECT {odd} AS odd")) as rows:
             rows.read_all()
         engine.run("ROLLBACK")
         engine.run("BEGIN")
-        with pytest.raises(DataError, match=told), engine.rows_of(Query(f"SELECT {odd} AS odd")) as rows:
+        with pytest.raises(DataError, match=told), engine.stream_rows(Query(f"SELECT {odd} AS odd")) as rows:
             rows.read_all()
-        with engine.rows_of(Query("SELECT 1 AS a")) as rows:  # the transaction goes on
+        with engine.stream_rows(Query("SELECT 1 AS a")) as rows:  # the transaction goes on
             assert rows.read_all().num_rows == 1
 
 
@@ -326,9 +326,9 @@ def test_hostile_names(engine: PostgresEngine) -> None:
         for query in (named(quoted), Query(f"SELECT * FROM {quoted} WHERE true")):
             _, rows = opened(engine, query, columns[::-1], pack=())
             assert [sorted(rows[name].to_pylist())[0] for name in columns] == list(range(1, len(columns) + 1))
-        with engine.rows_of(named(quoted)) as rows:
-            assert engine.run(f"SELECT * FROM {engine.keep(rows)}").columns == tuple(columns)
-        assert engine.aside(f"SELECT {engine.quote(columns[1])} FROM {quoted} LIMIT 1", []) == [(2,)]
+        with engine.stream_rows(named(quoted)) as rows:
+            assert engine.run(f"SELECT * FROM {engine.store_rows(rows)}").columns == tuple(columns)
+        assert engine.run_apart(f"SELECT {engine.quote(columns[1])} FROM public.{quoted} LIMIT 1", []) == [(2,)]
         assert (quoted, columns) in engine.tables()
     finally:
         engine.run(f"DROP TABLE {quoted}")
@@ -336,16 +336,16 @@ def test_hostile_names(engine: PostgresEngine) -> None:
 
 def test_aside_is_committed_at_once(engine: PostgresEngine) -> None:
     engine.run("BEGIN")
-    engine.aside("CREATE TABLE beside (a real[])")
+    engine.run_apart("CREATE TABLE public.beside (a real[])")
     values = np.arange(5, dtype=np.float32)
     for each in (values, np.empty(0, np.float32)):
-        found = engine.aside("INSERT INTO beside VALUES ($1) RETURNING a, '%s'", [each])
+        found = engine.run_apart("INSERT INTO public.beside VALUES ($1) RETURNING a, '%s'", [each])
         assert np.array_equal(found[0][0], each)
     engine.run("ROLLBACK")
-    assert engine.aside("SELECT count(*) FROM beside") == [(2,)]
-    assert engine.aside("DROP TABLE beside") == []
-    with pytest.raises(DatabaseError, match='relation "beside" does not exist'):
-        engine.aside("SELECT * FROM beside")
+    assert engine.run_apart("SELECT count(*) FROM public.beside") == [(2,)]
+    assert engine.run_apart("DROP TABLE public.beside") == []
+    with pytest.raises(DatabaseError, match="does not exist"):
+        engine.run_apart("SELECT * FROM public.beside")
 
 
 def test_notices_come_with_the_statement(engine: PostgresEngine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,24 +50,50 @@ def rows(session: Session, text: str) -> list[tuple[Any, ...]]:
 
 def test_training_gives_a_row_for_each_epoch_and_keeps_the_model(session: Session) -> None:
     found = session.sql(TRAIN)
-    assert found.columns == ("epoch", "loss", "accuracy", "seconds", "rows")
+    assert found.columns == (
+        "epoch",
+        "progressive_loss",
+        "progressive_accuracy",
+        "held_out_loss",
+        "held_out_accuracy",
+        "seconds",
+        "prepare_seconds",
+        "rows",
+    )
     assert found.column("epoch") == [1, 2, 3]
-    assert found.column("rows") == [ROWS] * 3
-    assert found.column("accuracy")[-1] > 0.85
-    assert "PREDICT BY m" in found.notes[0]
+    (learned,) = set(found.column("rows"))
+    assert 0.85 * ROWS < learned < 0.95 * ROWS, "a tenth of the rows is held out"
+    assert session.catalog.load("m").metrics["held_out_rows"] == ROWS - learned
+    assert found.column("held_out_accuracy")[-1] > 0.85
+    assert "PREDICT BY m" in found.notes[-1]
+    assert found.notes[0].startswith("held-out accuracy 0.")
     assert session.sql("show models").column("name") == ["m"]
+
+
+@pytest.mark.parametrize(("condition", "opening"), [("", "survey_seconds"), (" WHERE id >= 0", "copy_seconds")])
+def test_what_comes_before_the_first_epoch_is_counted(session: Session, condition: str, opening: str) -> None:
+    began = time.perf_counter()
+    found = session.sql(TRAIN.replace("points", f"points{condition}"))
+    whole = time.perf_counter() - began
+    prepared, *later = found.column("prepare_seconds")
+    assert later == [None] * 2
+    metrics = session.catalog.load("m").metrics
+    assert prepared == pytest.approx(metrics[opening] + metrics["scan_seconds"])
+    assert min(metrics[opening], metrics["scan_seconds"]) > 0
+    assert prepared + sum(found.column("seconds")) < whole
+    assert any(" to prepare (" in note and " in all" in note for note in found.notes)
 
 
 def test_both_engines_and_a_file_learn_the_same(session: Session, tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    session.sql(
-        "SELECT x, y, label FROM points TRAIN BY linear AS m WITH (solver = gd, epochs = 5, standardize = false)"
-    )
+    options = "solver = gd, epochs = 5, standardize = false, validation = 0"
+    session.sql(f"SELECT x, y, label FROM points TRAIN BY linear AS m WITH ({options})")
     data = np.array(rows(session, "SELECT x, y, label FROM points ORDER BY id"), np.float32)
     pq.write_table(pa.table({name: data[:, k] for k, name in enumerate(("x", "y", "label"))}), tmp_path / "p.parquet")
-    same = penstock.LinearRegression(solver="gd", epochs=5, standardize=False).fit(tmp_path / "p.parquet", y="label")
+    same = penstock.LinearRegression(solver="gd", epochs=5, standardize=False, validation=0)
+    same.fit(tmp_path / "p.parquet", y="label")
     found = session.catalog.load("m").weights
     np.testing.assert_allclose(found.coef[0], same.coef_, rtol=1e-5)
     np.testing.assert_allclose(found.intercept[0], same.intercept_, rtol=1e-5)
@@ -135,7 +162,7 @@ def test_logistic_reg_of_several_classes_is_a_softmax(session: Session) -> None:
 
 def test_views_joins_and_conditions_are_copied_once(session: Session) -> None:
     session.sql("CREATE VIEW half AS SELECT x, y, label FROM points WHERE id % 2 = 0")
-    found = session.sql("SELECT * FROM half TRAIN BY svm AS h WITH (epochs = 2)")
+    found = session.sql("SELECT * FROM half TRAIN BY svm AS h WITH (epochs = 2, validation = 0)")
     assert found.column("rows") == [ROWS // 2] * 2
     joined = "SELECT a.x, b.y, a.label FROM points AS a JOIN points AS b USING (id)"
     session.sql(f"{joined} TRAIN BY svm AS j WITH (epochs = 2)")
@@ -145,11 +172,13 @@ def test_views_joins_and_conditions_are_copied_once(session: Session) -> None:
 
 def test_a_table_of_the_sessions_own_transaction_can_be_learnt_from(session: Session) -> None:
     session.sql("BEGIN; DELETE FROM points WHERE id % 2 = 1")
-    assert session.sql(TRAIN).column("rows") == [ROWS // 2] * 3
+    assert session.sql(TRAIN.replace("WITH (", "WITH (validation = 0, ")).column("rows") == [ROWS // 2] * 3
     session.sql("ROLLBACK")
     assert session.sql("SHOW MODELS").column("name") == ["m"], "a model is committed at once"
     session.sql("CREATE TEMPORARY TABLE mine AS SELECT x, y, label FROM points")
-    assert session.sql("SELECT * FROM mine TRAIN BY svm AS t WITH (epochs = 1)").column("rows") == [ROWS]
+    assert session.sql("SELECT * FROM mine TRAIN BY svm AS t WITH (epochs = 1, validation = 0)").column("rows") == [
+        ROWS
+    ]
 
 
 def test_explain(session: Session) -> None:
@@ -166,8 +195,12 @@ def test_explain(session: Session) -> None:
     assert "temporary" in copied
     analyzed = str(session.sql("EXPLAIN ANALYZE SELECT x, y, label FROM points TRAIN BY svm WITH (epochs = 2)"))
     assert "measured" in analyzed
+    assert "the model's held-out accuracy is" in analyzed
     assert f"{ROWS:,} rows" in analyzed
+    assert analyzed.count(" to prepare (survey ") == 2, "predicted, and measured"
+    assert " to prepare (copy " in copied
     assert session.sql("SHOW MODELS").rows == []
+    assert "L-BFGS svm" in str(session.sql("EXPLAIN SELECT x, y, label FROM points TRAIN BY svm"))
     assert "SGD" not in str(session.sql("EXPLAIN SELECT * FROM points"))
 
 
@@ -175,8 +208,8 @@ def test_advice_is_in_the_words_of_a_statement(session: Session) -> None:
     session.sql("CREATE TABLE texts AS SELECT 'a' || id AS city, 'b' AS kind, x, label FROM points")
     with pytest.raises(FeatureError) as caught:
         session.sql("SELECT * FROM texts TRAIN BY svm")
-    assert "WITH (hash = 'city:2^20, kind:2^20')" in str(caught.value)
-    assert "WITH (exclude = 'city,kind')" in str(caught.value)
+    assert "WITH (hash = ['city:2^20', 'kind:2^20'])" in str(caught.value)
+    assert "WITH (exclude = ['city', 'kind'])" in str(caught.value)
     assert "--" not in str(caught.value)
     session.sql("SELECT * FROM texts TRAIN BY svm AS m WITH (epochs = 1, hash = 'city:2^10, kind:2^10')")
     told = dict(session.sql("DESCRIBE MODEL m").rows)
@@ -188,12 +221,13 @@ def test_evaluate_describe_and_drop(session: Session) -> None:
     got = session.sql("EVALUATE MODEL m ON SELECT * FROM points").dicts()[0]
     assert got["rows"] == ROWS
     assert got["accuracy"] > 0.85
-    assert session.sql("EVALUATE MODEL m").columns == ("test_accuracy", "test_loss")
+    held_out = session.sql("EVALUATE MODEL m").columns
+    assert {"held_out_loss", "held_out_accuracy", "held_out_rows", "held_out_auc"} <= set(held_out or ())
     told = dict(session.sql("DESCRIBE MODEL m").rows)
     assert told["kind"] == "logistic"
     assert told["columns"] == ["x", "y"]
     assert told["epochs"] == 3
-    assert told["standardize"] is False
+    assert told["standardize"] is True
     with pytest.raises(DataError, match="no rows"):
         session.sql("EVALUATE MODEL m ON SELECT * FROM points WHERE id < 0")
     assert session.sql("DROP MODEL m").status == "DROP MODEL"
@@ -279,7 +313,7 @@ def test_nulls_are_refused_by_number_or_left_out(session: Session) -> None:
     session.sql("UPDATE points SET y = NULL WHERE id IN (7, 11, 500)")
     with pytest.raises(DataError, match="3"):
         session.sql(TRAIN)
-    assert session.sql(TRAIN.replace("WITH (", "WITH (nulls = skip, ")).column("rows") == [ROWS - 3] * 3
+    assert session.sql(TRAIN.replace("WITH (", "WITH (nulls = skip, validation = 0, ")).column("rows") == [ROWS - 3] * 3
     found = rows(session, "SELECT prediction FROM (SELECT * FROM points PREDICT BY m) AS p WHERE y IS NULL")
     assert found == [(None,)] * 3
 
@@ -310,7 +344,7 @@ def test_packing(session: Session) -> None:
     session.sql("PACK points INTO packed WITH (features = ('x', 'y'), label = 'label')")
     assert session.sql("SELECT * FROM packed").columns == ("id", "label", "features")
     found = session.sql("SELECT features, label FROM packed TRAIN BY logistic AS m WITH (epochs = 3)")
-    assert found.column("accuracy")[-1] > 0.85
+    assert found.column("held_out_accuracy")[-1] > 0.85
     right = rows(session, "SELECT count(*) FROM (SELECT * FROM packed PREDICT BY m) AS p WHERE prediction = label")
     assert right[0][0] > 0.85 * ROWS
     with pytest.raises(DatabaseError, match="packed"):

@@ -137,7 +137,7 @@ def test_figures_models_and_predictions(tmp_path: Path) -> None:
     result = fit(model(epochs=30), table, out=tmp_path / "models")
     assert result.frame.num_rows == 9
     assert set(result.frame["status"].to_pylist()) == {"done"}
-    assert min(result.chosen["held_accuracy"].to_pylist()) > 0.7
+    assert min(result.chosen["held_out_accuracy"].to_pylist()) > 0.7
     best = result.best("B")
     assert list(best.state_dict()) == ["0.weight", "0.bias", "2.weight", "2.bias"]
     assert best.params["hidden"] == 6
@@ -178,20 +178,20 @@ def test_classes_numbers_and_own_losses() -> None:
     wide = {"model": lambda config: network({**config, "outputs": 3})}
     three = rows_of(classes=3)
     result = fit(model(loss="softmax", epochs=20, **wide), three)
-    assert min(result.chosen["held_accuracy"].to_pylist()) > 0.5
+    assert min(result.chosen["held_out_accuracy"].to_pylist()) > 0.5
     predicted = result.predict(three)
     assert predicted.column_names[1:] == ["probability_a", "probability_b", "probability_c"]
     assert set(predicted["prediction"].to_pylist()) == {"a", "b", "c"}
     few, search = {"epochs": 2}, {"lr": [0.03, 0.01]}
     own = fit(model(loss=nn.CrossEntropyLoss(), targets="classes", **few, **wide), three, search=search)
     same = fit(model(loss="softmax", **few, **wide), three, search=search)
-    np.testing.assert_allclose(own.frame["held_loss"], same.frame["held_loss"], rtol=1e-4)
+    np.testing.assert_allclose(own.frame["selection_loss"], same.frame["selection_loss"], rtol=1e-4)
 
     numbers: dict[str, Any] = {"y": "amount", "exclude": ["y"]}
-    assert fit(model(loss="squared", epochs=20), **numbers).chosen["held_r2"][0].as_py() > 0.5
+    assert fit(model(loss="squared", epochs=20), **numbers).chosen["held_out_r2"][0].as_py() > 0.5
     own = fit(model(loss=lambda output, y: 0.5 * (output - y).square().mean(), **few), search=search, **numbers)
     same = fit(model(loss="squared", **few), search=search, **numbers)
-    np.testing.assert_allclose(own.frame["held_r2"], same.frame["held_r2"], rtol=1e-3)
+    np.testing.assert_allclose(own.frame["selection_r2"], same.frame["selection_r2"], rtol=1e-3)
     with pytest.raises(UsageError, match=r"has 2 outputs, and there are 3 classes: a, b, c"):
         fit(model(loss="softmax", model=lambda config: nn.Linear(4, 2)), three)
 
@@ -200,7 +200,7 @@ def test_features_are_brought_to_scale_before_a_module_sees_them() -> None:
     table = rows_of()
     large = table.set_column(3, "a", pa.array(table["a"].to_numpy() * 100 + 500))
     plain, scaled = (fit(model(standardize=True, epochs=10), each) for each in (table, large))
-    np.testing.assert_allclose(scaled.frame["held_loss"], plain.frame["held_loss"], rtol=1e-2)
+    np.testing.assert_allclose(scaled.frame["selection_loss"], plain.frame["selection_loss"], rtol=1e-2)
     best = scaled.best("A")
     assert best.scale[0][0] == pytest.approx(500, rel=0.1)
     assert best.scale[1][0] == pytest.approx(100, rel=0.1)
@@ -220,7 +220,7 @@ def test_configs_may_have_modules_of_different_sizes(tmp_path: Path) -> None:
     for config, hidden in enumerate([3, 3, 8, 8]):
         found = result.model("A", config)
         assert found.state_dict()["0.weight"].shape == (hidden, 4)
-        alone = fit(model(standardize=True), search={"hidden": [hidden], "lr": [found.params["lr"]]})
+        alone = fit(model(standardize=True), search={"hidden": [hidden], "lr": [found.params["lr"], 0.5]})
         if config == 0:  # another number in the search has another chance
             np.testing.assert_allclose(alone.model("A", 0).arrays["2.weight"], found.arrays["2.weight"], rtol=1e-4)
     assert Result.open(tmp_path / "models", model=model()).predict(rows_of()).num_rows == sum(SIZES)
@@ -229,11 +229,7 @@ def test_configs_may_have_modules_of_different_sizes(tmp_path: Path) -> None:
     assert halved.predict(rows_of()).num_rows == sum(SIZES)
 
 
-def test_other_ways_and_approaches_give_the_same_models() -> None:
-    together = fit(model(epochs=2))
-    for approach in ("model-task", "group-task"):
-        apart = fit(model(epochs=2), approach=approach)
-        np.testing.assert_allclose(apart.frame["held_loss"], together.frame["held_loss"], rtol=1e-3)
+def test_halving_and_patience_end_training_early() -> None:
     halved = fit(model(epochs=9), halving=True)
     assert sorted(set(halved.frame["status"].to_pylist())) == ["done", "stopped"]
     patient = fit(model(epochs=50, patience=2, tolerance=0.5))
@@ -245,8 +241,11 @@ def test_other_ways_and_approaches_give_the_same_models() -> None:
 
 def test_sparse_rows_are_made_dense_where_they_are_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     dense, sparse = fit(model()), fit(model(), rows_of(sparse=True))
-    np.testing.assert_allclose(sparse.frame["held_loss"], dense.frame["held_loss"], rtol=1e-4)
+    np.testing.assert_allclose(sparse.frame["selection_loss"], dense.frame["selection_loss"], rtol=1e-4)
     assert sparse.predict(rows_of(sparse=True))["prediction"].equals(dense.predict(rows_of())["prediction"])
+    scaled = fit(model(standardize=True, epochs=10), rows_of(sparse=True))
+    right = np.array(scaled.predict(rows_of(sparse=True))["prediction"]) == np.array(rows_of()["y"])
+    assert right.mean() > 0.7
     monkeypatch.setattr("penstock.torch.groups._SPARSE", 3)
     with pytest.raises(UsageError, match="the rows are sparse and have 4 features; modules take dense rows"):
         fit(model(), rows_of(sparse=True))
@@ -257,6 +256,42 @@ def test_a_config_that_diverges_fails_alone() -> None:
     result = fit(wild, y="amount", exclude=["y"], search={"lr": [0.01, 1e9]})
     assert result.frame["status"].to_pylist() == ["done", "failed"] * 3
     assert result.chosen["config"].to_pylist() == [0, 0, 0]
+
+
+class Picky(nn.Module):
+    """A module that does not take the rows of a group whose features are large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.abs().max() > 100:
+            raise ValueError("rows that are too large")
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 2}, {"halving": True}], ids=str)
+def test_an_exception_in_one_group_fails_that_group_alone(options: dict[str, Any], tmp_path: Path) -> None:
+    table, search = rows_of(), {"lr": [0.1, 0.03]}
+    for bad, city in ((0, "A"), (1, "B")):  # the largest, which is split between workers, and one that is not
+        x = np.array(table["a"]).copy()
+        x[np.array(table["city"]) == city] += 1000
+        result = fit(
+            model(model=lambda config: Picky()),
+            table.set_column(table.column_names.index("a"), "a", pa.array(x)),
+            search=search,
+            out=tmp_path / f"models {bad}",
+            **options,
+        )
+        failed = result.failed
+        assert set(failed["text"].to_pylist()) == {city}
+        assert len(failed) == 2
+        for row in failed.to_pylist():
+            assert row["reason"].startswith("ValueError: rows that are too large (")
+            assert "in forward" in row["traceback"]
+        assert sorted(result.chosen["text"].to_pylist()) == sorted({"A", "B", "C"} - {city})
+        assert result.chosen["traceback"].null_count == 2
 
 
 def test_what_is_infinite_in_a_module_is_kept() -> None:
@@ -319,7 +354,7 @@ def adam(module, config):
 model = TorchModel(lambda config: Network(config["hidden"]), adam, epochs=3, batch_size=16)
 result = GroupBy(sys.argv[1], by="city", exclude=["amount"]).fit(
     model, y="y", search={"lr": [0.3, 0.1, 0.03], "hidden": [6]}, validation=0.2, workers=2)
-print(json.dumps(result.frame["held_loss"].to_pylist()))
+print(json.dumps(result.frame["selection_loss"].to_pylist()))
 """
 
 
@@ -335,5 +370,15 @@ def test_functions_of_a_script_travel_to_fresh_processes(tmp_path: Path) -> None
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    expected = fit(model()).frame["held_loss"]
+    expected = fit(model()).frame["selection_loss"]
     np.testing.assert_allclose(json.loads(done.stdout), expected, rtol=0.3)  # cut elsewhere, and so in another order
+
+
+def test_the_chosen_module_learns_from_all_rows_in_the_end() -> None:
+    search = {"hidden": [2, 8], "lr": [0.1, 0.01]}
+    found, whole = (fit(model(standardize=True), search=search, validation=share) for share in (None, 0.0))
+    assert found.summary()["refitted"] == len(found.chosen_rows)
+    for text, config in zip(found.groups, found.chosen["config"].to_pylist(), strict=True):
+        mine, theirs = (each.model(text, config).module().state_dict() for each in (found, whole))
+        for name, values in mine.items():
+            torch.testing.assert_close(values, theirs[name])

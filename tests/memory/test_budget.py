@@ -32,10 +32,11 @@ import json, sys
 from penstock.blocks.open import open
 from penstock.budget import peak_memory
 from penstock.config import Config
-from penstock.training import Columns, Training
+from penstock.memory_learner import linear_job
+from penstock.training import Columns
 task = json.loads(sys.argv[1])
 with open(task["path"]) as source:
-    Training(source, Config(epochs=2, **task["config"]), Columns(label="label"), scratch=task["scratch"]).run()
+    linear_job(source, Config(epochs=2, **task["config"]), Columns(label="label"), scratch=task["scratch"]).run()
 print(peak_memory())
 """
 CONVERT = """
@@ -51,12 +52,14 @@ import json, sys
 from penstock.blocks.open import open
 from penstock.budget import peak_memory
 from penstock.config import Config
-from penstock.training import Columns, Training
+from penstock.model import write_predictions
+from penstock.memory_learner import linear_job
+from penstock.training import Columns
 task = json.loads(sys.argv[1])
 with open(task["train"]) as source:
-    model = Training(source, Config(epochs=1), Columns(label="label")).run()
+    model = linear_job(source, Config(epochs=1), Columns(label="label")).run()
 with open(task["path"]) as source:
-    model.predict_to(source, task["out"])
+    write_predictions(model, source, task["out"])
 print(peak_memory())
 """
 

@@ -111,7 +111,14 @@ def write_mds(folder: Path, rows: int) -> None:
     (folder / "index.json").write_text(json.dumps({"shards": shards}))
 
 
-@pytest.mark.parametrize("write", [write_hf, write_growing, write_images, write_tars, write_mds])
+def write_json_lines(folder: Path, rows: int) -> None:
+    folder.mkdir()
+    with (folder / "a.jsonl").open("w") as file:
+        for n, content in enumerate(contents(rows)):
+            file.write(json.dumps({"n": n, "text": content.hex()[:ROW]}) + "\n")
+
+
+@pytest.mark.parametrize("write", [write_json_lines, write_hf, write_growing, write_images, write_tars, write_mds])
 def test_converting_samples_takes_under_a_hundred_megabytes(write: Callable[[Path, int], None], tmp_path: Path) -> None:
     write(tmp_path / "tiny", 10)
     write(tmp_path / "large", 3000)

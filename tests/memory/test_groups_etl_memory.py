@@ -18,7 +18,7 @@ import pytest
 from penstock.blocks.write import BlockWriter
 
 SLACK = 30_000_000
-KEY = 500
+KEY = 600
 WIDTH = 40
 GROUP = """
 import json, sys

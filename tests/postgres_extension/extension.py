@@ -15,12 +15,17 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.servers import FOLDERS, LATEST, Server
 
 SOURCE = Path(__file__).resolve().parents[2] / "postgres"
 CACHE = SOURCE.parent / ".cache" / "postgres-extension"
 OTHER = "PENSTOCK_TEST_PG_CONFIG"
 """Names the pg_config of a server to test on in place of the wheel's latest: one built with assertions, say."""
+SCRIPTS = ("penstock--0.2.0.sql", "penstock--0.1.0--0.2.0.sql")
+FIRST = Path(__file__).with_name("penstock--0.1.0.sql")
+"""What installed 0.1.0, to be updated from; it is shipped no longer."""
 DEBIAN = Path("/usr/lib/postgresql")
 """Where Debian's packages put servers, in a folder for each version."""
 
@@ -29,6 +34,14 @@ def versions() -> list[int]:
     """Return the versions that tests look for: the wheel's, and Debian's or what stands for them."""
     debian = [int(folder.name) for folder in DEBIAN.glob("[1-9][0-9]") if (folder / "bin" / "postgres").exists()]
     return sorted({*FOLDERS, *(debian or [15])})
+
+
+def version_params(*numbers: int) -> list[Any]:
+    """Return versions (all, if none is named) as parameters of tests; all but the latest are for ``make test-all``."""
+    return [
+        version if version == LATEST else pytest.param(version, marks=pytest.mark.other_servers)
+        for version in sorted(set(numbers or versions()))
+    ]
 
 
 def missing(version: int = LATEST) -> str | None:
@@ -56,8 +69,11 @@ class ExtensionServer(Server):
         library_built = _built(config, self.folder)
         tree, library, share = self._copied(config)
         shutil.copy(library_built, library / "penstock.so")
-        for name in ("penstock.control", "penstock--0.1.0.sql"):
-            shutil.copy(SOURCE / name, share / "extension")
+        scripts = self.folder / "scripts"
+        shutil.copytree(SOURCE, scripts, ignore=shutil.ignore_patterns("*.[cho]", "*.so", "penstock--*.sql"))
+        subprocess.run(["make", "-s", f"PG_CONFIG={config}", *SCRIPTS], cwd=scripts, check=True)
+        for path in (SOURCE / "penstock.control", *(scripts / name for name in SCRIPTS), FIRST):
+            shutil.copy(path, share / "extension")
         return tree / "bin"
 
     def _copied(self, config: Path) -> tuple[Path, Path, Path]:

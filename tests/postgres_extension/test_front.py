@@ -11,18 +11,16 @@ import pytest
 from penstock.errors import DatabaseError
 from penstock.sql import connect
 
-TRAIN = (
-    "SELECT * FROM points TRAIN BY logistic AS {} WITH (max_epoch_num = 3, learning_rate = 0.05, shuffle = 'none'{})"
-)
+TRAIN = "SELECT * FROM points TRAIN BY logistic AS {} WITH (max_epoch_num = 3, learning_rate = 0.05, shuffle = 'none', average = false{})"
 
 
 def test_the_server_trains(clustered: psycopg.Connection[Any], address: str) -> None:
     with connect(address) as session:
         found = session.sql(TRAIN.format("inside", ""))
-        assert found.columns == ("epoch", "loss", "accuracy", "seconds", "rows")
+        assert found.columns == ("epoch", "progressive_loss", "progressive_accuracy", "seconds", "rows")
         assert found.column("rows") == [20_000] * 3
-        here = session.sql(TRAIN.format("here", ", extension = off"))
-        np.testing.assert_allclose(found.column("loss"), here.column("loss"), rtol=1e-3)
+        here = session.sql(TRAIN.format("here", ", extension = off, validation = 0"))
+        np.testing.assert_allclose(found.column("progressive_loss"), here.column("progressive_loss"), rtol=1e-3)
         told = dict(session.sql("DESCRIBE MODEL inside").rows)
         assert "snapshots" not in told, "rows were not fetched"
         assert "snapshots" in dict(session.sql("DESCRIBE MODEL here").rows)
@@ -41,6 +39,16 @@ def test_warnings_of_the_server_are_heard(clustered: psycopg.Connection[Any], ad
     assert any("worse than a guess" in text for text in heard)
 
 
+def test_the_server_says_so_where_logistic_becomes_softmax(clustered: psycopg.Connection[Any], address: str) -> None:
+    clustered.execute("CREATE TABLE t AS SELECT features_v, id % 3 AS label FROM points")
+    heard: list[str] = []
+    with connect(address, listeners=[lambda event: heard.append(getattr(event, "message", ""))]) as session:
+        session.sql("SELECT * FROM t TRAIN BY logistic AS m WITH (epochs = 1, validation = 0)")
+        told = dict(session.sql("DESCRIBE MODEL m").rows)
+    assert (told["kind"], "snapshots" in told) == ("softmax", False)
+    assert any("3 classes, so the model is softmax" in text for text in heard)
+
+
 def test_the_plan_is_the_servers(clustered: psycopg.Connection[Any], address: str) -> None:
     with connect(address) as session:
         for word in ("EXPLAIN", "EXPLAIN ANALYZE"):
@@ -51,7 +59,7 @@ def test_the_plan_is_the_servers(clustered: psycopg.Connection[Any], address: st
         assert "TID" in str(session.sql("EXPLAIN SELECT * FROM points TRAIN BY svm WITH (extension = off)"))
 
 
-@pytest.mark.parametrize("asked", ["test_fraction = 0.2", "standardize = true", "solver = gd", "shuffle = 'once'"])
+@pytest.mark.parametrize("asked", ["test_fraction = 0.2", "patience = 3", "solver = gd", "shuffle = 'once'"])
 def test_what_the_server_does_not_know_is_learnt_here(
     clustered: psycopg.Connection[Any], address: str, asked: str
 ) -> None:
@@ -65,6 +73,8 @@ def test_in_a_transaction_the_model_is_still_committed_at_once(
 ) -> None:
     with connect(address) as session:
         session.sql("BEGIN; DELETE FROM points WHERE id % 2 = 1")
-        assert session.sql("SELECT * FROM points TRAIN BY svm AS m WITH (epochs = 1)").column("rows") == [10_000]
+        assert session.sql("SELECT * FROM points TRAIN BY svm AS m WITH (epochs = 1, validation = 0)").column(
+            "rows"
+        ) == [10_000]
         session.sql("ROLLBACK")
         assert session.sql("SHOW MODELS").column("name") == ["m"]

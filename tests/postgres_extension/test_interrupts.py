@@ -174,7 +174,9 @@ def test_two_trainings_at_once(clustered: Session, address: str) -> None:
     def work() -> None:
         with psycopg.connect(address, autocommit=True) as session:
             start.wait()
-            query = "SELECT loss FROM penstock.train('points', 'svm', NULL, '{\"epochs\": 10, \"seed\": 1}')"
+            query = (
+                "SELECT progressive_loss FROM penstock.train('points', 'svm', NULL, '{\"epochs\": 10, \"seed\": 1}')"
+            )
             found.append(session.execute(query).fetchall())
 
     workers = [threading.Thread(target=work) for _ in range(2)]

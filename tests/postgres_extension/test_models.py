@@ -13,7 +13,7 @@ from psycopg import errors
 from penstock.batch import Batch, Csr
 from penstock.sql import connect
 from penstock.sql.catalog import Catalog
-from penstock.sql.engines.postgres import PostgresEngine
+from penstock.sql.engines.postgres.engine import PostgresEngine
 from tests.postgres_extension.conftest import Fill
 from tests.postgres_extension.extension import ExtensionServer
 
@@ -55,6 +55,17 @@ def test_a_model_of_the_server_is_loaded_and_predicts_the_same(clustered: Sessio
             "SELECT penstock.predict_probabilities('m', features_v) FROM points ORDER BY id"
         ).fetchall()
         np.testing.assert_allclose([row[0] for row in told], chances, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(("model", "solver"), [("linear", "exact"), ("logistic", "lbfgs"), ("svm", "sgd")])
+def test_the_shell_knows_models_of_all_solvers(clustered: Session, address: str, model: str, solver: str) -> None:
+    clustered.execute("SELECT penstock.train('points', %s, 'm')", (model,))
+    with connect(address) as shell:
+        told = dict(shell.sql("DESCRIBE MODEL m").rows)
+        assert (told["learning_rate"], told["solver"], told["standardize"]) == ("auto", solver, True)
+        assert "m" in shell.sql("SHOW MODELS").column("name")
+        score = shell.sql("EVALUATE MODEL m ON SELECT * FROM points")
+        assert score.column("r2" if model == "linear" else "accuracy")[0] > 0.4
 
 
 def test_the_shell_and_the_server_use_one_anothers_models(clustered: Session, address: str) -> None:
@@ -240,3 +251,89 @@ def test_a_rollback_takes_the_model_with_it(clustered: Session) -> None:
         clustered.execute("SELECT penstock.train('points', 'svm', 'm')")
     clustered.execute("SELECT penstock.make_catalogue()")
     assert clustered.execute("SELECT count(*) FROM penstock.models").fetchone() == (0,)
+
+
+def test_a_replaced_model_is_used_at_once_in_a_function(clustered: Session) -> None:
+    clustered.execute("""
+        CREATE FUNCTION scores() RETURNS float8[] LANGUAGE plpgsql AS $$
+        DECLARE
+            given CONSTANT real[] := (SELECT features_v FROM points LIMIT 1);
+            found float8[] := '{}';
+        BEGIN
+            FOR rate IN 1 .. 3 LOOP
+                PERFORM penstock.train('points', 'svm', 'm', format('{"epochs": 1, "replace": true, "learning_rate": 0.%s}', rate)::jsonb);
+                found := found || penstock.predict('m', given);  -- one expression, in one transaction
+            END LOOP;
+            -- What is rolled back was not.
+            BEGIN
+                UPDATE penstock.models SET intercept = '{77}', coef = array_fill(0::real, ARRAY[8]);
+                found := found || penstock.predict('m', given);
+                RAISE EXCEPTION 'no' USING ERRCODE = 'P0099';
+            EXCEPTION WHEN SQLSTATE 'P0099' THEN
+                found := found || penstock.predict('m', given);
+            END;
+            RETURN found;
+        END $$
+    """)
+    found = clustered.execute("SELECT scores()").fetchone()
+    assert found is not None
+    values = found[0]
+    assert len({round(value, 6) for value in values[:3]}) == 3
+    # The row that is left is the third, and is what a fresh expression gives.
+    now = clustered.execute("SELECT penstock.predict('m', features_v) FROM points LIMIT 1").fetchone()
+    assert now == (pytest.approx(values[2]),)
+    assert values[-1] == pytest.approx(values[2])
+
+
+def test_one_expression_in_a_loop_that_is_rolled_back(clustered: Session) -> None:
+    clustered.execute("SELECT penstock.train('points', 'svm', 'm', '{\"epochs\": 1}')")
+    found = clustered.execute("SELECT penstock.predict('m', array_fill(0::real, ARRAY[8]))").fetchone()
+    clustered.execute("""
+        CREATE FUNCTION twice() RETURNS float8[] LANGUAGE plpgsql AS $$
+        DECLARE seen float8[] := '{}';
+        BEGIN
+            FOR i IN 1 .. 3 LOOP
+                BEGIN
+                    IF i = 2 THEN UPDATE penstock.models SET intercept = '{77}'; END IF;
+                    seen := seen || penstock.predict('m', array_fill(0::real, ARRAY[8]));
+                    IF i = 2 THEN RAISE EXCEPTION '%', seen[2] USING ERRCODE = 'P0099'; END IF;
+                EXCEPTION WHEN SQLSTATE 'P0099' THEN
+                    NULL;
+                END;
+            END LOOP;
+            RETURN seen;
+        END $$
+    """)
+    seen = clustered.execute("SELECT twice()").fetchone()
+    assert found is not None
+    assert seen is not None
+    assert seen[0] == [found[0], 77, found[0]]
+
+
+def test_a_model_that_others_replace_is_seen_by_the_next_statement(clustered: Session, address: str) -> None:
+    clustered.execute("SELECT penstock.train('points', 'svm', 'm', '{\"epochs\": 1}')")
+    clustered.execute(
+        "CREATE FUNCTION now_it_is() RETURNS float8 LANGUAGE plpgsql AS"
+        " $$ BEGIN RETURN penstock.predict('m', array_fill(0::real, ARRAY[8])); END $$"
+    )
+    with psycopg.connect(address, autocommit=True) as other, clustered.transaction():
+        seen = []
+        for value in (5, 6):
+            other.execute(f"UPDATE penstock.models SET intercept = '{{{value}}}'".encode())
+            seen.append(clustered.execute("SELECT now_it_is()").fetchone())
+        other.execute("DELETE FROM penstock.models")
+        with pytest.raises(errors.UndefinedObject), clustered.transaction():
+            clustered.execute("SELECT now_it_is()")
+        clustered.execute("SELECT 1")
+    assert seen == [(5.0,), (6.0,)]
+
+
+def test_a_model_is_gone_with_its_table(clustered: Session) -> None:
+    clustered.execute("SELECT penstock.train('points', 'svm', 'm', '{\"epochs\": 1}')")
+    clustered.execute("""CREATE FUNCTION emptied() RETURNS float8 LANGUAGE plpgsql AS $$ DECLARE found float8; BEGIN
+        FOR i IN 1 .. 2 LOOP
+            found := penstock.predict('m', array_fill(0::real, ARRAY[8]));
+            TRUNCATE penstock.models;
+        END LOOP; RETURN found; END $$""")
+    with pytest.raises(errors.UndefinedObject, match='no model "m"'):
+        clustered.execute("SELECT emptied()")

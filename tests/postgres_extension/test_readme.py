@@ -20,6 +20,10 @@ ASKED: dict[str, Any] = {
     "memory": "1MB",
     "block_size": "64kB",
     "intercept": False,
+    "solver": "sgd",
+    "standardize": False,
+    "average": False,
+    "class_weight": "balanced",
     "replace": True,
     "label": "label",
     "features": "features_v",
@@ -48,7 +52,7 @@ def test_the_statements_run(clustered: psycopg.Connection[Any]) -> None:
                 cursor = clustered.execute(statement.encode())
                 found.append(cursor.fetchall() if cursor.description else cursor.rowcount)
     trained, classes, best, plan, models, deleted, most, accuracy, column = found
-    assert [len(row) for row in trained] == [5] * 5
+    assert [len(row) for row in trained] == [6] * 5
     assert {row[1] for row in classes} == {"0", "1"}
     assert len(best) == 10
     assert "SGD" in plan[0][0]

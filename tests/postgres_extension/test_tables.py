@@ -19,7 +19,8 @@ Session = psycopg.Connection[Any]
 def train(session: Session, source: str, model: str = "logistic", **options: Any) -> list[Any]:
     asked = json.dumps({"epochs": 2, **options})
     return session.execute(
-        "SELECT loss, score, rows FROM penstock.train(%s, %s, NULL, %s)", (source, model, asked)
+        "SELECT progressive_loss, coalesce(training_score, progressive_score), rows FROM penstock.train(%s, %s, NULL, %s)",
+        (source, model, asked),
     ).fetchall()
 
 
@@ -109,6 +110,39 @@ def test_a_row_that_cannot_be_learnt_from_is_named(session: Session, fill: Fill,
     with pytest.raises(errors.DataException, match=told) as caught:
         train(session, "t", shuffle="none")
     assert caught.value.diag.message_detail == 'The row is at ctid (0,3) of "t".'
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
+def test_a_value_that_is_not_finite_is_found_at_any_width(session: Session, value: str) -> None:
+    for width in (1, 3, 4, 5, 8, 17, 40):
+        row = f"(SELECT array_agg((i + j) % 7) FROM generate_series(1, {width}) AS j)::real[]"
+        session.execute(
+            f"CREATE TABLE t AS SELECT i, {row} AS features_v, i % 2 AS label FROM generate_series(1, 50) AS i".encode()
+        )
+        session.execute(f"UPDATE t SET features_v[{width}] = '{value}' WHERE i = 33".encode())
+        with pytest.raises(errors.DataException, match=f"feature {width} of {width} is {value}") as caught:
+            train(session, "SELECT features_v, label FROM t")
+        assert 'of "t"' in str(caught.value.diag.message_detail)
+        columns = ", ".join(f"features_v[{place + 1}] AS x{place}" for place in range(width))
+        with pytest.raises(errors.DataException, match=f'the column "x{width - 1}" is {value}') as caught:
+            train(session, f"SELECT {columns}, label FROM t ORDER BY i LIMIT 40")
+        assert "number 33 " in str(caught.value.diag.message_detail)
+        session.execute("DROP TABLE t")
+
+
+def test_a_null_is_named_by_its_column(session: Session, fill: Fill) -> None:
+    fill("t", 'a int, "B b" float8, label int', [(1, 2, 0), (3, None, 1)])
+    with pytest.raises(errors.DataException, match='the column "B b" is null') as caught:
+        train(session, "t")
+    assert caught.value.diag.message_detail == 'The row is at ctid (0,2) of "t".'
+
+
+def test_a_sparse_value_that_is_not_finite_is_named_by_its_index(session: Session, fill: Fill) -> None:
+    rows: list[Any] = [("{0,7,9}", "{1,1,1}", 0), ("{1,3,8}", "{1,2,Infinity}", 1)]
+    fill("t", "features_k int[], features_v real[], label int", rows)
+    with pytest.raises(errors.DataException, match="the feature of index 8 is Infinity") as caught:
+        train(session, "t")
+    assert caught.value.diag.message_detail == 'The row is at ctid (0,2) of "t".'
 
 
 def test_nulls_can_be_left_out(session: Session, fill: Fill) -> None:
@@ -234,10 +268,15 @@ def test_labels_and_features_of_many_types(clustered: Session) -> None:
 
 def test_labels_that_are_not_finite_are_no_classes(session: Session, fill: Fill) -> None:
     fill("t", "features_v real[], label float8", [("{1}", 0), ("{2}", "NaN"), ("{3}", "Infinity")])
-    with pytest.raises(errors.DataException, match="not a finite number"):
+    with pytest.raises(errors.DataException, match="not a finite number") as caught:
         train(session, "t", "softmax")
-    with pytest.raises(errors.DataException, match="a label is not a finite number"):
+    assert caught.value.diag.message_detail == 'The first is at ctid (0,2) of "t".'
+    with pytest.raises(errors.DataException, match="not a finite number") as caught:
+        train(session, "SELECT * FROM t ORDER BY features_v LIMIT 9", "softmax")
+    assert "number 2 " in str(caught.value.diag.message_detail)
+    with pytest.raises(errors.DataException, match="a label is not a finite number") as caught:
         train(session, "t", "linear", shuffle="none")
+    assert caught.value.diag.message_detail == 'The row is at ctid (0,2) of "t".'
 
 
 def test_temporary_and_unlogged_tables_are_read_in_blocks(clustered: Session) -> None:

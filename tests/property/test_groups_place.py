@@ -8,13 +8,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.groups.place import (
-    Placement,
     bound_algebraic,
     bound_sequential,
     bound_wrap_around,
     constrained,
     sequential,
-    snap,
     spread,
     wrap_around,
 )
@@ -101,34 +99,6 @@ def test_constrained_is_complete_in_equal_shards_as_many_as_the_ratio_is_nearest
         ratio = (sizes[group] + overhead) * workers / total
         assert len(held) == min(sizes[group], max(1, len(held))) <= workers
         assert len(held) == sizes[group] or abs(max(1, ratio) - len(held)) <= 0.5 + 1e-9
-
-
-@settings(max_examples=300)
-@given(sizes=SIZES, workers=WORKERS, data=st.data())
-def test_snapped_shards_are_complete_end_where_blocks_end_and_move_by_half_a_block_at_most(
-    sizes: list[int], workers: int, data: st.DataObject
-) -> None:
-    placed = spread(sizes, workers)
-    blocks: list[list[int]] = []
-    for size in sizes:
-        step = data.draw(st.integers(1, max(1, size)))
-        blocks.append([min(step, size - at) for at in range(0, size, step)])
-    snapped = snap(placed, blocks)
-    snapped.check(sizes)
-    owners = [{(s.group, s.worker) for s in p.shards} for p in (snapped, placed)]
-    assert owners[0] <= owners[1]
-    for shard in snapped.shards:
-        assert shard.first + shard.rows in np.cumsum(blocks[shard.group])
-    before, after = (_borders(p) for p in (placed, snapped))
-    for group, borders in after.items():
-        assert all(min(abs(b - old) for old in before[group]) <= max(blocks[group]) / 2 for b in borders)
-
-
-def _borders(placed: Placement) -> dict[int, list[int]]:
-    return {
-        group: [placed.shards[number].first + placed.shards[number].rows for number in held]
-        for group, held in placed.held.items()
-    }
 
 
 @pytest.mark.parametrize("share", [0.26, 0.82])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.shuffle import ORDERS, Shape
-from penstock.shuffle.deal import group, runs
+from penstock.shuffle.deal import equal_groups, stored_runs
 from penstock.shuffle.permute import KeyedPermutation, slots, slots_reference, walk_reference
 from penstock.shuffle.quality import visit
 from penstock.testing.orders import check_mixer, check_repeatable, check_resume, check_union, check_windows, ranks
@@ -57,7 +57,7 @@ def test_reservoir_carries_every_unvisited_row_into_the_next_epoch(shape, world)
 def test_groups_are_consecutive_and_within_the_limit(rows, limit, seed):
     rows = np.array(rows, np.int64)
     blocks = np.random.default_rng(seed).permutation(len(rows))
-    groups = list(group(blocks, rows, limit))
+    groups = list(equal_groups(blocks, rows, limit))
     assert np.array_equal(np.concatenate([np.empty(0, np.int64), *groups]), blocks)
     held = [int(rows[part].sum()) for part in groups]
     assert all(count <= max(limit, int(rows[part].max())) for count, part in zip(held, groups))
@@ -70,10 +70,10 @@ def test_groups_are_consecutive_and_within_the_limit(rows, limit, seed):
 @given(rows=sizes, limit=st.integers(1, 100), multiple=st.integers(1, 6))
 def test_groups_come_in_multiples_where_blocks_are_small_enough(rows, limit, multiple):
     rows = np.array(rows, np.int64)
-    groups = list(group(np.arange(len(rows)), rows, limit, multiple=multiple))
+    groups = list(equal_groups(np.arange(len(rows)), rows, limit, multiple=multiple))
     assert np.array_equal(np.concatenate([np.empty(0, np.int64), *groups]), np.arange(len(rows)))
     assert all(int(rows[part].sum()) <= max(limit, int(rows[part].max())) for part in groups)
-    equal = list(group(np.arange(60), np.full(60, 3), max(3, limit), multiple=multiple))
+    equal = list(equal_groups(np.arange(60), np.full(60, 3), max(3, limit), multiple=multiple))
     counts = [3 * len(part) for part in equal]
     assert max(counts) <= max(3, limit)
     assert len(equal) % multiple == 0 or len(equal) == 60
@@ -83,12 +83,12 @@ def test_groups_come_in_multiples_where_blocks_are_small_enough(rows, limit, mul
 @given(rows=sizes, limit=st.integers(1, 100), world=st.integers(1, 5))
 def test_runs_are_dealt_so_that_every_block_is_some_ranks_and_ranks_differ_by_little(rows, limit, world):
     shape = Shape(np.array(rows, np.int64), held_rows=limit, world=world)
-    parts = [list(runs(replace(shape, rank=rank), limit)) for rank in range(world)]
+    parts = [list(stored_runs(replace(shape, rank=rank), limit)) for rank in range(world)]
     dealt = [np.concatenate([np.empty(0, np.int64), *part]) for part in parts]
     assert np.array_equal(np.sort(np.concatenate(dealt)), np.arange(len(rows)))
     assert all(np.all(np.diff(part) > 0) for part in dealt)
     alike = Shape(np.full(40 * world, 7), held_rows=limit, world=world)
-    counts = [sum(map(len, runs(replace(alike, rank=rank), limit))) for rank in range(world)]
+    counts = [sum(map(len, stored_runs(replace(alike, rank=rank), limit))) for rank in range(world)]
     assert min(counts) >= 0.8 * max(counts)
 
 
@@ -126,3 +126,26 @@ def test_slots_are_a_permutation_equal_to_its_twin(rows, key):
     assert places.dtype == np.uint32
     assert np.array_equal(np.sort(places), np.arange(rows))
     assert np.array_equal(places, slots_reference(rows, key))
+
+
+@settings(max_examples=300, deadline=None)
+@given(rows=st.lists(st.integers(1, 20), min_size=1, max_size=120), limit=st.integers(80, 400))
+def test_groups_of_small_blocks_are_of_equal_size(rows, limit):
+    rows = np.array(rows, np.int64)
+    held = [int(rows[part].sum()) for part in equal_groups(np.arange(len(rows)), rows, limit)]
+    assert max(held) - min(held) <= 2 * rows.max()
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    parts=st.lists(st.integers(1, 12), min_size=1, max_size=10),
+    held=st.integers(8, 60),
+    opened=st.integers(1, 12),
+    world=st.integers(1, 3),
+)
+def test_windows_over_units_are_of_equal_size(parts, held, opened, world):
+    units = np.repeat(np.arange(len(parts)), parts)
+    shape = Shape(np.full(len(units), 2), held_rows=held, seed=1, units=units, open_units=opened)
+    for part in ranks(shape, world):
+        sizes = [window.rows for window in ORDERS["corgipile"].windows(part, 0)]
+        assert not sizes or max(sizes) - min(sizes) <= 2

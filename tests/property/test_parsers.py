@@ -146,7 +146,7 @@ lines_of_tokens = st.lists(
 def run_libsvm(rows: object, text: bytes) -> tuple[object, ...]:
     data = np.frombuffer(text, np.uint8)
     labels, indptr = np.zeros(text.count(b"\n")), np.zeros(text.count(b"\n") + 1, np.int32)
-    indices, values = np.zeros(text.count(b":"), np.uint32), np.zeros(text.count(b":"), np.float32)
+    indices, values = np.zeros(text.count(b":"), np.uint64), np.zeros(text.count(b":"), np.float32)
     with np.errstate(over="ignore"):
         fault, n, entries, place = rows(data, labels, indptr, indices, values)  # type: ignore[operator]
     n = int(n)

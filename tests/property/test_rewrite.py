@@ -11,10 +11,10 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.bigmodel import plan
+from penstock.bigmodel import preparation_plan
 from penstock.bigmodel.index_map import ABSENT, IndexMap
-from penstock.bigmodel.rewrite import open_rows, rewrite
-from penstock.blocks.features import choose
+from penstock.bigmodel.rewrite import prepared_rows, rewrite
+from penstock.blocks.features import choose_features
 from penstock.blocks.memory import TableSource
 
 FEATURES = st.one_of(st.integers(0, 12), st.integers(0, 2**64 - 1), st.sampled_from([2**32 - 1, 2**32, 2**63]))
@@ -31,8 +31,8 @@ def test_positions_are_a_bijection_and_rows_come_back(rows, hot, per_block, buck
     table = pa.table({"y": np.arange(len(rows)) * 1.0, "indices": indices, "values": values})
     table = pa.Table.from_batches(table.to_batches(max_chunksize=per_block))
     source = TableSource.of(table)
-    encoder = choose(table.schema, label="y", place="here", wide=True)
-    cut = mock.patch.multiple(plan, BUCKET_ENTRIES=bucket, LEAST_PART=part, STRETCH=4)
+    encoder = choose_features(table.schema, label="y", place="here", wide=True)
+    cut = mock.patch.multiple(preparation_plan, BUCKET_ENTRIES=bucket, LEAST_PART=part, STRETCH=4)
     with tempfile.TemporaryDirectory() as folder, cut:
         layout = rewrite(source, encoder, folder, memory=10**6, hot=hot)
         counts = Counter(f for row in rows for f in row)
@@ -41,7 +41,7 @@ def test_positions_are_a_bijection_and_rows_come_back(rows, hot, per_block, buck
             positions = index.positions(features)
             others = np.array([f + 1 for f in counts if f + 1 not in counts and f + 1 < 2**64], np.uint64)
             assert (index.positions(others) == ABSENT).all()
-        stored, _ = open_rows(folder)
+        stored, _ = prepared_rows(folder)
         with stored:
             found = pa.Table.from_batches([stored.read(b) for b in range(len(stored.block_rows))]).to_pydict()
     assert sorted(positions.tolist()) == list(range(len(counts))) == list(range(layout.features))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from penstock.batch import Batch, Csr
 from penstock.sgd import dense, kernels
 from penstock.sgd.kernels import Step, Totals
-from penstock.sgd.losses import LOSSES, named
+from penstock.sgd.losses import LOSSES, find_loss
 from penstock.sgd.model import Weights
 from penstock.sgd.reference import measure_reference, scores_reference, train_reference
 from penstock.sgd.scalar import GROWN, HITS, LOSS, WEIGHT
@@ -44,6 +44,7 @@ steps = st.fixed_dictionaries(
         "l1": st.sampled_from([0.0, 0.02]),
         "l2": st.sampled_from([0.0, 0.01, 5.0]),
         "intercept": st.booleans(),
+        "bound": st.sampled_from([0.0, 0.25, 1.0]),
     }
 )
 
@@ -63,7 +64,7 @@ def test_kernel_equals_reference(
     loss: str, layout: str, seed: int, rows: int, width: int, weighted: bool, options: dict, cut: int
 ) -> None:
     batch = draw_batch(seed, rows, width, loss=loss, weighted=weighted)
-    step = Step(named(loss), **options)
+    step = Step(find_loss(loss), **options)
     outputs = CLASSES if loss == "softmax" else 1
     weights, totals = Weights.zeros(width, outputs), Totals()
     coef, intercept, sums = np.zeros((outputs, width)), np.zeros(outputs), {"loss": 0.0, "weight": 0.0, "hits": 0.0}
@@ -109,8 +110,8 @@ def test_scores_and_measures_equal_reference(
     expected = scores_reference(batch, weights.coef, weights.intercept)
     np.testing.assert_allclose(weights.scores(given_batch), expected, atol=1e-4)
     totals = Totals()
-    assert kernels.measure(given_batch, weights, loss=named(loss), totals=totals) == -1
-    sums = measure_reference(batch, weights.coef, weights.intercept, loss=named(loss))
+    assert kernels.measure(given_batch, weights, loss=find_loss(loss), totals=totals) == -1
+    sums = measure_reference(batch, weights.coef, weights.intercept, loss=find_loss(loss))
     assert totals.sums[LOSS] == pytest.approx(sums["loss"], rel=1e-4, abs=1e-4)
     assert totals.weight == pytest.approx(sums["weight"])
     assert abs(totals.sums[HITS] - sums["hits"]) <= 2
@@ -123,7 +124,7 @@ def test_scores_and_measures_equal_reference(
 def test_sparse_equals_dense(loss: str, batch_size: int, seed: int, l1: float, l2: float) -> None:
     # A fifth of the features in a row, and an L2 strong enough to fold the factor in several times.
     batch = draw_batch(seed, 120, 25, loss=loss, weighted=True, density=0.2)
-    step = Step(named(loss), base=0.1, batch_size=batch_size, l1=l1, l2=l2)
+    step = Step(find_loss(loss), base=0.1, batch_size=batch_size, l1=l1, l2=l2)
     trained = []
     for x in (batch.x, csr_of(batch.x)):
         weights = Weights.zeros(25, CLASSES if loss == "softmax" else 1)
@@ -142,7 +143,7 @@ def test_sparse_equals_dense(loss: str, batch_size: int, seed: int, l1: float, l
 def test_rows_of_weight_zero_are_as_if_not_there(loss: str, layout: str, seed: int, batch_size: int, l1: float) -> None:
     batch = draw_batch(seed, 60, 8, loss=loss, weighted=True)
     batch.x[batch.weight == 0] = np.nan
-    step = Step(named(loss), base=0.1, batch_size=batch_size, l1=l1, l2=0.01)
+    step = Step(find_loss(loss), base=0.1, batch_size=batch_size, l1=l1, l2=0.01)
     trained = []
     for part in (batch, batch.take(np.flatnonzero(batch.weight))):
         given_part = Batch(csr_of(part.x), part.y, part.weight) if layout == "sparse" else part

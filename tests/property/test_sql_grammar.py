@@ -9,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import SQLSyntaxError
+from penstock.sql.engines.duckdb.predictions import DUCKDB
+from penstock.sql.engines.postgres.predictions import POSTGRES
 from penstock.sql.grammar import is_complete, parse
 from penstock.sql.statements import Embedded, Plain, Train
 
 quick = settings(max_examples=150, deadline=None)
-dialects = st.sampled_from(["duckdb", "postgres"])
+dialects = st.sampled_from([DUCKDB, POSTGRES])
 
 words = st.sampled_from(
     [
@@ -204,4 +206,4 @@ def test_any_quoted_name_and_string_comes_through(name, dialect):
 @pytest.mark.parametrize("opening", ["(", "[", "SELECT (", "TABLE t TRAIN BY svm WITH (a = ["])
 def test_deep_nesting_is_no_trouble(opening):
     with contextlib.suppress(SQLSyntaxError):
-        parse(opening * 5000, dialect="duckdb")
+        parse(opening * 5000, dialect=DUCKDB)

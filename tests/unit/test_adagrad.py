@@ -9,7 +9,7 @@ from penstock.batch import Batch, Csr, Floats
 from penstock.sgd.adagrad import adagrad_rows
 from penstock.sgd.adagrad_reference import adagrad_reference
 from penstock.sgd.kernels import Step, Totals
-from penstock.sgd.losses import named
+from penstock.sgd.losses import find_loss
 from penstock.sgd.scalar import CLOCK, STEP
 from penstock.sgd.sparse import sparse_scores
 
@@ -46,7 +46,7 @@ class Model:
         rows = (batch.x.indptr, batch.x.indices, batch.x.values, batch.y, weight)
         state = (self.cells, self.intercept, self.clock, self.totals.sums)
         free = np.float32(step.intercept)
-        return int(adagrad_rows(*rows, *state, step.loss.code, step.base, step.power, step.l2, free))
+        return int(adagrad_rows(*rows, *state, step.loss, step.base, step.power, step.l2, free))
 
 
 @pytest.mark.parametrize("loss", ["logistic", "hinge", "squared"])
@@ -60,7 +60,7 @@ class Model:
     ],
 )
 def test_matches_the_twin(loss: str, power: float, l2: float, free: bool, twice: bool, weighted: bool) -> None:
-    step = Step(named(loss), base=0.1, power=power, l2=l2, intercept=free)
+    step = Step(find_loss(loss), base=0.1, power=power, l2=l2, intercept=free)
     model, cells, intercept, updates = Model(), np.zeros((WIDTH, 2)), np.zeros(2), 0
     expected: dict[str, float] = {"loss": 0.0, "weight": 0.0, "hits": 0.0}
     for seed in range(2):
@@ -81,11 +81,11 @@ def test_the_loss_falls() -> None:
     batch, model, losses = rows_of(600), Model(), []
     for _ in range(5):
         model.totals = Totals()
-        assert model.train(batch, Step(named("logistic"), base=0.3)) == -1
+        assert model.train(batch, Step(find_loss("logistic"), base=0.3)) == -1
         losses.append(model.totals.loss())
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < 0.6 * losses[0]
-    assert model.totals.score(named("logistic")) > 0.9
+    assert model.totals.score(find_loss("logistic")) > 0.9
 
 
 def test_features_outside_the_rows_stay_as_they_are() -> None:
@@ -94,7 +94,7 @@ def test_features_outside_the_rows_stay_as_they_are() -> None:
     half = Batch(Csr(batch.x.indptr, batch.x.indices // 2, batch.x.values, WIDTH), batch.y)
     model.cells[:] = 1
     before = model.cells.copy()
-    assert model.train(half, Step(named("logistic"), base=0.1, l2=0.5)) == -1
+    assert model.train(half, Step(find_loss("logistic"), base=0.1, l2=0.5)) == -1
     assert np.array_equal(model.cells[WIDTH // 2 :], before[WIDTH // 2 :])
     assert (model.cells[np.unique(batch.x.indices // 2), 1] > 1).all()
 
@@ -102,7 +102,7 @@ def test_features_outside_the_rows_stay_as_they_are() -> None:
 def test_values_of_zero_and_rows_without_entries_do_no_harm() -> None:
     x = Csr(np.array([0, 1, 1], np.uint64), np.array([3], np.uint32), np.zeros(1, np.float32), WIDTH)
     model = Model()
-    assert model.train(Batch(x, np.array([1, -1], np.float32)), Step(named("hinge"), base=0.1)) == -1
+    assert model.train(Batch(x, np.array([1, -1], np.float32)), Step(find_loss("hinge"), base=0.1)) == -1
     assert not model.cells.any()
     assert model.clock[STEP] == 2
 
@@ -121,21 +121,21 @@ def test_stops_at_a_row_it_cannot_use(where: str) -> None:
         "negative weight": (batch.weight, -1),
     }[where]
     at[int(batch.x.indptr[row]) if where == "value" else row] = bad
-    assert model.train(batch, Step(named("logistic"), base=0.1)) == row
+    assert model.train(batch, Step(find_loss("logistic"), base=0.1)) == row
 
 
 def test_stops_before_an_index_past_the_width() -> None:
     batch, model = rows_of(10), Model()
     assert isinstance(batch.x, Csr)
     batch.x.indices[3] = WIDTH
-    assert model.train(batch, Step(named("logistic"), base=0.1)) == 0
+    assert model.train(batch, Step(find_loss("logistic"), base=0.1)) == 0
     assert not model.cells.any()
 
 
 def test_scores_come_from_the_weights_alone() -> None:
     batch, model = rows_of(50), Model()
     assert isinstance(batch.x, Csr)
-    model.train(batch, Step(named("logistic"), base=0.1))
+    model.train(batch, Step(find_loss("logistic"), base=0.1))
     out: Floats = np.empty((len(batch), 1), np.float32)
     stopped = sparse_scores(
         batch.x.indptr, batch.x.indices, batch.x.values, model.cells[:, :1], model.intercept[:1], out

@@ -246,7 +246,9 @@ def test_a_state_of_other_data_order_seed_memory_or_columns_is_refused():
         with Batches(TABLE, 10, **change) as stream, pytest.raises(UsageError, match=told):
             stream.load_state_dict(state)
     with Batches(TABLE, 10) as stream:
-        for wrong in ({}, {"version": 1}, state | {"version": 2}):
+        with pytest.raises(UsageError, match="an earlier version of Penstock"):
+            stream.load_state_dict(state | {"version": 1})
+        for wrong in ({}, {"version": 2}, state | {"version": 3}):
             with pytest.raises(UsageError, match="not a state of a stream of batches"):
                 stream.load_state_dict(wrong)
     source = penstock.open(big, block_size="4kB")

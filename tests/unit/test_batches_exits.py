@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import CorruptFileError, DataChangedError, UsageError
-from penstock.loader import passes
+from penstock.loader import stream_pass
 from penstock.loader.batches import Batches
 from tests import samples
 
@@ -61,6 +61,7 @@ def loop(stream, number, act):
             act()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts open files by /proc")
@@ -141,14 +142,15 @@ def test_a_pass_in_a_reference_cycle_is_collected_without_waiting(path):
     holder["self"], holder["stream"] = holder, stream
     del stream, holder
     gc.collect()
-    assert passes._left  # set aside, not ended in the middle of a collection
+    assert stream_pass._left  # set aside, not ended in the middle of a collection
     with Batches(path, 32) as another:
         next(iter(another))
-    assert passes._left == []
+    assert stream_pass._left == []
     gc.collect()
     assert settled(before)
 
 
+@pytest.mark.slow
 def test_collection_in_a_thread_of_a_pool_does_not_hang(path):
     """Garbage may be collected while another pool starts its threads, which holds a lock that all pools need."""
     for _ in range(5):
@@ -162,7 +164,7 @@ def test_collection_in_a_thread_of_a_pool_does_not_hang(path):
             for at, _ in enumerate(stream):
                 if at == 2:
                     break
-    passes.end_left()
+    stream_pass.end_left()
     gc.collect()
     assert settled(0)
 
@@ -238,6 +240,7 @@ with Batches(path, 32, shuffle=order, columns=("number", "image"), memory=memory
 """
 
 
+@pytest.mark.slow
 @FORKS
 @pytest.mark.parametrize("order", ["once", "global"])
 def test_a_forked_process_that_exits_leaves_the_parents_pass_and_copy_alone(path, order, tmp_path):

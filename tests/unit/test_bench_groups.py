@@ -14,6 +14,7 @@ from benchmarks.groups_data import SEED, SHARE, WIDTH, parts, sizes_of, to_parqu
 from benchmarks.groups_peers import PEERS, Peer
 from penstock.groups import Grouped
 from penstock.groups.patterns.base import Worker
+from penstock.groups.split import Split
 
 
 @pytest.fixture(scope="module")
@@ -22,17 +23,17 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def kept(x: Any, hold: Any) -> tuple[Any, Any]:
-    """Rows to learn from, and rows held out, in an order of their own."""
-    return tuple(rows[np.lexsort(rows.T)] for rows in (x[~hold], x[hold]))  # type: ignore[return-value]  # of two
+    """Rows to train on, and rows to choose by, in an order of their own."""
+    return tuple(rows[np.lexsort(rows.T)] for rows in (x[hold == 0], x[hold == 1]))  # type: ignore[return-value]  # of two
 
 
 def test_all_hold_out_the_rows_that_penstock_holds_out(path: str, tmp_path: Path) -> None:
     to_parquet(path, str(tmp_path / "parquet"))
     table = pq.read_table(tmp_path / "parquet")
     features = np.stack(table["features"].to_numpy(zero_copy_only=False))
-    group, held = table["group"].to_numpy(), table["held"].to_numpy()
+    group, held = table["group"].to_numpy(), table["part"].to_numpy()
     groups_own.sort(path, str(tmp_path / "sorted"))
-    worker = Worker(str(tmp_path / "sorted"), validation=SHARE, seed=SEED)
+    worker = Worker(str(tmp_path / "sorted"), Split.of(SHARE, SEED, chooses=True))
     with Grouped.open(tmp_path / "sorted") as grouped:
         numbers = {key[0]: number for number, key in enumerate(grouped.keys)}
     found, holds = parts(path)

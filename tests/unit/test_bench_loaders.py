@@ -23,7 +23,7 @@ from benchmarks.loaders.bars import claims
 from benchmarks.loaders.contest import Batch, Contestant, Epochs, Job, contestants
 from benchmarks.loaders.samples import KINDS, Data, balance, records, table
 from benchmarks.loaders.turns import Entry, Outcome, Terms
-from penstock.shuffle.quality import label_balance
+from tests.order_quality import label_balance
 
 SMALL = Data("records", 400, 16, "uint8")
 
@@ -188,6 +188,7 @@ def test_raw_reads_count_all_bytes_of_our_file(tmp_path: Path) -> None:
         assert sum(count for _, count in batches) * SMALL.row_bytes == pytest.approx(size)
 
 
+@pytest.mark.slow
 def test_one_that_fails_is_out_and_the_others_go_on(tmp_path: Path) -> None:
     everybody = contestants()
     chosen = {"raw sequential read": everybody["raw sequential read"], "lance take": everybody["lance take"]}
@@ -322,7 +323,7 @@ def test_the_contest_runs_in_the_peers_interpreter_or_without_peers(
     def answer(command: list[str], **_: Any) -> None:
         commands.append(command)
         claim = harness.Claim.at_least("a", 2.0, 1.0)
-        body = {"claims": [{f: getattr(claim, f) for f in ("name", "figure", "bar", "met", "note")}]}
+        body = {"claims": [{f: getattr(claim, f) for f in ("name", "figure", "bar", "met", "note", "unit")}]}
         Path(command[command.index("--json") + 1]).write_text(json.dumps(body))
 
     monkeypatch.setattr(loaders, "PEERS", python)

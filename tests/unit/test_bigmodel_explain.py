@@ -11,17 +11,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.bigmodel import survey as surveying
-from penstock.bigmodel.explain import ModelExplanation, explain_model
-from penstock.bigmodel.factor_training import FactorConfig, FactorTraining
+from penstock.bigmodel.disk_learner import disk_job
+from penstock.bigmodel.factor_config import FactorConfig
+from penstock.bigmodel.factor_learner import factor_job
 from penstock.bigmodel.model import Saved
 from penstock.bigmodel.storage import Storage
-from penstock.bigmodel.survey import Counts, grown, survey, together
-from penstock.bigmodel.traffic import expect
-from penstock.bigmodel.training import BigTraining
-from penstock.blocks import open as open_source
+from penstock.blocks.open import open as open_source
 from penstock.config import Config
 from penstock.errors import BudgetError, DataError, UnknownOptionError, UsageError
+from penstock.explanation import Explanation, feature_counts
+from penstock.explanation.feature_counts import FeatureCounts, company, count_features, growth_estimate
+from penstock.explanation.model_on_disk import explain_model
+from penstock.explanation.page_traffic import expected_traffic
 from penstock.training import Columns
 
 COLUMNS = Columns("clicked")
@@ -56,6 +57,7 @@ def within(found: float, measured: float, times: float = 2.0) -> bool:
     return measured / times <= found <= measured * times
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "memory", "model_memory"),
     [
@@ -75,37 +77,36 @@ def test_features_hit_rate_and_bytes_are_foretold_within_a_factor_of_two(
     storage = Storage(model_memory=model_memory, optimizer="adagrad" if name == "few" else "sgd")
     with open_source(written(table, tmp_path)) as source:
 
-        def told() -> ModelExplanation:
+        def told() -> Explanation:
             return explain_model(source, folder, columns=COLUMNS, storage=storage, memory=memory)
 
         counted = told()
         with monkeypatch.context() as patch:
-            patch.setattr(surveying, "MOST_BYTES", int(source.block_bytes.sum()) // 8)
+            patch.setattr(feature_counts, "MOST_BYTES", int(source.block_bytes.sum()) // 8)
             sampled = told()
-        config = Config(epochs=2, memory=memory, standardize=False)
-        job = BigTraining(source, folder, config, storage, COLUMNS)
-        job.run()
+        config = Config(epochs=2, memory=memory, standardize=False, optimizer=storage.optimizer)
+        traffic = disk_job(source, folder, config, storage, COLUMNS).run().traffic
         prepared = told()
     saved = Saved.read(folder)
     features, epoch = saved.layout.features, saved.header["history"][-1]["bytes"]
-    assert job.misses > 0
-    assert counted.counts.exact
+    assert traffic["misses"] > 0
+    assert counted.exact
     assert not counted.prepared
     assert prepared.prepared
-    assert prepared.counts.features == counted.counts.features == features
-    assert not sampled.counts.exact
-    assert sampled.counts.rows == ROWS
-    assert within(sampled.counts.features, features)
+    assert prepared.features == counted.features == features
+    assert not sampled.exact
+    assert sampled.rows == ROWS
+    assert within(sampled.features, features)
     if model_memory == "150kB":
         assert bool(sampled.warnings) == bool(counted.warnings) == (name == "shared")
     for found in (counted, sampled, prepared):
-        assert within(found.traffic.hit_rate, job.hits / (job.hits + job.misses))
-        assert within(found.traffic.rows_read + found.traffic.pages_read, epoch)
-        assert within(found.traffic.pages_written, job.page_bytes_written / 2)
+        assert within(found.hit_rate, traffic["hits"] / (traffic["hits"] + traffic["misses"]))
+        assert within(found.epoch["rows_read_bytes"] + found.epoch["pages_read_bytes"], epoch)
+        assert within(found.epoch["pages_written_bytes"], traffic["bytes_written"] / 2)
         assert within(found.model_bytes, storage.model_bytes(features))
-        assert within(found.counts.rows_bytes, saved.layout.rows_bytes)
-        assert within(found.counts.map_bytes, saved.layout.map_bytes)
-    assert sum(file.stat().st_size for file in folder.iterdir()) < 1.2 * counted.disk_bytes
+        assert within(found.disk["rows_bytes"], saved.layout.rows_bytes)
+        assert within(found.disk["map_bytes"], saved.layout.map_bytes)
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 1.2 * counted.disk["bytes"]
 
 
 def test_features_alike_that_rows_share_are_warned_of_and_others_are_not(tmp_path: Path) -> None:
@@ -117,8 +118,8 @@ def test_features_alike_that_rows_share_are_warned_of_and_others_are_not(tmp_pat
     assert [name for name, warnings in said.items() if warnings] == ["shared"]
     (text,) = said["shared"]
     assert "no layout will help" in text
-    assert "--model-memory" in text
-    assert "--hash" not in text
+    assert "model_memory=" in text
+    assert "hash=" not in text
     assert "hash the indices to fewer features" in text
 
 
@@ -146,24 +147,24 @@ def test_uniform_features_that_mostly_occur_once_or_twice_are_warned_of(
     with open_source(written(rows_of(drawn(kind)), tmp_path)) as source:
         plain = Storage(model_memory="250kB" if kind == "uniform" else "49%")
 
-        def told(storage: Storage = plain) -> ModelExplanation:
+        def told(storage: Storage = plain) -> Explanation:
             return explain_model(source, tmp_path / "m", columns=COLUMNS, storage=storage, memory=memory)
 
         found = told()
-        assert found.model_memory == pytest.approx(0.49 * found.model_bytes, rel=0.02)
-        assert not found.traffic.whole
+        assert found.model_memory_bytes == pytest.approx(0.49 * found.model_bytes, rel=0.02)
+        assert found.hit_rate < 1
         assert bool(found.warnings) == (kind == "uniform")
         with monkeypatch.context() as patch:
-            patch.setattr(surveying, "MOST_BYTES", int(source.block_bytes.sum()) // 4)
+            patch.setattr(feature_counts, "MOST_BYTES", int(source.block_bytes.sum()) // 4)
             assert bool(told().warnings) == (kind == "uniform")
         if kind != "uniform":
             return
         (text,) = found.warnings
-        assert f"Expected hit rate: {found.traffic.hit_rate:.0%}" in text
+        assert f"Expected hit rate: {found.hit_rate:.0%}" in text
         assert "in no company" in text
-        enough = text.split("--model-memory ")[1].split(" ")[0]
+        enough = text.split("model_memory='")[1].split("'")[0]
         whole = told(Storage(model_memory=enough))
-        assert whole.traffic.whole
+        assert whole.hot_bytes == whole.model_bytes
         assert not whole.warnings
         power = int(text.split("(2^")[1].split(" ")[0])
         assert plain.pool_memory(1 << power) >= plain.model_bytes(1 << power)
@@ -179,7 +180,7 @@ def test_company_is_told_from_chance() -> None:
         (np.arange(2000).reshape(-1, 2), 0.0, 0.0),
     ):
         with open_source(rows_of(rows)) as source:
-            assert low <= together(source, COLUMNS.encoder(source, wide=True)) <= high
+            assert low <= company(source, COLUMNS.encoder(source, wide=True)) <= high
 
 
 def test_the_memory_that_is_named_in_the_warning_holds_the_model_and_hashing_to_fewer_is_named(tmp_path: Path) -> None:
@@ -188,27 +189,27 @@ def test_the_memory_that_is_named_in_the_warning_holds_the_model_and_hashing_to_
     with open_source(pa.table({"text": words, "clicked": chance.integers(0, 2, ROWS)})) as source:
         columns = Columns("clicked", hash=["text:2^26:words"])
 
-        def told(memory: str) -> ModelExplanation:
+        def told(memory: str) -> Explanation:
             return explain_model(source, tmp_path, columns=columns, storage=Storage(model_memory=memory))
 
         (text,) = told("150kB").warnings
-        assert "--hash COLUMN:2^14 fits in this memory" in text
-        enough = text.split("--model-memory ")[1].split(" ")[0]
+        assert "hash=['COLUMN:2^14'] fits in this memory" in text
+        enough = text.split("model_memory='")[1].split("'")[0]
         found = told(enough)
-    assert found.traffic.whole
+    assert found.hot_bytes == found.model_bytes
     assert not found.warnings
-    assert found.counts.dimension == 1 << 26
-    assert found.full_bytes == 4 << 26
+    assert found.dimension == 1 << 26
+    assert found.full_model_bytes == 4 << 26
 
 
 def test_a_model_that_fits_reads_no_pages(tmp_path: Path) -> None:
     with open_source(sparse(500, dimension=1000, zipf=True)) as source:
         found = explain_model(source, tmp_path, columns=COLUMNS)
-    assert found.traffic.whole
-    assert found.traffic.hit_rate == 1
-    assert found.traffic.pages_read == 0
-    assert found.traffic.hot == found.counts.features
-    assert found.hot_bytes == found.model_bytes == found.traffic.pages_written
+    assert found.hot_bytes == found.model_bytes
+    assert found.hit_rate == 1
+    assert found.epoch["pages_read_bytes"] == 0
+    assert found.hot_features == found.features
+    assert found.hot_bytes == found.model_bytes == found.epoch["pages_written_bytes"]
     assert "hit rate 100%" in str(found)
 
 
@@ -218,7 +219,7 @@ def test_adagrad_takes_twice_the_bytes(tmp_path: Path) -> None:
             explain_model(source, tmp_path, columns=COLUMNS, storage=Storage(optimizer=name))
             for name in ("sgd", "adagrad")
         )
-    assert adagrad.full_bytes == 2 * sgd.full_bytes
+    assert adagrad.full_model_bytes == 2 * sgd.full_model_bytes
     assert within(adagrad.model_bytes, 2 * sgd.model_bytes, 1.2)
     assert "AdaGrad" in str(adagrad)
 
@@ -226,7 +227,7 @@ def test_adagrad_takes_twice_the_bytes(tmp_path: Path) -> None:
 def test_a_directory_prepared_for_other_data_or_columns_is_not_believed_and_told_of(tmp_path: Path) -> None:
     folder = tmp_path / "m"
     with open_source(written(sparse(300, dimension=1000, zipf=True), tmp_path)) as source:
-        BigTraining(source, folder, Config(epochs=1, standardize=False), columns=COLUMNS).run()
+        disk_job(source, folder, Config(epochs=1, standardize=False), columns=COLUMNS).run()
         known = explain_model(source, folder, columns=COLUMNS)
         assert known.prepared
         assert not known.warnings
@@ -245,7 +246,7 @@ def test_a_directory_prepared_for_other_data_or_columns_is_not_believed_and_told
     with open_source(written(sparse(400, dimension=1000, zipf=True), other)) as source:
         found = explain_model(source, folder, columns=COLUMNS)
         assert not found.prepared
-        assert found.counts.rows == 400
+        assert found.rows == 400
         (text,) = found.warnings
         assert (
             f"{folder} holds a model of other data ({tmp_path / 'clicks.parquet'}, where this is {source.name})" in text
@@ -272,7 +273,7 @@ def test_a_directory_that_holds_something_else_is_told_of(tmp_path: Path) -> Non
         factors, notes, file = tmp_path / "mf", tmp_path / "notes", tmp_path / "file"
         ratings = pa.table({"user": [1, 2, 1], "item": [1, 1, 2], "rating": [1.0, 2.0, 3.0]})
         with open_source(ratings) as rated:
-            FactorTraining(rated, factors, FactorConfig(rank=2, epochs=1)).run()
+            factor_job(rated, factors, FactorConfig(rank=2, epochs=1)).run()
         assert "holds a factorisation, and training there will be refused" in told(factors)
         notes.mkdir()
         assert not explain_model(source, notes, columns=COLUMNS).warnings
@@ -290,8 +291,8 @@ def test_a_directory_that_holds_something_else_is_told_of(tmp_path: Path) -> Non
 def test_a_dimension_counts_and_an_index_beyond_it_is_refused(tmp_path: Path) -> None:
     with open_source(sparse(300, dimension=1000, zipf=True)) as source:
         found = explain_model(source, tmp_path / "m", columns=COLUMNS, dimension=1 << 45)
-        assert found.counts.dimension == 1 << 45
-        assert found.full_bytes == 4 << 45
+        assert found.dimension == 1 << 45
+        assert found.full_model_bytes == 4 << 45
         with pytest.raises(DataError, match="1000"):
             explain_model(source, tmp_path / "m", columns=COLUMNS, dimension=1000)
         with pytest.raises(UsageError, match="dimension=0 is too few"):
@@ -302,16 +303,16 @@ def test_it_is_plain_json_and_writes_nothing(tmp_path: Path) -> None:
     with open_source(sparse(500, dimension=10**6, zipf=True)) as source:
         found = explain_model(source, tmp_path / "m", columns=COLUMNS, storage=Storage(model_memory="200kB"))
     told = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    assert told["features"] == found.counts.features
+    assert told["features"] == found.features
     assert told["exact"] is True
-    assert told["epoch"]["bytes"] == found.epoch_bytes
-    assert told["disk"]["bytes"] == found.disk_bytes
+    assert told["epoch"]["bytes"] == found.epoch["bytes"]
+    assert told["disk"]["bytes"] == found.disk["bytes"]
     assert not (tmp_path / "m").exists()
 
 
 def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
     with open_source(pa.table({"x": [1.0, 2.0], "y": [0, 1]})) as dense:
-        with pytest.raises(UsageError, match="without --model-dir"):
+        with pytest.raises(UsageError, match="without model_dir"):
             explain_model(dense, tmp_path, columns=Columns("y"))
         with pytest.raises(UsageError, match="cannot live on disk"):
             explain_model(dense, tmp_path, columns=Columns("y"), model="softmax")
@@ -329,7 +330,7 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
 def test_the_survey_counts_what_it_has_seen_whole(tmp_path: Path) -> None:
     table = sparse(300, dimension=5000, zipf=True)
     with open_source(table) as source:
-        found = survey(source, COLUMNS.encoder(source))
+        found = count_features(source, COLUMNS.encoder(source))
     values, counts = np.unique(table["indices"].combine_chunks().flatten().to_numpy(), return_counts=True)
     assert found.exact
     assert (found.rows, found.entries, found.features) == (300, 300 * NNZ, len(values))
@@ -348,14 +349,14 @@ def test_the_number_of_features_is_extrapolated(exponent: float, dimension: int,
     def different(entries: float) -> float:
         return float((many * -np.expm1(-entries * chances)).sum())
 
-    found, singles = grown([different(n) for n in (250_000, 500_000, 1e6)], times)
+    found, singles = growth_estimate([different(n) for n in (250_000, 500_000, 1e6)], times)
     assert within(found, different(times * 1e6))
     assert 0 <= singles <= 1
 
 
 def test_more_memory_never_reads_more() -> None:
     classes = tuple((float(2**i), 2.0**22 / 8) for i in range(17))
-    counts = Counts(100_000, 17 << 19, 2**17 - 1, 10**9, classes, 8 * (17 << 19), 12 << 17, 1.0)
-    read = [expect(counts, Storage(model_memory=f"{n}kB"), memory=10**7) for n in range(150, 700, 25)]
+    counts = FeatureCounts(100_000, 17 << 19, 2**17 - 1, 10**9, classes, 8 * (17 << 19), 12 << 17, 1.0)
+    read = [expected_traffic(counts, Storage(model_memory=f"{n}kB"), memory=10**7) for n in range(150, 700, 25)]
     assert all(b.hit_rate >= a.hit_rate - 0.02 for a, b in pairwise(read))
     assert read[-1].pages_read < read[0].pages_read

@@ -13,7 +13,7 @@ from penstock.bigmodel.pages import (
     to_slots,
     to_slots_reference,
 )
-from penstock.bigmodel.pool import Pool
+from penstock.bigmodel.pool import PagePool
 from penstock.bigmodel.store import PageStore
 from penstock.errors import BudgetError
 
@@ -36,7 +36,7 @@ def test_every_change_is_there_when_the_page_is_asked_for_again(tmp_path_factory
     folder = tmp_path_factory.mktemp("pool")
     truth = np.zeros(64)
     with PageStore(folder, pages=64, page_floats=FLOATS) as store:
-        pool = Pool(store, memory=8 * BYTES)
+        pool = PagePool(store, memory=8 * BYTES)
         for turn, pages in enumerate(asked):
             pages = np.array(pages, np.int64)
             pool.acquire(pages)
@@ -51,7 +51,7 @@ def test_every_change_is_there_when_the_page_is_asked_for_again(tmp_path_factory
 
 
 def test_a_pinned_page_is_never_evicted(store):
-    pool = Pool(store, memory=4 * BYTES)
+    pool = PagePool(store, memory=4 * BYTES)
     pool.acquire(numbers(5))
     pool.buffer[pool.frame_of[5]] = 3
     for page in range(10, 60):
@@ -63,7 +63,7 @@ def test_a_pinned_page_is_never_evicted(store):
 
 
 def test_more_than_fits_is_refused_and_nothing_changes(store):
-    pool = Pool(store, memory=4 * BYTES)
+    pool = PagePool(store, memory=4 * BYTES)
     pool.acquire(numbers(1, 2))
     before = pool.frame_of.copy()
     assert not pool.try_acquire(numbers(3, 4, 5), fresh=9)
@@ -78,7 +78,7 @@ def test_more_than_fits_is_refused_and_nothing_changes(store):
 
 
 def test_hot_pages_outlive_those_met_once(store):
-    pool = Pool(store, memory=8 * BYTES)
+    pool = PagePool(store, memory=8 * BYTES)
     for cold in range(8, 60):
         for _ in range(2):
             pool.acquire(numbers(0, 1, 2))
@@ -89,7 +89,7 @@ def test_hot_pages_outlive_those_met_once(store):
 
 
 def test_only_changed_pages_are_written(store):
-    pool = Pool(store, memory=4 * BYTES)
+    pool = PagePool(store, memory=4 * BYTES)
     for page in range(20):
         pool.acquire(numbers(page))
         pool.release(numbers(page), dirty=page % 2 == 0)
@@ -98,7 +98,7 @@ def test_only_changed_pages_are_written(store):
 
 
 def test_a_model_that_fits_is_all_there_and_writes_what_changed(store):
-    pool = Pool(store, memory=100 * BYTES)
+    pool = PagePool(store, memory=100 * BYTES)
     assert pool.whole
     assert (pool.frame_of == np.arange(64)).all()
     pool.buffer[9] = 1
@@ -110,11 +110,11 @@ def test_a_model_that_fits_is_all_there_and_writes_what_changed(store):
 
 def test_no_memory_for_a_page(store):
     with pytest.raises(BudgetError, match="one page"):
-        Pool(store, memory=BYTES - 1)
+        PagePool(store, memory=BYTES - 1)
 
 
 def test_a_failing_read_leaves_the_pool_usable(store, monkeypatch):
-    pool = Pool(store, memory=4 * BYTES)
+    pool = PagePool(store, memory=4 * BYTES)
 
     def fail(*_):
         raise OSError("no")

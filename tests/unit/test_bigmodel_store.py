@@ -41,18 +41,18 @@ def got(store_, pages_):
 @given(st.integers(0, 2**40), st.binary(min_size=32, max_size=32))
 def test_the_checksum_is_its_twin_s(number, content):
     words = np.frombuffer(content * 4, np.uint64)
-    assert int(pages.checksum(words, number)) == pages.checksum_reference(words, number)
+    assert int(pages.page_checksum(words, number)) == pages.page_checksum_reference(words, number)
 
 
 def test_the_checksum_tells_every_bit_and_the_page_number():
     words = np.arange(512, dtype=np.uint64)
-    whole = pages.checksum(words, 5)
-    assert whole != pages.checksum(words, 6)
+    whole = pages.page_checksum(words, 5)
+    assert whole != pages.page_checksum(words, 6)
     for place in range(0, 512, 37):
         for bit in (0, 31, 63):
             damaged = words.copy()
             damaged[place] ^= np.uint64(1) << np.uint64(bit)
-            assert pages.checksum(damaged, 5) != whole
+            assert pages.page_checksum(damaged, 5) != whole
 
 
 def test_pages_come_back_in_any_order(tmp_path):
@@ -85,7 +85,7 @@ def test_writing_is_as_its_twin(tmp_path):
         with open(tmp_path / "twin", "wb+") as twin:
             pages.write_pages_reference(twin.fileno(), numbers, frames, buffer.view(np.uint64), sums)
         np.testing.assert_array_equal(s.arrays()["pages.checksum"], sums)
-    written = [(tmp_path / name).read_bytes() for name in SIDES]
+    written = [(tmp_path / name).read_bytes() for name in SIDES[:2]]
     assert (tmp_path / "twin").read_bytes() in written
 
 
@@ -123,7 +123,7 @@ def test_a_flipped_byte_is_found_and_its_page_named(tmp_path, place):
     with opened(tmp_path, 10) as s:
         put(range(10), s)
         saved = s.arrays()
-    for name in SIDES:
+    for name in SIDES[:2]:
         content = bytearray((tmp_path / name).read_bytes())
         if len(content) > place:
             content[place] ^= 0x10
@@ -136,7 +136,7 @@ def test_a_file_cut_short_is_told_with_the_page(tmp_path):
     with opened(tmp_path, 40) as s:
         put(range(40), s)
         saved = s.arrays()
-    for name in SIDES:
+    for name in SIDES[:2]:
         path = tmp_path / name
         if path.stat().st_size:
             os.truncate(path, 20 * 4096)
@@ -151,7 +151,7 @@ def test_a_full_disk_stops_with_the_page_named(tmp_path, monkeypatch):
     with opened(tmp_path) as s:
         monkeypatch.setattr(store, "write_pages", lambda *_: (pages.FAILED, 8))
         monkeypatch.setattr(store.os, "pwrite", full)
-        with pytest.raises(WriteError, match=r"page 8 of .*No space left.*--resume"):
+        with pytest.raises(WriteError, match=r"page 8 of .*No space left.*resume=True"):
             put([8, 9], s)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from penstock import batches
-from penstock.blocks.arrays import table_of
+from penstock.blocks.array_tables import as_table
 from penstock.errors import UsageError
 
 
@@ -28,9 +28,9 @@ def test_a_dict_of_arrays_is_a_table():
 @pytest.mark.parametrize("data", [{}, {"a": np.zeros(2), "b": np.zeros(3)}, {"a": np.float64(1)}])
 def test_columns_of_unequal_length_are_refused(data):
     with pytest.raises(UsageError, match="one length"):
-        table_of(data)
+        as_table(data)
 
 
 def test_an_array_of_texts_in_two_dimensions_is_refused():
     with pytest.raises(UsageError, match="give numbers"):
-        table_of({"words": np.array([["a", "b"], ["c", "d"]])})
+        as_table({"words": np.array([["a", "b"], ["c", "d"]])})

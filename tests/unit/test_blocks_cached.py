@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.blocks import cached
-from penstock.blocks.cached import CachedSource, cached_bytes, fits
-from penstock.blocks.features import choose
+from penstock.blocks import cached_source
+from penstock.blocks.cached_source import CachedSource, cached_bytes, fits
+from penstock.blocks.features import choose_features
 from penstock.blocks.memory import TableSource
 from penstock.errors import ColumnError, DataChangedError, SourceError, UsageError
 from penstock.loader.loader import Loader
@@ -134,7 +134,7 @@ def test_a_full_disk_turns_the_cache_off(monkeypatch, tmp_path):
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(fd, data, at)
 
-    monkeypatch.setattr(cached.os, "pwrite", full)
+    monkeypatch.setattr(cached_source.os, "pwrite", full)
     with CachedSource(inner, ["y", "v"], folder=tmp_path, listen=told.append) as source:
         blocks = range(len(source.block_rows))
         for _ in range(2):
@@ -179,7 +179,7 @@ def test_what_fits(tmp_path):
 def test_epochs_are_passed_on_only_where_nothing_is_kept():
     inner, _ = counting()
     with CachedSource(inner, ["v", "y"]) as source:
-        encoder = choose(source.schema, features=["v"], label="y", place="t")
+        encoder = choose_features(source.schema, features=["v"], label="y", place="t")
         with Loader(source, encoder, "corgipile", memory="40KB") as loader:
             assert not loader.plan.resident
             for epoch in range(3):

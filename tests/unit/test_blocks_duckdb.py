@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock.blocks import convert, duckdb_blocks
-from penstock.blocks.duckdb import DuckDBSource, connect, refusals
+from penstock.blocks.duckdb import DuckDBSource, connect_duckdb, translated_errors
 from penstock.blocks.duckdb_table import split_name
 from penstock.errors import (
     ColumnError,
@@ -31,13 +31,13 @@ HOSTILE = 'drop "table" students;-- é 表'
 
 @pytest.fixture
 def db():
-    with closing(connect(":memory:")) as connection:
+    with closing(connect_duckdb(":memory:")) as connection:
         yield connection
 
 
 @pytest.fixture
 def file(tmp_path):
-    with connect(tmp_path / "shop.duckdb") as connection:
+    with connect_duckdb(tmp_path / "shop.duckdb") as connection:
         connection.execute("CREATE TABLE higgs AS SELECT [i, i + 1]::FLOAT[2] AS x, i % 2 AS y FROM range(5000) r(i)")
     return tmp_path / "shop.duckdb"
 
@@ -68,11 +68,11 @@ def test_open_by_name_suffix_and_first_bytes(file):
 
 
 def test_the_only_table_need_not_be_named(file):
-    with connect(file) as connection:
+    with connect_duckdb(file) as connection:
         connection.execute("CREATE SCHEMA penstock; CREATE TABLE penstock.models (name TEXT)")
     with penstock.open(file) as source:
         assert source.name.endswith(":higgs")
-    with connect(file) as connection:
+    with connect_duckdb(file) as connection:
         connection.execute("CREATE TABLE users AS SELECT 1 AS a")
     with pytest.raises(
         UsageError, match=r"shop.duckdb holds 2 tables: higgs, users; say which is meant: table='higgs'"
@@ -90,24 +90,24 @@ def test_a_table_is_converted_like_any_data(file, tmp_path):
 def test_files_that_cannot_be_opened(tmp_path, monkeypatch):
     (tmp_path / "junk.duckdb").write_bytes(b"not a database" * 1000)
     with pytest.raises(CorruptFileError, match=r"junk.duckdb is not a DuckDB database"):
-        connect(tmp_path / "junk.duckdb")
+        connect_duckdb(tmp_path / "junk.duckdb")
     for wrong in (
-        lambda: connect(tmp_path / "no.duckdb", read_only=True),
-        lambda: connect(tmp_path / "no" / "a.duckdb"),
+        lambda: connect_duckdb(tmp_path / "no.duckdb", read_only=True),
+        lambda: connect_duckdb(tmp_path / "no" / "a.duckdb"),
     ):
         with pytest.raises(SourceNotFoundError, match=r"there is no file .*no"):
             wrong()
     with pytest.raises(SourceError, match="cannot be opened"):
-        connect(tmp_path)
+        connect_duckdb(tmp_path)
     with pytest.raises(UsageError, match="read_only"):
-        connect(":memory:", read_only=True)
+        connect_duckdb(":memory:", read_only=True)
     with pytest.raises(UsageError, match="give the connection"):
         DuckDBSource(":memory:", "t")
     import duckdb
 
     monkeypatch.setattr(duckdb, "__version__", "1.4.2")
     with pytest.raises(MissingExtraError, match=r"DuckDB 1.4.2 is installed.*pip install 'duckdb>=2.0'"):
-        connect(":memory:")
+        connect_duckdb(":memory:")
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(MissingExtraError, match=r"needs duckdb.*penstock\[sql\]"):
         DuckDBSource(tmp_path / "shop.duckdb")
@@ -126,12 +126,12 @@ def test_a_file_that_another_process_has_open(file):
 
 
 def test_a_file_that_this_process_has_open_is_shared(file):
-    with connect(file) as writer:
+    with connect_duckdb(file) as writer:
         writer.execute("INSERT INTO higgs VALUES ([1, 2], 3)")
         with DuckDBSource(file, "higgs") as source:
             assert source.block_rows.sum() == 5001
     with DuckDBSource(file, "higgs"), pytest.raises(UsageError, match="give that connection instead"):
-        connect(file)
+        connect_duckdb(file)
 
 
 def test_names(db):
@@ -346,10 +346,10 @@ def test_the_fingerprint_is_of_the_table_alone(file):
             return source.fingerprint
 
     before = taken()
-    with connect(file) as connection:
+    with connect_duckdb(file) as connection:
         connection.execute("CREATE TABLE other AS SELECT * FROM range(100)")
     assert taken() == before
-    with connect(file) as connection:
+    with connect_duckdb(file) as connection:
         connection.execute("UPDATE higgs SET y = 9 WHERE rowid = 4999; UPDATE higgs SET y = 9 WHERE rowid = 4100")
     assert taken() != before
 
@@ -359,7 +359,6 @@ def test_a_connection_is_left_as_it_was(db):
     db.execute("BEGIN; INSERT INTO t VALUES (2)")
     with DuckDBSource(db, "t") as source:
         assert values(source) == {"a": [1]}  # what is not committed is not there
-        assert source.take(np.array([0, 0])).to_pydict() == {"a": [1, 1]}
         source._process = -1
         with pytest.raises(SourceError, match="before this process was forked"):
             source.read(0)
@@ -374,7 +373,7 @@ def test_variables_are_no_tables(db):
 
 
 def test_an_interrupt_is_told_as_one():
-    with pytest.raises(KeyboardInterrupt), refusals(lambda told, error: SourceError(told)):
+    with pytest.raises(KeyboardInterrupt), translated_errors(lambda told, error: SourceError(told)):
         raise RuntimeError("Query interrupted")
-    with pytest.raises(RuntimeError, match="other"), refusals(lambda told, error: SourceError(told)):
+    with pytest.raises(RuntimeError, match="other"), translated_errors(lambda told, error: SourceError(told)):
         raise RuntimeError("other")

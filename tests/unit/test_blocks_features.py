@@ -12,7 +12,7 @@ import pytest
 
 from penstock.batch import Csr
 from penstock.blocks import transpose as loops
-from penstock.blocks.features import Encoder, choose
+from penstock.blocks.features import Encoder, choose_features
 from penstock.blocks.hashing import Hashed, count_words, hash_rows_reference, murmur3, murmur3_reference
 from penstock.blocks.labels import LabelMap, numeric
 from penstock.errors import ColumnError, FeatureError, LabelError, UsageError
@@ -37,7 +37,7 @@ def batch():
 
 
 def test_dense_columns_side_by_side_in_order():
-    encoder = choose(batch().schema, label="y", weight="w", place="here")
+    encoder = choose_features(batch().schema, label="y", weight="w", place="here")
     assert encoder.names == ("i", "f", "b", "v[0]", "v[1]", "v[2]", "m")
     assert (encoder.width, encoder.sparse, encoder.row_bytes) == (7, False, 36)
     encoder = encoder.with_labels(LabelMap.collect([batch()["y"]]))
@@ -50,14 +50,14 @@ def test_dense_columns_side_by_side_in_order():
 
 
 def test_named_features_come_in_the_order_named():
-    encoder = choose(batch().schema, features=["f", "i"], place="here")
+    encoder = choose_features(batch().schema, features=["f", "i"], place="here")
     assert encoder.columns == ("f", "i")
     np.testing.assert_array_equal(encoder.encode(batch()).x, [[0.5, 1], [1.5, 2], [2.5, 3]])
 
 
 def test_a_float32_list_is_a_view_even_of_a_slice():
     values = vectors(6)
-    encoder = choose(pa.schema([("v", values.type)]), place="here")
+    encoder = choose_features(pa.schema([("v", values.type)]), place="here")
     assert encoder.packed_column == "v"
     x = encoder.encode(pa.record_batch({"v": values}).slice(2, 3)).x
     assert np.shares_memory(x, values.values.to_numpy())
@@ -65,7 +65,7 @@ def test_a_float32_list_is_a_view_even_of_a_slice():
 
 
 def test_rows_go_to_their_slots():
-    encoder = choose(batch().schema, features=["i", "v"], weight="w", label="f", place="here")
+    encoder = choose_features(batch().schema, features=["i", "v"], weight="w", label="f", place="here")
     x, y, w = np.full((5, 4), -1, np.float32), np.full(5, -1, np.float32), np.full(5, -1, np.float32)
     slots = np.array([4, 0xFFFFFFFF, 0], np.uint32)
     encoder.encode_into(batch(), x, y_out=y, w_out=w, slots=slots)
@@ -78,8 +78,8 @@ def test_rows_go_to_their_slots():
 @pytest.mark.parametrize(
     ("column", "told"),
     [
-        (pa.array(["a"]), r"'c' is string.*--hash c:2\^20"),
-        (pa.array(["a"]).dictionary_encode(), r"'c' is dictionary.*--hash c"),
+        (pa.array(["a"]), r"'c' is string.*hash=\['c:2\^20'\]"),
+        (pa.array(["a"]).dictionary_encode(), r"'c' is dictionary.*hash=\['c"),
         (pa.array([datetime.date(2020, 1, 1)]), r"'c' is date32.*exclude"),
         (pa.array([[1.0, 2.0]]), r"'c' is list.*'indices' and 'values'"),
         (pa.array([None]), r"'c' is null"),
@@ -88,8 +88,8 @@ def test_rows_go_to_their_slots():
 def test_what_is_no_feature_is_refused_by_name(column, told):
     rows = pa.record_batch({"a": [1.0], "c": column})
     with pytest.raises(FeatureError, match=f"clicks.csv.*{told}"):
-        choose(rows.schema, place="clicks.csv")
-    assert choose(rows.schema, exclude=["c"], place="clicks.csv").names == ("a",)
+        choose_features(rows.schema, place="clicks.csv")
+    assert choose_features(rows.schema, exclude=["c"], place="clicks.csv").names == ("a",)
 
 
 def test_missing_columns_name_the_nearest():
@@ -101,40 +101,40 @@ def test_missing_columns_name_the_nearest():
         {"hash": ["labl"]},
     ):
         with pytest.raises(ColumnError, match=r"here has no .*'labl'; it has: a, label \(did you mean 'label'\?\)"):
-            choose(pa.schema([("a", pa.int8()), ("label", pa.int8())]), **role, place="here")
+            choose_features(pa.schema([("a", pa.int8()), ("label", pa.int8())]), **role, place="here")
     with pytest.raises(ColumnError, match="no feature columns"):
-        choose(pa.schema([("y", pa.int8())]), label="y", place="here")
+        choose_features(pa.schema([("y", pa.int8())]), label="y", place="here")
     with pytest.raises(UsageError, match="'y' is given as a feature"):
-        choose(pa.schema([("y", pa.int8())]), label="y", features=["y"], place="here")
+        choose_features(pa.schema([("y", pa.int8())]), label="y", features=["y"], place="here")
 
 
 def test_nulls_are_named_by_row_and_column():
     rows = pa.record_batch({"a": [1.0, None], "b": [1.0, 2.0], "y": [1, None]})
     with pytest.raises(FeatureError, match=r"here: column 'a' is null in row 101"):
-        choose(rows.schema, features=["a"], place="here").encode(rows, first_row=100)
+        choose_features(rows.schema, features=["a"], place="here").encode(rows, first_row=100)
     with pytest.raises(LabelError, match=r"here: 'y' is missing \(null\) in row 1"):
-        choose(rows.schema, features=["b"], label="y", place="here").encode(rows)
+        choose_features(rows.schema, features=["b"], label="y", place="here").encode(rows)
     with pytest.raises(FeatureError, match=r"'a' is missing \(null\) in row 1"):
-        choose(rows.schema, features=["b"], weight="a", place="here").encode(rows)
+        choose_features(rows.schema, features=["b"], weight="a", place="here").encode(rows)
     inner = pa.record_batch({"v": pa.array([[1.0, 2.0], [3.0, None]], pa.list_(pa.float32(), 2))})
     with pytest.raises(FeatureError, match=r"'v\[1\]' is null in row 1"):
-        choose(inner.schema, place="here").encode(inner)
+        choose_features(inner.schema, place="here").encode(inner)
 
 
 def test_weights_below_zero_are_refused():
     rows = pa.record_batch({"a": [1.0, 2.0], "w": [1.0, -2.0]})
     with pytest.raises(FeatureError, match=r"weight 'w' is -2.0 in row 1"):
-        choose(rows.schema, weight="w", place="here").encode(rows)
+        choose_features(rows.schema, weight="w", place="here").encode(rows)
 
 
 def test_features_that_are_not_finite_are_found():
     rows = pa.record_batch({"a": [1.0, 2.0], "b": [1.0, np.inf]})
-    encoder = choose(rows.schema, place="here")
+    encoder = choose_features(rows.schema, place="here")
     assert encoder.nonfinite(encoder.encode(rows.slice(0, 1))) is None
     with pytest.raises(FeatureError, match=r"here: 'b' is not a finite number in row 11"):
         encoder.require_finite(encoder.encode(rows), first_row=10)
     pairs = sparse([[0], [2, 5]], [[1.0], [2.0, float("nan")]])
-    encoder = choose(pairs.schema, place="here")
+    encoder = choose_features(pairs.schema, place="here")
     assert encoder.nonfinite(encoder.encode(pairs)) == (1, "feature 5")
 
 
@@ -147,7 +147,7 @@ def sparse(indices, values, kind=None):
 @pytest.mark.parametrize("kind", [pa.int32(), pa.uint32(), pa.int64(), pa.uint16()])
 def test_list_pairs_are_csr(kind):
     rows = sparse([[9], [0, 2], [], [1]], [[9.0], [1.0, 2.0], [], [3.0]], kind)
-    encoder = choose(rows.schema, place="here")
+    encoder = choose_features(rows.schema, place="here")
     assert (encoder.sparse, encoder.width, encoder.names) == (True, None, None)
     x = encoder.encode(rows.slice(1, 3)).x
     assert (x.indptr.dtype, x.indices.dtype, x.values.dtype) == (np.uint64, np.uint32, np.float32)
@@ -161,7 +161,7 @@ def test_list_pairs_are_csr(kind):
 
 
 def test_bad_pairs():
-    encoder = choose(sparse([[0]], [[1.0]]).schema, place="here")
+    encoder = choose_features(sparse([[0]], [[1.0]]).schema, place="here")
     with pytest.raises(FeatureError, match="row 1 has 2 indices in 'indices' and 1 values"):
         encoder.encode(sparse([[0], [0, 1]], [[1.0], [1.0]]))
     with pytest.raises(FeatureError, match="row 1 has the index -3"):
@@ -172,7 +172,7 @@ def test_bad_pairs():
 
 def test_hashed_columns_follow_the_dense_ones_each_in_its_range():
     rows = pa.record_batch({"city": ["Rome", "Oslo", None], "a": [1.0, 2.0, 3.0], "text": ["x y x", "", "z"]})
-    encoder = choose(rows.schema, hash=["city:2^4", "text:2^3:words"], place="here")
+    encoder = choose_features(rows.schema, hash=["city:2^4", "text:2^3:words"], place="here")
     assert (encoder.sparse, encoder.width) == (True, 1 + 16 + 8)
     x = encoder.encode(rows).x
     city = hash_rows_reference(rows["city"].to_pylist(), Hashed("city", 4))
@@ -186,7 +186,7 @@ def test_hashed_columns_follow_the_dense_ones_each_in_its_range():
             expected[row, 17 + index] += sign
     np.testing.assert_array_equal(x.to_dense(), expected)
     numbers = pa.record_batch({"city": pa.array([7, 8]).dictionary_encode()})
-    assert len(choose(numbers.schema, hash=["city"], place="here").encode(numbers).x.indices) == 2
+    assert len(choose_features(numbers.schema, hash=["city"], place="here").encode(numbers).x.indices) == 2
 
 
 def test_hash_is_murmur3_and_stays_so():
@@ -259,7 +259,7 @@ def test_kernels_equal_their_twins():
 
 
 def test_an_encoder_survives_json_and_another_order_of_columns():
-    encoder = choose(batch().schema, label="y", weight="w", hash=["i:2^4"], place="here")
+    encoder = choose_features(batch().schema, label="y", weight="w", hash=["i:2^4"], place="here")
     encoder = encoder.with_labels(LabelMap.collect([batch()["y"]]))
     again = Encoder.from_dict(json.loads(json.dumps(encoder.to_dict())))
     mixed = batch().select(list(reversed(batch().schema.names)))
@@ -334,9 +334,15 @@ def test_labels_that_are_refused():
 def test_text_columns_are_told_once_with_options_that_work():
     schema = pa.schema([("day", pa.date32()), ("city", pa.string()), ("tail", pa.large_string()), ("x", pa.float32())])
     with pytest.raises(FeatureError) as error:
-        choose(schema)
+        choose_features(schema)
     told = str(error.value)
     assert "columns 'city', 'tail' are text, not numbers" in told
-    assert "(--exclude city,tail)" in told
-    assert "--hash city:2^20 --hash tail:2^20; column 'day' is date32" in told
-    assert choose(schema, exclude=["city", "tail", "day"]).width == 1
+    assert "exclude=['city', 'tail']" in told
+    assert "hash=['city:2^20', 'tail:2^20']; column 'day' is date32" in told
+    assert choose_features(schema, exclude=["city", "tail", "day"]).width == 1
+
+
+def test_negative_zero_is_the_class_zero():
+    labels = LabelMap.collect([pa.array([-0.0, 1.0]), pa.array([0.0, 1.0])])
+    assert labels.classes == (0.0, 1.0)
+    assert labels.encode(pa.array([-0.0, 0.0, 1.0])).tolist() == [-1.0, -1.0, 1.0]

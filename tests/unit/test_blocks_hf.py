@@ -12,7 +12,7 @@ import penstock
 from penstock.blocks import arrow_streams
 from penstock.blocks.arrow import layout_of
 from penstock.blocks.arrow_streams import StreamFile
-from penstock.blocks.samples import noted_features
+from penstock.blocks.samples.features import noted_features
 from penstock.errors import (
     CorruptFileError,
     DataChangedError,
@@ -163,7 +163,7 @@ def test_without_paths_there_is_no_column_of_them(tmp_path):
 
 
 def test_files_that_only_paths_name_are_taken_in(tmp_path, monkeypatch):
-    from penstock.blocks import hf
+    from penstock.blocks.samples import hf
 
     monkeypatch.setattr(hf, "PIECE", 5)
     for n in range(5):
@@ -314,7 +314,6 @@ def test_blocks_of_very_unequal_rows_stay_small(tmp_path):
     assert max(sizes) <= 4 << 20
     with penstock.open(tmp_path / "out.arrow") as source:
         assert int(source.block_rows.sum()) == 6020
-        assert [len(v) for v in source.take([0, 3000, 3019, 6019])["a"].to_pylist()] == [10, 1_000_000, 1_000_000, 10]
         assert pa.Table.from_batches([source.read(b) for b in range(len(source.block_rows))]).equals(table)
 
 

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.blocks import images
-from penstock.blocks.samples import noted_features, samples_format
+from penstock.blocks.samples import folders
+from penstock.blocks.samples.features import noted_features
+from penstock.blocks.samples.formats import sample_format
 from penstock.errors import CorruptFileError, SourceError, SourceNotFoundError, UsageError
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
@@ -62,8 +63,8 @@ def test_other_files_are_passed_over_and_counted(tmp_path):
 
 
 def test_many_images_come_in_order_within_a_few_bytes(tmp_path, monkeypatch):
-    monkeypatch.setattr(images, "BATCH_BYTES", 300)
-    monkeypatch.setattr("penstock.blocks.ahead.LIMIT", 200)
+    monkeypatch.setattr(folders, "BATCH_BYTES", 300)
+    monkeypatch.setattr("penstock.parallel.LIMIT", 200)
     root = write(tmp_path / "in", *(f"{n % 3}/{n:03d}.png" for n in range(100)))
     table = converted(root, tmp_path)
     assert table["path"].to_pylist() == sorted(f"{n % 3}/{n:03d}.png" for n in range(100))
@@ -129,7 +130,7 @@ def test_two_kinds_in_a_folder_are_ambiguous(tmp_path):
     assert converted(root, tmp_path, format="images").num_rows == 1
     write(root, "b.tar")
     with pytest.raises(UsageError, match=r"images.*tables.*WebDataset tars \(b\.tar\)"):
-        samples_format(root)
+        sample_format(root)
 
 
 def test_open_says_how_to_convert(tmp_path):

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.blocks import mds
-from penstock.blocks.samples import noted_features
+from penstock.blocks.samples import mds
+from penstock.blocks.samples.features import noted_features
 from penstock.errors import CorruptFileError, DataError, SchemaError, SourceError, SourceNotFoundError, UsageError
 
 SIZES = {"int": 8, "uint8": 1, "int16": 2, "float16": 2, "float32": 4, "float64": 8, "uint64": 8, "int32": 4}

@@ -13,9 +13,10 @@ import pytest
 
 import penstock.blocks
 from penstock.blocks import ArraySource, ArrowSource, NpySource, ParquetSource, TableSource
-from penstock.blocks import open as open_source
 from penstock.blocks.base import BlockSource
-from penstock.blocks.open import detect_bytes
+from penstock.blocks.file_kinds import FORMAT_NAMES
+from penstock.blocks.open import COMPRESSED, SUFFIXES, detect_bytes
+from penstock.blocks.open import open as open_source
 from penstock.errors import CorruptFileError, SourceError, SourceNotFoundError, UnknownOptionError, UsageError
 
 
@@ -123,6 +124,10 @@ def test_compressed_text_names_the_line_to_run(tmp_path, name):
         open_source(tmp_path / name)
 
 
+def test_every_format_that_is_told_has_a_name_for_messages():
+    assert set(FORMAT_NAMES) == {*SUFFIXES, *COMPRESSED.values(), "jsonl"}
+
+
 def test_formats_told_from_bytes():
     for head, format in (
         (b"+1 1:0.5 2:1\n", "libsvm"),
@@ -137,7 +142,6 @@ def test_formats_told_from_bytes():
 def test_names_of_the_room():
     for name in penstock.blocks.__all__:
         assert getattr(penstock.blocks, name) is not None
-    assert callable(penstock.blocks.open)
     assert ArrowSource.__module__ == "penstock.blocks.arrow"
     assert NpySource.__module__ == "penstock.blocks.numpy"
     with pytest.raises(AttributeError, match="nothing"):

@@ -7,8 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from penstock.blocks.features import choose_features
 from penstock.blocks.parquet import ParquetSource
 from penstock.errors import CorruptFileError, SchemaError, SourceNotFoundError
+from penstock.loader.loader import Loader
 
 
 def table(rows=1000):
@@ -48,9 +50,9 @@ def test_a_row_group_read_in_ascending_order_is_decoded_once(tmp_path):
         for step in range(max(map(len, by_unit))):
             for blocks in by_unit:
                 if step < len(blocks):
-                    assert source.read(int(blocks[step]), ["x"])["x"][0].as_py() == source._row_ends[
-                        blocks[step]
-                    ] - len(source.read(int(blocks[step]), ["s"]))
+                    first = int(source.block_rows[: blocks[step]].sum())
+                    assert source.read(int(blocks[step]), ["x"])["x"][0].as_py() == first
+                    source.read(int(blocks[step]), ["s"])
         assert len(decodes) == 8  # each of four row groups, once for each set of columns
         assert not source._cursors
 
@@ -119,3 +121,34 @@ def test_damaged_pages(tmp_path):
 def test_a_glob_that_matches_nothing(tmp_path):
     with pytest.raises(SourceNotFoundError, match=r"no file matches .*\*\.parquet"):
         ParquetSource(str(tmp_path / "*.parquet"))
+
+
+def test_long_text_stored_by_dictionary_is_cut_by_what_it_decodes_to(tmp_path):
+    texts = pa.array(["x" * 400, "y" * 400] * 5000)
+    pq.write_table(pa.table({"text": texts, "n": np.arange(10_000)}), tmp_path / "a.parquet")
+    with ParquetSource(tmp_path / "a.parquet", 100_000) as source:
+        assert max(source.read(block).nbytes for block in range(len(source.block_rows))) < 150_000
+
+
+def test_what_a_half_read_row_group_holds_is_told_by_its_columns_and_pages(tmp_path):
+    rng = np.random.default_rng(0)
+    words = {f"c{i}": pa.array([f"{v:016d}" for v in rng.integers(0, 10**15, 20_000)]) for i in range(4)}
+    pq.write_table(pa.table({**words, "n": np.arange(20_000)}), tmp_path / "a.parquet", compression="zstd")
+    with ParquetSource(tmp_path / "a.parquet", 20_000) as source:
+        before = pa.total_allocated_bytes()
+        source.read(0)
+        held = pa.total_allocated_bytes() - before
+        assert held <= source.unit_bytes <= 2 * held
+        assert source.unit_bytes_of(["n"]) < source.unit_bytes_of(["c0"]) < source.unit_bytes / 3
+
+
+def test_a_loader_leaves_the_number_of_open_row_groups_as_it_was(tmp_path):
+    pq.write_table(pa.table({"x": np.arange(4000.0), "y": np.arange(4000) % 2}), tmp_path / "a.parquet")
+    with ParquetSource(tmp_path / "a.parquet", 500) as source:
+        encoder = choose_features(source.schema, label="y")
+        opened = source.max_open
+        with Loader(source, encoder, memory=1, stretch=True) as loader:
+            assert loader.plan.units < opened
+            for _ in loader.epoch(0):
+                assert source.max_open == loader.plan.units
+        assert source.max_open == opened

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.blocks import open as open_source
 from penstock.blocks.arrow import ArrowSource
 from penstock.blocks.conversion import convert
+from penstock.blocks.open import open as open_source
 from penstock.errors import DataChangedError, SourceError, SourceNotFoundError, UsageError
 
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.blocks import webdataset
-from penstock.blocks.samples import noted_features
-from penstock.blocks.tar import members
+from penstock.blocks.samples import folders, webdataset
+from penstock.blocks.samples.features import noted_features
+from penstock.blocks.samples.tar import members
 from penstock.errors import (
     CorruptFileError,
     DataError,
@@ -107,7 +107,9 @@ def test_a_missing_part_is_null(tmp_path):
 def test_a_late_column_is_an_error_that_says_how_to_ask(tmp_path, monkeypatch):
     monkeypatch.setattr(webdataset, "LOOK_ROWS", 3)
     path = pack(tmp_path / "a.tar", [*samples(5), ("0009.jpg", b"j"), ("0009.txt", b"t")])
-    with pytest.raises(DataError, match=r"a\.tar: the sample '0009' at byte \d+ has a 'txt'.*--extensions cls,jpg,txt"):
+    with pytest.raises(
+        DataError, match=r"a\.tar: the sample '0009' at byte \d+ has a 'txt'.*extensions=\['cls', 'jpg', 'txt'\]"
+    ):
         converted(path, tmp_path)
     table = converted(path, tmp_path, extensions=["cls", "jpg", "txt"])
     assert table["txt"].to_pylist() == [None] * 5 + ["t"]
@@ -129,7 +131,7 @@ def test_a_value_that_does_not_parse_is_told_with_its_place(tmp_path, monkeypatc
 def test_text_that_is_not_utf8_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(webdataset, "LOOK_ROWS", 1)
     path = pack(tmp_path / "a.tar", [("a.txt", b"fine"), ("b.txt", b"\xff\xfe")])
-    with pytest.raises(DataError, match=r"'txt' of the sample 'b' .* not UTF-8 text .*txt:binary"):
+    with pytest.raises(DataError, match=r"'txt' of the sample 'b' .* not UTF-8 text .*extensions=\{'txt': 'binary'\}"):
         converted(path, tmp_path)
 
 
@@ -256,7 +258,7 @@ def test_wrong_asks(tmp_path):
 
 
 def test_many_small_batches_keep_the_order(tmp_path, monkeypatch):
-    monkeypatch.setattr(webdataset, "BATCH_BYTES", 100)
-    monkeypatch.setattr(webdataset, "BATCH_ROWS", 7)
+    monkeypatch.setattr(folders, "BATCH_BYTES", 100)
+    monkeypatch.setattr(folders, "BATCH_ROWS", 7)
     monkeypatch.setattr(webdataset, "LOOK_BYTES", 50)
     assert converted(pack(tmp_path / "a.tar", samples(60)), tmp_path).to_pydict() == expected(60)

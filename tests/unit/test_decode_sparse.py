@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.blocks.features import choose
+from penstock.blocks.features import choose_features
 from penstock.blocks.labels import LabelMap
 from penstock.errors import CorruptFileError, DataError
-from penstock.loader import decode_sparse, direct
+from penstock.loader import decode_sparse, direct_reads
 from penstock.loader.decode import BlockDecoder
 from penstock.loader.decode_sparse import SparseDecoder, sparse_decoder
-from penstock.loader.forms import Scaling
 from penstock.loader.loader import Loader
+from penstock.loader.row_forms import Scaling
 from penstock.loader.sparse_blocks import READ_FAILED, copy_entries, copy_entries_reference
 
 UINT32, FLOAT32 = pa.uint32(), pa.float32()
@@ -39,7 +39,9 @@ def written(path, *, rows=500, indices=UINT32, values=FLOAT32, lists=pa.list_, c
 
 
 def encoder_of(source, **more):
-    encoder = choose(source.schema, label="label", weight="w", features=["indices", "values"], place=source.name)
+    encoder = choose_features(
+        source.schema, label="label", weight="w", features=["indices", "values"], place=source.name
+    )
     return encoder.with_width(1000).with_labels(LabelMap((0, 1), binary=True, column="label"))
 
 
@@ -61,8 +63,8 @@ def same(a, b):
 )
 def test_blocks_are_those_of_arrow(tmp_path, indices, lists, past_the_cache, monkeypatch):
     if past_the_cache:
-        monkeypatch.setattr(direct, "LEAST", 0)
-        monkeypatch.setattr(direct, "available_memory", lambda: 0)
+        monkeypatch.setattr(direct_reads, "LEAST", 0)
+        monkeypatch.setattr(direct_reads, "available_memory", lambda: 0)
     with penstock.open(written(tmp_path / "a.arrow", indices=indices, lists=lists)) as source:
         encoder = encoder_of(source)
         decoder = sparse_decoder(source, encoder, Scaling.none())
@@ -78,7 +80,7 @@ def test_epochs_are_the_same_either_way(tmp_path, order, monkeypatch):
         found = []
         for straight in (True, False):
             if not straight:
-                monkeypatch.setattr("penstock.loader.feed.sparse_decoder", lambda *_: None)
+                monkeypatch.setattr("penstock.loader.windows.sparse_decoder", lambda *_: None)
             with Loader(source, encoder_of(source), order, memory="60kB", scratch=tmp_path) as loader:
                 found.append(
                     [window.batch.take(np.arange(len(window.batch))) for e in (0, 1) for window in loader.epoch(e)]

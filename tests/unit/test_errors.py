@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import inspect
 import re
+from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+import penstock
 from penstock import errors
+from penstock.blocks.open import SUFFIXES
+from penstock.config import Config
+from penstock.loader import Loader
+from penstock.messages import START_ANEW, Command, LeaveOut, Location, Text, Use
+from penstock.sql.session import Session
+from penstock.training import Columns
 
 CLASSES = {name: each for name, each in vars(errors).items() if inspect.isclass(each) and issubclass(each, Exception)}
 
@@ -46,6 +56,7 @@ def test_an_unknown_option_lists_the_valid_ones_and_the_nearest():
 def test_a_missing_extra_prints_the_line_that_installs_it():
     told = errors.MissingExtraError.of("torch", "torch", "the torch loader")
     assert str(told).endswith("run: pip install 'penstock[torch]'")
+    assert told.fixes == (Command(("pip", "install", "penstock[torch]")),)
     assert isinstance(told, ImportError)
 
 
@@ -60,3 +71,89 @@ def test_a_missing_column_names_those_there_are():
 def test_of_many_names_some_are_shown():
     assert errors.some_of(["a", "b"]) == "a, b"
     assert errors.some_of(map(str, range(785)), most=3) == "0, 1, 2, … (785 in all)"
+
+
+def unknown_shuffle():
+    Config(shuffle="corgipil")
+
+
+def little_memory():
+    rows = pa.table({"x": np.arange(50_000.0), "y": np.arange(50_000) % 2})
+    Loader(penstock.open(rows), Columns(label="y").encoder(penstock.open(rows)), memory=100)
+
+
+def text_column():
+    Columns(label="y").encoder(penstock.open(pa.table({"city": ["a", "b"], "y": [0, 1]})))
+
+
+def missing_column():
+    Columns(label="z").encoder(penstock.open(pa.table({"x": [0.0], "y": [0]})))
+
+
+def bad_line():
+    Path("a.csv").write_text("x,y\n1,0\n2\n")
+    penstock.open("a.csv").read(0)
+
+
+def several_formats():
+    Path("a.bin").write_bytes(b"nothing known")
+    penstock.open("a.bin")
+
+
+def wrong_statement():
+    with Session() as session:
+        session.sql("SELECT 1 AS label\nTRAIN BY nothing")
+
+
+def other_config():
+    Config(seed=1).require_same(Config(seed=2).to_dict())
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind", "fields"),
+    [
+        (
+            lambda: Config(epochs=-1),
+            errors.UsageError,
+            {"option": "epochs", "value": -1, "fixes": ("choose 1 or more",)},
+        ),
+        (unknown_shuffle, errors.UnknownOptionError, {"option": "shuffle", "value": "corgipil", "place": None}),
+        (
+            lambda: Config(model="linear", class_weight="balanced"),
+            errors.UsageError,
+            {"option": "class_weight", "fixes": (LeaveOut("class_weight"), "weigh rows by a column")},
+        ),
+        (
+            other_config,
+            errors.UsageError,
+            {"option": "seed", "value": 1, "fixes": ("resume with the same value", START_ANEW)},
+        ),
+        (little_memory, errors.BudgetError, {"option": "memory", "value": 100}),
+        (
+            text_column,
+            errors.FeatureError,
+            {
+                "place": Location("table"),
+                "fixes": ("encode it", "exclude it", Text("hash it: ", Use("hash", ["city:2^20"]))),
+            },
+        ),
+        (missing_column, errors.ColumnError, {"place": Location("table"), "option": None}),
+        (bad_line, errors.ParseError, {"place": Location("a.csv", line=3)}),
+        (
+            several_formats,
+            errors.UsageError,
+            {"fixes": (Text("name it with ", Use("format"), f", one of: {', '.join(sorted(SUFFIXES))}"),)},
+        ),
+        (
+            wrong_statement,
+            errors.SQLSyntaxError,
+            {"place": Location(line=2, character=10, excerpt="    TRAIN BY nothing\n             ^")},
+        ),
+    ],
+)
+def test_errors_carry_what_they_are_about(cause, kind, fields, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(kind) as caught:
+        cause()
+    assert type(caught.value) is kind
+    assert {name: getattr(caught.value, name) for name in fields} == fields

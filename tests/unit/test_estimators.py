@@ -113,7 +113,7 @@ def test_the_same_model_is_learnt_from_whatever_holds_the_rows(each, table, tmp_
     path = tmp_path / "a.parquet"
     parquet.write_table(table, path)
     convert(path, tmp_path / "a.arrow", label="label")
-    options = {"epochs": 3, "shuffle": "none"}
+    options = {"epochs": 3, "shuffle": "none", "validation": 0}
     by_array = each(**options).fit(x, y)
     ways = [
         each(**options).fit(x.astype(np.float64).tolist(), y.tolist()),
@@ -149,12 +149,45 @@ def test_data_frames_are_taken_by_the_names_of_their_columns(table):
     assert isinstance(mixed, pandas.DataFrame)
 
 
+def test_all_rows_in_memory_are_learned_from_and_some_of_a_path_are_held_out(table, tmp_path):
+    x, y = data()
+    path = tmp_path / "a.parquet"
+    parquet.write_table(table, path)
+    frame = table.to_pandas()
+    for rows in (
+        (x, y),
+        (sp.csr_matrix(x), y),
+        (frame[["f0", "f1", "f2", "f3"]], y),
+        (frame, "label"),
+        (table, "label"),
+    ):
+        model = LogisticRegression(epochs=2).fit(*rows)
+        assert [row["rows"] for row in model.history_] == [600, 600]
+        assert "progressive_accuracy" in model.history_[-1]
+        assert not {"accuracy", "loss", "held_out_accuracy"} & set(model.history_[-1])
+        assert model.model_.metrics["training_accuracy"] == pytest.approx(model.score(*rows), abs=1e-6)
+    with open_source(path) as source:
+        for rows in (path, str(path), source):
+            model = LogisticRegression(epochs=2).fit(rows, "label")
+            held_out = model.model_.metrics["held_out_rows"]
+            assert 30 < held_out < 90
+            assert model.history_[-1]["rows"] == 600 - held_out
+            assert model.history_[-1]["held_out_accuracy"] == model.model_.metrics["held_out_accuracy"]
+
+
+def test_early_stopping_holds_out_rows_of_arrays_too():
+    x, y = data()
+    model = LogisticRegression(epochs=50, patience=2).fit(x, y)
+    assert 30 < model.model_.metrics["held_out_rows"] < 90
+    assert model.n_iter_ < 50
+
+
 @pytest.mark.parametrize("each", ALL)
 def test_stored_data_are_predicted_scored_and_streamed(each, table, tmp_path):
     x, y = data()
     path = tmp_path / "a.parquet"
     parquet.write_table(table, path, row_group_size=100)
-    model = each(epochs=5).fit(path, y="label")
+    model = each(epochs=5, validation=0).fit(path, y="label")
     stored = model.predict(path)
     arrays = each(epochs=5).fit(x, y).predict(x)
     if each is LinearRegression:
@@ -162,7 +195,7 @@ def test_stored_data_are_predicted_scored_and_streamed(each, table, tmp_path):
     else:
         np.testing.assert_array_equal(stored, arrays)
         assert model.decision_function(path).shape == (600,)
-    for method in ("predict_proba", "decision_function"):
+    for method in ("predict_proba", "predict_log_proba", "decision_function"):
         if hasattr(model, method):
             with pytest.warns(UserWarning, match="does not have valid feature names"):
                 expected = getattr(model, method)(x)
@@ -177,6 +210,26 @@ def test_stored_data_are_predicted_scored_and_streamed(each, table, tmp_path):
     with pytest.raises(UsageError, match="out= streams the predictions of a path, source or table"):
         each(epochs=1).fit(x, y).predict(x, out=tmp_path / "q.parquet")
     assert open_files(path) == 0
+
+
+@pytest.mark.parametrize("solver", ["sgd", "lbfgs"])
+def test_a_fit_goes_on_from_its_checkpoint_to_the_same_weights(solver, tmp_path):
+    x, y = data()
+
+    def stop(event):
+        if isinstance(event, Epoch) and event.epoch == 2:
+            raise KeyboardInterrupt
+
+    model = LogisticRegression(solver=solver, epochs=4, tolerance=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        clone(model).fit(x, y, checkpoint=tmp_path / "c", listeners=[stop])
+    resumed, epochs = clone(model), []
+    resumed.fit(x, y, checkpoint=tmp_path / "c", resume=True, listeners=[epochs.append])
+    assert [event.epoch for event in epochs if isinstance(event, Epoch)] == [3, 4]
+    np.testing.assert_array_equal(resumed.coef_, clone(model).fit(x, y).coef_)
+    with pytest.raises(UsageError) as caught:
+        clone(model).fit(x, y, resume=True)
+    assert caught.value.option == "resume"
 
 
 def open_files(path):

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
 import pytest
+from pyarrow import parquet
 
+import penstock
 from penstock.batch import Batch
 from penstock.blocks.memory import TableSource
 from penstock.config import Config
-from penstock.errors import BudgetError, ColumnError, LabelError
+from penstock.errors import ColumnError, DataError, LabelError, UsageError
 from penstock.evaluation import evaluate
-from penstock.training import Columns, Training
+from penstock.memory_learner import linear_job
+from penstock.training import Columns
 from tests import kinds
 
 X, Y = kinds.rows(700)
@@ -18,7 +23,7 @@ X[:, 0] = np.random.default_rng(0).standard_normal(700) + Y
 
 
 def learn(kind):
-    return Training(TableSource.of(kinds.table(X, Y)), Config(model=kind, epochs=3), Columns(label="label")).run()
+    return linear_job(TableSource.of(kinds.table(X, Y)), Config(model=kind, epochs=3), Columns(label="label")).run()
 
 
 @pytest.mark.parametrize("kind", ["logistic", "svm", "linear", "softmax"])
@@ -45,7 +50,7 @@ def test_figures_equal_numpys(kind):
 def test_every_kind_of_data_is_measured_alike(stored, tmp_path):
     with kinds.store(stored, tmp_path, X, Y) as source:
         encoder = kinds.encoder(source)
-        model = Training(source, Config(epochs=2), Columns(label=encoder.label)).run()
+        model = linear_job(source, Config(epochs=2), Columns(label=encoder.label)).run()
         large, small = (
             evaluate(model, source, memory=m) for m in ("10MB", kinds.small_memory(source, encoder, "none"))
         )
@@ -66,5 +71,30 @@ def test_what_cannot_be_measured_is_refused():
     model = learn("logistic")
     with pytest.raises(LabelError, match=r"'label' has the class 7 in row 500, which is not one of the classes seen"):
         evaluate(model, TableSource.of(kinds.table(X, np.where(np.arange(700) == 500, 7, Y))))
-    with pytest.raises(BudgetError, match="the smallest that works"):
-        evaluate(model, TableSource.of(kinds.table(X, Y)), memory="1kB")
+    with pytest.raises(LabelError, match=r"'other' has the class 7"):
+        evaluate(model, TableSource.of(kinds.table(X, Y).append_column("other", pa.array([7] * 700))), label="other")
+    with pytest.raises(UsageError, match="is a feature that the model predicts from"):
+        evaluate(model, TableSource.of(kinds.table(X, Y)), label=model.encoder.parts[0].columns[0])
+    with pytest.raises(DataError, match="has no rows to measure the model on"):
+        evaluate(model, TableSource.of(kinds.table(X[:0], Y[:0])))
+
+
+def test_measuring_takes_a_block_where_the_memory_of_training_is_less():
+    model = learn("logistic")
+    assert evaluate(model, TableSource.of(kinds.table(X, Y)), memory="1kB")["rows"] == 700
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+def test_a_share_of_memory_is_of_the_training_data(tmp_path, suffix):
+    rng = np.random.default_rng(0)
+    for name, rows in (("train", 100_000), ("test", 60)):
+        x = rng.random(rows)
+        table = pa.table({"x": x, "y": (x > 0.5).astype(int)})
+        if suffix == ".csv":
+            pa.csv.write_csv(table, tmp_path / f"{name}.csv")
+        else:
+            parquet.write_table(table, tmp_path / f"{name}.parquet", row_group_size=500)
+    model = penstock.LogisticRegression(memory="50%", epochs=1).fit(str(tmp_path / f"train{suffix}"), y="y")
+    assert model.score(str(tmp_path / f"test{suffix}")) > 0.8
+    model.save(tmp_path / "m.penstock")
+    assert penstock.load(tmp_path / "m.penstock").evaluate(str(tmp_path / f"test{suffix}"))["rows"] == 60

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,14 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 import penstock
-from penstock.blocks import open as open_source
+from penstock.blocks.open import open as open_source
+from penstock.cli import app
 from penstock.errors import ColumnError, DataError, LabelError, UnknownOptionError
+from penstock.explanation.formatting import format_sections
+from penstock.explanation.training_text import training_sections
 from penstock.loader.loader import Loader
 from penstock.sgd import kernels
 from penstock.shuffle import ORDERS
@@ -62,7 +67,7 @@ def test_every_format_is_explained(tmp_path: Path, kind: str) -> None:
     assert found.clustering.by == "label"
     assert {p.strategy for p in found.predictions} == set(ORDERS)
     assert all(p.seconds > 0 and p.first_seconds > 0 for p in found.predictions)
-    assert found.prediction("once").prepare_seconds > 0
+    assert found.cost("once").prepare_seconds > 0
     assert (found.converting is None) == (kind == "arrow")
     if found.converting is not None:
         assert found.converting.seconds_now > 0
@@ -127,7 +132,7 @@ def test_data_that_fit_are_said_to_stay_in_memory(tmp_path: Path) -> None:
     path, _ = written(tmp_path, "arrow")
     found = penstock.explain(path, measure=False)
     assert found.resident
-    assert "stay decoded in memory" in found.prediction("corgipile").note
+    assert "stay decoded in memory" in found.cost("corgipile").note
     assert not penstock.explain(path, memory="10%", measure=False).resident
 
 
@@ -135,7 +140,7 @@ def test_without_a_label_h_d_is_not_measured_but_all_else_is(tmp_path: Path) -> 
     path, _ = written(tmp_path, "csv")
     found = penstock.explain(path, measure=False)
     assert found.clustering is None
-    assert "--label COLUMN" in found.clustering_note
+    assert "name it with label='COLUMN'" in str(found.clustering_note)
     assert found.label is None
     assert "--label COLUMN" in found.recommendation.command
     assert all(p.seconds > 0 for p in found.predictions)
@@ -156,7 +161,7 @@ def test_three_rows_are_explained_without_h_d(tmp_path: Path) -> None:
     csv.write_csv(table(clustered=True, rows=3), path)
     found = penstock.explain(path, label="y", measure=False)
     assert found.clustering is None
-    assert "too few" in found.clustering_note
+    assert "too few" in str(found.clustering_note)
 
 
 def test_many_classes_are_explained_for_softmax_and_numbers_for_linear() -> None:
@@ -210,9 +215,69 @@ def test_row_groups_larger_than_a_block_are_told_of(tmp_path: Path) -> None:
     found = penstock.explain(path, label="y", memory="200KB", measure=False, block_size="4KB")
     assert found.shape.row_groups == 4
     assert not found.resident
-    assert any("row groups at a time" in w for w in found.warnings)
+    assert any("row groups meet" in w or "row group meets" in w for w in found.warnings)
     assert found.converting is not None
     assert found.converting.worth_it
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_sorted_rows_in_few_row_groups_get_a_way_that_mixes_them(tmp_path: Path, large: bool) -> None:
+    path = tmp_path / "groups.parquet"
+    pq.write_table(
+        table(clustered=True, rows=200_000 if large else ROWS), path, row_group_size=50_000 if large else 5000
+    )
+    found = penstock.explain(path, label="y", memory="2MB" if large else "200KB", measure=False, block_size="16KB")
+    advice, gained = found.recommendation, found.converting
+    assert gained is not None
+    assert gained.convert_seconds > 0
+    # Windows of the file as it is hold rows of one class: whatever they cost, another way is recommended.
+    assert advice.strategy == "once" or advice.convert
+    assert found.shuffled is not None
+    assert found.shuffled.balance < 2
+    # Of those that mix, the one that the table calls cheapest for a training, or nearly so.
+    costs = {"once": found.cost("once").total(20), "convert": gained.cost.total(20)}
+    assert costs["convert" if advice.convert else "once"] <= max(1.5 * min(costs.values()), min(costs.values()) + 1)
+    shown = [line for line in found.lines() if line.startswith("→")]
+    assert [line.split()[1] for line in shown] == ["converted" if advice.convert else "once"]
+
+
+def test_the_recommended_lines_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    pq.write_table(table(clustered=True), "groups.parquet", row_group_size=5000)
+    found = penstock.explain("groups.parquet", label="y", memory="200KB", measure=False, block_size="4KB")
+    assert found.converting is not None
+    assert found.converting.target == "groups.arrow"
+    for line in filter(None, (found.converting.command, found.recommendation.convert, found.recommendation.command)):
+        done = CliRunner().invoke(app, [*shlex.split(line)[1:], *_keep_anyway(line)])
+        assert done.exit_code == 0, (line, done.stderr)
+
+
+def _keep_anyway(line: str) -> list[str]:
+    return ["--keep-anyway"] if "train" in line else []  # the features say nothing of the label
+
+
+def test_memory_for_a_converted_file_is_not_what_the_unconverted_one_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = 100_000
+    data = table(clustered=True, rows=rows)
+    pq.write_table(data, "groups.parquet", row_group_size=rows // 3 + 1)
+    found = penstock.explain("groups.parquet", label="y", memory="10%", measure=False)
+    advice = found.recommendation
+    assert advice.convert
+    assert found.memory_bytes > advice.memory  # the row groups of the file as it is need more
+    assert found.shuffled is not None
+    assert found.shuffled.balance < 2
+    text = str(found)
+    assert f"--memory {advice.memory_text}" in text
+    assert "of the rows of the converted file together" in text
+    assert "Converted and shuffled as recommended" in text
+    assert all(not w.startswith("Groups.parquet") for w in found.warnings)
+    for line in (advice.convert, advice.command.replace(advice.memory_text, "10%")):
+        epochs = ["--epochs", "1"] if "train" in line else []
+        done = CliRunner().invoke(app, [*shlex.split(line)[1:], *epochs, *_keep_anyway(line)])
+        assert done.exit_code == 0, (line, done.stderr)
 
 
 def test_few_large_blocks_in_a_window_are_warned_of(tmp_path: Path) -> None:
@@ -220,7 +285,7 @@ def test_few_large_blocks_in_a_window_are_warned_of(tmp_path: Path) -> None:
     penstock.convert(table(clustered=True), path, label="y", block_size="16KB")
     found = penstock.explain(path, memory="150KB", measure=False)
     assert found.shuffled is not None
-    assert found.shuffled.balance > 2
+    assert (found.recommendation.strategy, found.shuffled.balance) == ("once", 1)
     assert found.recommendation.memory >= 150_000  # less would shuffle worse still
     assert any("smaller blocks" in w for w in found.warnings)
     even = penstock.explain(table(clustered=False), label="y", memory="150KB", measure=False, block_size="8KB")
@@ -292,8 +357,9 @@ def test_a_sample_of_nearly_one_label_is_still_seen_to_be_sorted(tmp_path: Path)
 def test_a_window_of_nearly_all_rows_is_told_in_plain_percent(tmp_path: Path) -> None:
     path, _ = written(tmp_path, "arrow")
     found = penstock.explain(path, memory="95%", measure=False)
-    nearly = replace(found, recommendation=replace(found.recommendation, window_share=0.997))
-    assert "shuffle 99% of the rows together" in str(nearly)
+    advice = replace(found.recommendation, window_share=0.997)
+    nearly = format_sections(training_sections({**found.facts, "recommendation": advice}))
+    assert any("shuffle 99% of the rows together" in line for line in nearly)
 
 
 def test_blocks_that_are_small_already_are_not_to_be_made_smaller(tmp_path: Path) -> None:

@@ -9,24 +9,31 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from penstock import storage_timer
 from penstock.batch import Batch, Csr
-from penstock.explain import storage
-from penstock.explain.advice import best_block
-from penstock.explain.clustering import Clustering, row_gradients
-from penstock.explain.cost import Prediction, Setting, pipeline, predict
-from penstock.explain.reads import read_ranges, read_ranges_reference
-from penstock.explain.speed import Layout, Speeds, Work
-from penstock.explain.storage import Curve, Point, measure_file, measure_storage
-from penstock.explain.words import _bar, show_seconds
+from penstock.explanation import StrategyCost
+from penstock.explanation.advice import best_block
+from penstock.explanation.clustering import Clustering, row_gradients
+from penstock.explanation.cost import Setting, pipeline, strategy_costs
+from penstock.explanation.formatting import show_bar, show_seconds
+from penstock.explanation.speed import LayoutSpeed, Speeds, WorkSeconds
 from penstock.loader.plan import Plan
 from penstock.shuffle import ORDERS
+from penstock.storage_timer import (
+    BlockSpeed,
+    StorageSpeeds,
+    measure_file,
+    measure_storage,
+    read_ranges,
+    read_ranges_reference,
+)
 
 GB = 1e9
 
 
-def curve(*, points: dict[int, tuple[float, float]], sequential: float = 2 * GB) -> Curve:
-    found = tuple(Point(size, one, many) for size, (one, many) in points.items())
-    return Curve("here", found, sequential, sequential, 5 * GB, True, 0, 1.0)
+def curve(*, points: dict[int, tuple[float, float]], sequential: float = 2 * GB) -> StorageSpeeds:
+    found = tuple(BlockSpeed(size, one, many) for size, (one, many) in points.items())
+    return StorageSpeeds("here", found, sequential, sequential, 5 * GB, True, 0, 1.0)
 
 
 NVME = curve(points={4096: (0.1 * GB, 0.5 * GB), 65536: (0.7 * GB, 1.9 * GB), 1 << 20: (1.9 * GB, 2 * GB)})
@@ -63,7 +70,7 @@ def test_what_cannot_be_measured_is_said(tmp_path: Path, monkeypatch: pytest.Mon
     assert "not in local files" in str(measure_storage(["s3://bucket/key"]))
     small = tmp_path / "small"
     small.write_bytes(b"x")
-    monkeypatch.setattr(storage, "_folder_like", lambda path: None)
+    monkeypatch.setattr(storage_timer, "_folder_like", lambda path: None)
     assert "too small" in str(measure_storage([str(small)]))
 
 
@@ -72,10 +79,10 @@ def test_a_small_file_is_measured_by_a_temporary_one_that_goes_away(
 ) -> None:
     small = tmp_path / "small"
     small.write_bytes(b"x")
-    monkeypatch.setattr(storage, "SMALLEST_FILE", 4 << 20)
-    monkeypatch.setattr(storage, "_folder_like", lambda path: str(tmp_path))
+    monkeypatch.setattr(storage_timer, "SMALLEST_FILE", 4 << 20)
+    monkeypatch.setattr(storage_timer, "_folder_like", lambda path: str(tmp_path))
     found = measure_storage([str(small)])
-    assert isinstance(found, Curve)
+    assert isinstance(found, StorageSpeeds)
     assert "temporary file" in found.place
     assert os.listdir(tmp_path) == ["small"]
 
@@ -94,22 +101,24 @@ def test_bandwidth_between_sizes_is_between_theirs() -> None:
     assert NVME.random(1 << 30, many=True) == pytest.approx(2 * GB)
 
 
-def layout(seconds: float, *, waits: bool) -> Layout:
-    work = Work(seconds, seconds)
-    return Layout(work, work, 0.0, 116.0, 65536.0, 16 if waits else 2, waits=waits)
+def layout(seconds: float, *, waits: bool) -> LayoutSpeed:
+    work = WorkSeconds(seconds, seconds)
+    return LayoutSpeed(work, work, 0.0, 116.0, 65536.0, 16 if waits else 2, waits=waits)
 
 
 def speeds(*, stored: float = 500e-9, waits: bool = False) -> Speeds:
     packed = layout(50e-9, waits=True)
-    return Speeds(layout(stored, waits=waits), packed, Work(30e-9, 30e-9), stored, 25e-9, 100e-9, 100e-9, 1e-6)
+    return Speeds(layout(stored, waits=waits), packed, WorkSeconds(30e-9, 30e-9), stored, 25e-9, 100e-9, 100e-9, 1e-6)
 
 
-def setting(curve: Curve | None, *, resident: bool = False, units: int = 0, available: int = 1 << 40) -> Setting:
+def setting(
+    curve: StorageSpeeds | None, *, resident: bool = False, units: int = 0, available: int = 1 << 40
+) -> Setting:
     plan = Plan(10**8, 10**9, 120.0, 2, 400_000, resident, 32)
     return Setting(8_000_000, 16_000, 120.0, units, dict.fromkeys(ORDERS, plan), curve, available)
 
 
-def by_name(found: tuple[Prediction, ...]) -> dict[str, Prediction]:
+def by_name(found: tuple[StrategyCost, ...]) -> dict[str, StrategyCost]:
     return {p.strategy: p for p in found}
 
 
@@ -117,20 +126,20 @@ def test_the_blocks_to_convert_to_are_small_on_fast_storage_and_large_on_disks()
     assert best_block(NVME, layout=layout(1e-9, waits=True), speeds=speeds()) == 65536
     assert best_block(DISK, layout=layout(1e-9, waits=True), speeds=speeds()) == 10 << 20
     # Where learning is slower than the disk, the disk need not be at its best.
-    slow = Speeds(layout(1e-6, waits=True), None, Work(1, 1), 1e-6, 1e-4, 0.0, 0.0, None)
+    slow = Speeds(layout(1e-6, waits=True), None, WorkSeconds(1, 1), 1e-6, 1e-4, 0.0, 0.0, None)
     assert best_block(DISK, layout=slow.stored, speeds=slow) == 1 << 20
 
 
 def test_an_epoch_is_the_longer_of_filling_and_learning_and_both_ends() -> None:
-    fill = Work(1.0, 1.0)
+    fill = WorkSeconds(1.0, 1.0)
     assert pipeline(fill, 4.0, read=0.0, windows=1, cores=4) == 5.0
     assert pipeline(fill, 4.0, read=0.0, windows=1000, cores=4) == pytest.approx(4.0, rel=0.01)
     assert pipeline(fill, 4.0, read=9.0, windows=1000, cores=4) == pytest.approx(10.0, rel=0.01)
-    assert pipeline(Work(3.0, 6.0), 4.0, read=0.0, windows=1000, cores=2) == pytest.approx(5.0, rel=0.01)
+    assert pipeline(WorkSeconds(3.0, 6.0), 4.0, read=0.0, windows=1000, cores=2) == pytest.approx(5.0, rel=0.01)
 
 
 def test_predictions_order_the_strategies_as_their_work_does() -> None:
-    found = by_name(predict(setting(NVME), speeds()))
+    found = by_name(strategy_costs(setting(NVME), speeds()))
     assert set(found) == set(ORDERS)
     assert found["once"].prepare_seconds > found["once"].seconds
     assert found["epoch"].seconds > found["once"].seconds
@@ -146,39 +155,40 @@ def test_a_global_shuffle_passes_over_narrow_rows_once_more_than_they_are_spans(
         plan = Plan(10**8, 10**9, 120.0, 16, held, False, 32)
         given = replace(setting(DISK, available=1), rows=rows, plans=dict.fromkeys(ORDERS, plan))
         free = replace(given, curve=replace(DISK, sequential=1e18, sequential_many=1e18))
-        seconds = by_name(predict(given, speeds()))["global"].first_seconds
-        waited = seconds - by_name(predict(free, speeds()))["global"].first_seconds
+        seconds = by_name(strategy_costs(given, speeds()))["global"].first_seconds
+        waited = seconds - by_name(strategy_costs(free, speeds()))["global"].first_seconds
         return waited / (116.0 * rows / DISK.sequential_many)
 
     assert reading(400_000) == pytest.approx(21, rel=0.1)
     assert reading(4_000_000) == pytest.approx(3, rel=0.1)
     # Held in memory, the rows are read once like any other order's.
-    resident = by_name(predict(setting(None, resident=True), speeds()))
+    resident = by_name(strategy_costs(setting(None, resident=True), speeds()))
     assert resident["global"].seconds == pytest.approx(resident["corgipile"].seconds)
 
 
 def test_a_global_shuffle_of_wide_rows_reads_only_the_blocks_they_lie_in() -> None:
     wide = replace(layout(1e-6, waits=True), stored_bytes=65536.0, block_bytes=65536.0)
     given = replace(setting(NVME, available=1), row_bytes=65536.0)
-    found = by_name(predict(given, replace(speeds(), stored=wide, packed=None)))["global"]
+    found = by_name(strategy_costs(given, replace(speeds(), stored=wide, packed=None)))["global"]
     assert found.note == ""
     # A twentieth of the rows are picked up in a pass: a block each, all in all about one pass over the data.
     assert (
-        found.first_seconds < 1.5 * by_name(predict(given, replace(speeds(), stored=wide)))["corgipile"].first_seconds
+        found.first_seconds
+        < 1.5 * by_name(strategy_costs(given, replace(speeds(), stored=wide)))["corgipile"].first_seconds
     )
 
 
 def test_data_beyond_the_page_cache_are_read_from_storage_in_every_epoch() -> None:
-    small, large = (by_name(predict(setting(DISK, available=a), speeds())) for a in (1 << 40, 1 << 20))
+    small, large = (by_name(strategy_costs(setting(DISK, available=a), speeds())) for a in (1 << 40, 1 << 20))
     assert small["corgipile"].seconds < 0.5 * small["corgipile"].first_seconds
     assert large["corgipile"].seconds == pytest.approx(large["corgipile"].first_seconds)
     assert large["block-only"].seconds > 2 * large["none"].seconds  # random 64 KB reads of a disk
 
 
 def test_resident_rows_are_decoded_once_and_row_groups_once_an_epoch() -> None:
-    resident = by_name(predict(setting(None, resident=True), speeds()))
+    resident = by_name(strategy_costs(setting(None, resident=True), speeds()))
     assert resident["none"].first_seconds > 2 * resident["none"].seconds
-    groups = by_name(predict(setting(None, units=100), speeds()))
+    groups = by_name(strategy_costs(setting(None, units=100), speeds()))
     assert groups["block-only"].seconds <= groups["corgipile"].seconds
 
 
@@ -226,9 +236,9 @@ def test_gradients_of_many_classes_and_of_numbers() -> None:
 
 
 def test_bars_and_seconds_are_short() -> None:
-    assert _bar(0.0).strip() == ""
-    assert _bar(1.0) == "█" * 16
-    assert _bar(0.53125).rstrip() == "████████▌"
+    assert show_bar(0.0).strip() == ""
+    assert show_bar(1.0) == "█" * 16
+    assert show_bar(0.53125).rstrip() == "████████▌"
     assert [show_seconds(s) for s in (0.0123, 0.5, 3.21, 45.6, 1200.0)] == [
         "12 ms",
         "0.50 s",

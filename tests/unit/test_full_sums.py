@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from penstock.batch import Csr, Floats
 from penstock.errors import FeatureError, UnknownOptionError, UsageError
 from penstock.sgd import full
+from penstock.sgd.float32 import RUN
 from penstock.sgd.full import Sums, sums
-from penstock.sgd.losses import named
-from penstock.sgd.smooth import RUN, bend
+from penstock.sgd.losses import find_loss
+from penstock.sgd.losses.hinge import BAND
+from penstock.sgd.losses.softmax import softmax_run
 
 Rows = tuple[Floats, Floats, Floats, NDArray[np.bool_]]
 
@@ -34,7 +36,7 @@ def csr_of(x: Floats, *, wide: bool = False) -> Csr:
 
 
 def sums_reference(x: Floats, y: Floats, weight: Floats, hold: NDArray[np.bool_], at: Floats, loss: str) -> Sums:
-    found, width = named(loss), x.shape[1]
+    found, width = find_loss(loss), x.shape[1]
     total = Sums.zeros(width, at.shape[1])
     train, held = np.where(hold, 0, weight).astype(float), np.where(hold, weight, 0).astype(float)
     for c in range(at.shape[1]):
@@ -150,7 +152,7 @@ def test_the_loss_is_right_from_sure_to_surely_wrong() -> None:
     for score in z:
         y = np.ones(1, np.float32)
         slope = np.array([score])
-        loss, pushed, _, _ = bend(0, slope, y, one, none, np.float32(0))
+        loss, pushed, _, _ = find_loss("logistic").run(slope, y, one, none, np.float32(0))
         exact = float(score)
         assert loss == pytest.approx(np.logaddexp(0, -exact), rel=1e-5)
         assert slope[0] == pushed == pytest.approx(-1 / (1 + np.exp(exact)), rel=1e-5)
@@ -183,11 +185,50 @@ def test_sums_of_live_configs_are_spread_over_all() -> None:
     assert found.weight == whole.weight
 
 
-@pytest.mark.parametrize("loss", ["hinge", "softmax"])
-def test_a_loss_without_a_smooth_slope_names_the_solver_that_takes_it(loss: str) -> None:
+def test_the_hinge_is_smoothed_for_training_and_true_for_held_out_rows() -> None:
+    x, y, weight, hold = draw(700, 4)
+    at = np.random.default_rng(2).standard_normal((5, 3)).astype(np.float32)
+    found, expected = sums(x, y, at=at, loss="hinge", weight=weight, hold=hold), []
+    band = float(BAND)
+    for c in range(3):
+        gap = 1 - y * (x.astype(float) @ at[:-1, c] + at[-1, c])
+        inside = (gap > 0) & (gap < band)
+        assert inside.any()
+        value = np.where(inside, gap**2 / (2 * band), np.maximum(gap - band / 2, 0))
+        slope = -y * np.where(inside, gap / band, gap > 0)
+        train = np.where(hold, 0, weight)
+        expected.append([train @ value, *(train * slope) @ x.astype(float), (train * slope).sum()])
+        assert found.held_loss[c] == pytest.approx(np.where(hold, weight, 0) @ np.maximum(gap, 0), rel=1e-5)
+        assert found.held_right[c] == pytest.approx(np.where(hold, weight, 0) @ ((gap < 1) | (gap == 1) & (y < 0)))
+    np.testing.assert_allclose(np.vstack([found.loss, found.gradient]).T, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_a_loss_of_many_scores_names_the_solver_that_takes_it() -> None:
     x, y, _, _ = draw(5, 2)
     with pytest.raises(UsageError, match="solver='sgd'"):
-        sums(x, y, at=np.zeros((3, 1)), loss=loss)
+        sums(x, y, at=np.zeros((3, 1)), loss="softmax")
+
+
+@pytest.mark.parametrize(("rows", "classes"), [(1, 2), (700, 7)])
+def test_softmax_slopes_and_sums_are_those_of_the_loss(rows: int, classes: int) -> None:
+    rng, loss = np.random.default_rng(0), find_loss("softmax")
+    scores, bias = 5 * rng.standard_normal((rows, classes)), rng.standard_normal(classes).astype(np.float32)
+    y, share = rng.integers(0, classes, rows), rng.choice([0.0, 0.5, 2.0], rows, p=[0.2, 0.3, 0.5])
+    share[0] = 1
+    z, pushed = scores.T.astype(np.float32), np.ones(classes)
+    given = z.T.astype(float) + bias
+    z[:, share == 0] = np.nan  # rows of no weight may hold anything
+    z = np.ascontiguousarray(z)
+    value, right = softmax_run(z, y.astype(np.float32), share.astype(np.float32), bias, pushed)
+    slopes = share[:, None] * loss.slope(given, y)
+    np.testing.assert_allclose(z.T, slopes, atol=1e-6)
+    np.testing.assert_allclose(pushed, 1 + slopes.sum(0), atol=1e-4)
+    assert value == pytest.approx(share @ loss.value(given, y), rel=1e-6)
+    assert right == share @ loss.hits(given, y)
+    for label in (-1, classes, np.nan):
+        assert np.isnan(
+            softmax_run(z[:, :1].copy(), np.full(1, label, np.float32), np.ones(1, np.float32), bias, pushed)[0]
+        )
 
 
 def test_misfits_are_refused() -> None:

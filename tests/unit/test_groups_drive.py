@@ -86,13 +86,13 @@ def assert_same(found: dict[int, Fit], expected: dict[int, Fit], *, close: float
     for number, fit in expected.items():
         other = found[number]
         assert other.reason == fit.reason
-        assert (other.targets.rows, other.targets.held_rows) == (fit.targets.rows, fit.targets.held_rows)
+        assert (other.targets.rows, other.targets.selection_rows) == (fit.targets.rows, fit.targets.selection_rows)
         if fit.weights is not None:
             assert other.weights is not None
             np.testing.assert_allclose(other.weights, fit.weights, atol=close)
             np.testing.assert_allclose(other.loss, fit.loss, rtol=1e-6)
-            np.testing.assert_allclose(other.held_loss, fit.held_loss, rtol=10 * close)
-            np.testing.assert_allclose(other.held_score, fit.held_score, atol=1e-9 if close < 1e-4 else 0.02)
+            np.testing.assert_allclose(other.selection_loss, fit.selection_loss, rtol=10 * close)
+            np.testing.assert_allclose(other.selection_score, fit.selection_score, atol=1e-9 if close < 1e-4 else 0.02)
 
 
 @pytest.fixture(scope="module")
@@ -238,6 +238,30 @@ def test_plain_descent_and_a_config_that_diverges(grouped: Grouped) -> None:
             assert (fit.status == terms.FAILED).tolist() == [False, True], number
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_exception_fails_its_group_alone(
+    alone: dict[int, Fit], grouped: Grouped, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for bad in (0, 1):
+        for name in ("solve", "partial"):
+            real = getattr(AlgebraicWorker, name)
+
+            def work(self: Any, group: int, *rest: Any, bad: int = bad, real: Any = real) -> Any:
+                if group == bad:
+                    raise ZeroDivisionError("by zero")
+                return real(self, group, *rest)
+
+            monkeypatch.setattr(AlgebraicWorker, name, work)
+        found = trained(grouped, workers=workers)[0]
+        assert found[bad].reason.startswith("ZeroDivisionError: by zero (")
+        assert "in work" in found[bad].traceback
+        assert_same(
+            {group: fit for group, fit in found.items() if group != bad},
+            {group: fit for group, fit in alone.items() if group != bad},
+        )
+        monkeypatch.undo()
+
+
 def test_a_placement_of_nothing(grouped: Grouped) -> None:
     fits, _, executor = trained(grouped, workers=3, place=lambda sizes, workers: spread(np.zeros_like(sizes), workers))
     assert fits == {}
@@ -272,7 +296,7 @@ class TestSplitGroupsThatFail:
         fits, run = self.fits(tmp_path, pa.table(columns))
         assert fits[0].reason == "only one class among its rows"
         assert fits[0].weights is None
-        assert fits[0].targets.rows + fits[0].targets.held_rows == 500
+        assert sum((fits[0].targets.rows, fits[0].targets.selection_rows, fits[0].targets.held_out_rows)) == 500
         assert not fits[1].reason
         assert run._ended == run._lanes == {}, "nothing of a group that is done is kept"
 
@@ -377,6 +401,7 @@ def test_seconds_of_a_split_group_are_those_of_all_its_shards(grouped: Grouped) 
     assert all(fits[number].seconds > 0 for number in split)
 
 
+@pytest.mark.slow
 def test_processes_one_of_which_is_killed(
     grouped: Grouped, alone: dict[int, Fit], passes: list[Passes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 import penstock
 from penstock.batch import Batch, Csr
-from penstock.blocks import choose
+from penstock.blocks import choose_features
 from penstock.blocks.memory import TableSource
 from penstock.errors import (
     BudgetError,
@@ -185,7 +185,7 @@ def test_rows_open_as_any_arrow_file(tmp_path):
     table = rows_table(weight=True)
     grouped = group(table, "city", tmp_path / "g", label="y", weight="w", memory=MEMORY)
     with penstock.open(grouped.folder / "rows-00000.arrow") as source:
-        encoder = choose(source.schema, label="y", weight="weight")
+        encoder = choose_features(source.schema, label="y", weight="weight")
         assert encoder.names == ("row", "x")
         found = Batch.concat([encoder.encode(source.read(block)) for block in range(len(source.block_rows))])
     expected = Batch.concat([grouped.read(block) for block in range(len(grouped.block_rows))])
@@ -223,7 +223,9 @@ def test_groups_are_found_by_text_or_values(tmp_path):
     assert grouped.number((None,)) == grouped.number("%null")
     with pytest.raises(UsageError, match=r"no group 'city 3%2F' by city; it has: .*did you mean 'city 3%2F3'"):
         grouped.number("city 3%2F")
-    for wrong in (lambda: grouped.blocks(7), lambda: grouped.read(7), lambda: grouped.read(-1)):
+    everything = grouped.blocks(7)  # one past the groups: all rows as one
+    assert everything.tolist() == list(range(len(grouped.block_rows)))
+    for wrong in (lambda: grouped.blocks(8), lambda: grouped.read(7), lambda: grouped.read(-1)):
         with pytest.raises(UsageError, match="it has 7"):
             wrong()
 
@@ -293,8 +295,9 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
         ({"by": "x", "weight": "x"}, UsageError, "'x' is given as the weight"),
         ({"label": "z"}, ColumnError, "no label column 'z'"),
         ({"model": "forest"}, UnknownOptionError, "logistic"),
-        ({"label": "row", "exclude": ["y"]}, UsageError, "2000 classes.*--model lightgbm"),
-        ({"memory": "10%"}, UsageError, "memory='10%'"),
+        ({"label": "row", "exclude": ["y"]}, UsageError, "2000 classes.*model='lightgbm'"),
+        ({"memory": "lots"}, UsageError, "memory='lots'"),
+        ({"memory": "50%"}, BudgetError, "give at least .* or a smaller block_size"),
         ({"memory": "20MB"}, BudgetError, "give at least .* or a smaller block_size"),
     ],
 )

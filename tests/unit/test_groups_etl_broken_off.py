@@ -6,9 +6,11 @@ import dataclasses
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -78,6 +80,33 @@ def test_runs_that_cannot_be_trusted_are_made_again(tmp_path):
     runs[6].with_suffix(".json").write_text(json.dumps({**note, "boot": "another"}))
     (scratch / "run-x.bin.tmp").write_bytes(b"half")
     assert_grouped(group(source, "city", tmp_path / "g", label="y", memory=MEMORY), table)
+
+
+@pytest.mark.parametrize(
+    ("way", "names"),
+    [("small_runs", ("run-*.bin", "run-*.json")), ("small_chunks", ("numbers.bin", "counted.json", "placed", "out/*"))],
+)
+def test_a_changed_bit_in_what_is_taken_up_again_changes_no_rows(way, names, tmp_path, request):
+    request.getfixturevalue(way)
+    table, folder = rows_table(), tmp_path / "here"
+    folder.mkdir()
+    path = store("arrow", table, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        group(path, "city", folder / "g", label="y", memory=MEMORY, stream=Stream([Interrupting("group", 6)]))
+    (scratch,) = folder.iterdir()
+    kept, chance = tmp_path / "kept", np.random.default_rng(0)
+    scratch.rename(kept)
+    for name in names:
+        files = sorted(kept.glob(name))
+        assert files
+        for _ in range(12):
+            shutil.rmtree(folder)
+            shutil.copytree(kept, scratch)
+            damaged = scratch / files[chance.integers(len(files))].relative_to(kept)
+            content = bytearray(damaged.read_bytes())
+            content[chance.integers(len(content))] ^= 1 << int(chance.integers(8))
+            damaged.write_bytes(content)
+            assert_grouped(group(path, "city", folder / "g", label="y", memory=MEMORY), table)
 
 
 @pytest.mark.parametrize(("scatter", "tasks"), [(0, ["scan", "group", "write"]), (64_000_000, ["scan", "group"])])

@@ -26,6 +26,11 @@ Lose = Callable[[int, str, int], str]
 """Given a worker, what it was asked and of which group, says how it dies; nothing if it does not."""
 
 
+def seen(rows: int, least: float = 0.0, most: float = 1.0, **others: Any) -> Targets:
+    """Return what rows of weight one are like, whose targets are in a range."""
+    return Targets(rows=rows, weight=float(rows), least=least, most=most, **others)
+
+
 @dataclass
 class Puppets:
     """Workers that answer in an order drawn by chance; those of a gang only when all have been asked."""
@@ -33,7 +38,7 @@ class Puppets:
     workers: int
     rng: np.random.Generator
     lose: Lose = lambda worker, what, group: ""
-    targets: Callable[[int, int], Targets] = lambda group, rows: Targets(rows, 0.0, 1.0, 1, 1.0, 1.0, 1.0)
+    targets: Callable[[int, int], Targets] = lambda group, rows: seen(rows, selection_rows=1, selection_weight=1.0)
     broken: Callable[[int], str] = lambda group: ""
     asked: list[tuple[int, tuple[Any, ...]]] = field(default_factory=list)
     _pending: dict[int, tuple[int, list[tuple[Any, ...]]]] = field(default_factory=dict)
@@ -263,7 +268,7 @@ def test_a_worker_that_dies_idle_between_call_and_beginning(grouped: Grouped) ->
 
 def test_what_the_rows_are_like_is_seen_before_anything_is_trained(grouped: Grouped) -> None:
     def targets(number: int, rows: int) -> Targets:
-        return Targets(rows, 1.0, 1.0) if number == 0 else Targets(rows, 0.0, 1.0)
+        return seen(rows, least=1.0) if number == 0 else seen(rows)
 
     fits, _, asked, _ = driven(grouped, placed(*TWO, workers=3), puppets(3, targets=targets))
     assert fits[0].reason == "only one class among its rows"
@@ -277,7 +282,7 @@ def test_a_group_of_which_one_has_nothing_to_learn_from_is_trained_whole(grouped
 
     def targets(number: int, rows: int) -> Targets:
         looked.append(number)
-        return Targets(0 if len(looked) == 1 else rows, 0.0, 1.0)
+        return seen(0 if len(looked) == 1 else rows)
 
     fits, _, asked, _ = driven(grouped, placed((0, 0, 450), (0, 1, 450), workers=2), puppets(2, targets=targets))
     assert sorted(fits) == [0]

@@ -16,7 +16,8 @@ import pytest
 from penstock.errors import UsageError, WorkerDiedError
 from penstock.groups import local
 from penstock.groups.executor import Lost
-from penstock.groups.local import LocalExecutor, cores
+from penstock.groups.local import LocalExecutor
+from penstock.parallel import cores
 from penstock.testing.executors import Calculator, ExecutorContract, answers, await_file, await_that
 
 
@@ -60,6 +61,7 @@ def test_as_many_as_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert LocalExecutor(Calculator).workers == len(started) == cores()
 
 
+@pytest.mark.slow
 def test_workers_that_keep_dying_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "_RESTARTS", 1)
     before = descriptors()
@@ -145,6 +147,7 @@ time.sleep(600)
     await_that(lambda: not there(pids), "a worker outlives its driver")
 
 
+@pytest.mark.slow
 def test_a_script_needs_no_guard_around_its_main_part(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

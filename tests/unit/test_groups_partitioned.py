@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from penstock.errors import DataError, FeatureError
 from penstock.events import Stream
 from penstock.groups import etl
 from penstock.groups.etl import group
@@ -41,7 +42,8 @@ def test_partitioned_folders_need_no_sorting(by, tmp_path, monkeypatch):
     folder = hive(tmp_path / "data", table, ["city", "day"])
     monkeypatch.setattr(etl, "Sorter", None)
     monkeypatch.setattr(etl, "Scatter", None)
-    grouped = group(folder, by, tmp_path / "g", label="y", memory=MEMORY, block_size="2kB")
+    exclude = [name for name in ("city", "day") if name not in by]
+    grouped = group(folder, by, tmp_path / "g", label="y", memory=MEMORY, block_size="2kB", exclude=exclude)
     monkeypatch.undo()
     expected = partitioned_rows(group(table, by, tmp_path / "h", label="y", memory=MEMORY, features=["row", "x"]))
     assert {text: sorted(rows) for text, rows in partitioned_rows(grouped).items()} == expected
@@ -51,6 +53,27 @@ def test_partitioned_folders_need_no_sorting(by, tmp_path, monkeypatch):
     assert grouped.kinds[0] == (pa.string() if by == ["city"] else pa.int64())
     fits = (2000 - 1024) // 12
     assert grouped.block_rows.max() == fits
+
+
+def test_columns_of_paths_that_are_no_keys_are_columns_like_others(tmp_path, monkeypatch):
+    table = rows_table().append_column("day", pa.array(np.arange(2000) % 2))
+    folder = hive(tmp_path / "in=here" / "data", table, ["day", "city"])
+    monkeypatch.setattr(etl, "Sorter", None)
+    monkeypatch.setattr(etl, "Scatter", None)
+    grouped = group(folder, "city", tmp_path / "g", label="y", memory=MEMORY, block_size="2kB")
+    assert grouped.encoder.names == ("row", "x", "day")  # what stands above the folder that was named is not of it
+    for number in range(len(grouped)):
+        x = whole(grouped, number).x
+        assert (x[:, 0] % 2 == x[:, 2]).all()
+    assert (np.diff(grouped.block_group) >= 0).all()
+    monkeypatch.undo()
+    with pytest.raises(FeatureError, match="'city'"):
+        group(folder, "day", tmp_path / "h", label="y", memory=MEMORY)
+    labelled = group(folder, "city", tmp_path / "i", label="day", exclude=["y"], memory=MEMORY)
+    assert labelled.encoder.label == "day"
+    pq.write_table(table.drop_columns(["day", "city"]), folder / "stray.parquet")
+    with pytest.raises(DataError, match=r"stray\.parquet is of none"):
+        group(folder, "city", tmp_path / "j", label="y", memory=MEMORY)
 
 
 @pytest.mark.usefixtures("small_runs")

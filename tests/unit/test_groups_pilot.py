@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from penstock.blocks.open import open as open_source
 from penstock.config import Config
 from penstock.errors import ColumnError, DataError, UsageError
-from penstock.groups import forecast as forecasting
+from penstock.explanation import Explanation, group_training
+from penstock.explanation.group_training import explain_groups
 from penstock.groups import pilot, sampled
 from penstock.groups.cost import APPROACHES, Pilot, Timed, Work
 from penstock.groups.etl import group
 from penstock.groups.executor import Done
-from penstock.groups.forecast import Forecast, forecast
 from penstock.groups.patterns.linear import LinearModel
 from penstock.groups.simulate import simulate
 
@@ -90,9 +90,9 @@ def visits(rows: int = 3_000, groups: int = 12, *, seed: int = 0, largest: float
     )  # fmt: skip
 
 
-def look(data: Any, *, model: Any = LBFGS, by: tuple[str, ...] = ("shop",), **more: Any) -> Forecast:
+def look(data: Any, *, model: Any = LBFGS, by: tuple[str, ...] = ("shop",), **more: Any) -> Explanation:
     given: dict[str, Any] = {"choices": L2, "label": "y", "workers": [1, 4], "columns": {"exclude": ["kind"]}, **more}
-    return forecast(data, list(by), model=model, **given)
+    return explain_groups(data, list(by), model=model, **given)
 
 
 def test_sizes_are_counted_by_all_columns() -> None:
@@ -166,7 +166,7 @@ def test_groups_of_the_sample_have_their_sizes_and_their_share_of_labels() -> No
 
 @pytest.mark.parametrize("model", [LBFGS, SGD])
 def test_rates_are_those_of_the_clock(told: None, model: LinearModel) -> None:
-    rates = look(visits(), model=model).rates
+    rates = look(visits(), model=model).pilot
     assert rates.together.row_config == pytest.approx(ROW, rel=0.02)
     assert rates.together.update == pytest.approx(PASS, rel=0.1)
     assert rates.alone.row_config == pytest.approx(4 * ROW, rel=0.02)
@@ -185,8 +185,8 @@ def test_what_noise_hides_is_left_out() -> None:
 def test_configs_that_are_done_early_are_reckoned_so(told: None) -> None:
     patient = LinearModel(Config(model="logistic", solver="lbfgs", epochs=400, standardize=True))
     found = look(visits(), model=patient)
-    assert found.rates.passes == 400
-    assert found.rates.epochs < 100
+    assert found.pilot.passes == 400
+    assert found.pilot.epochs < 100
     assert any("passes, as they were in the pilot run" in note for note in found.notes)
 
 
@@ -195,30 +195,47 @@ def test_forecast_of_data_and_of_their_sorted_rows(told: None, tmp_path: Path, t
     group(table, "shop", tmp_path / "rows", label="y", memory="100MB", exclude=["kind"]).close()
     mine = look(table)
     ready = look(tmp_path / "rows", label=None, columns=None)
-    assert sorted(mine.sizes.rows.tolist()) == sorted(ready.sizes.rows.tolist())
-    assert mine.sorting is not None
-    assert ready.sorting is None
-    assert ready.rates.together.row_config == pytest.approx(ROW, rel=0.02)
+    for name in ("rows", "groups", "largest_rows", "median_rows"):
+        assert mine.facts[name] == ready.facts[name]
+    assert mine.sorting_seconds is not None
+    assert ready.sorting_seconds is None
+    assert ready.pilot.together.row_config == pytest.approx(ROW, rel=0.02)
     for found in (mine, ready):
-        assert [(each.workers, each.approach) for each in found.predictions] == [
+        assert [(each["workers"], each["approach"]) for each in found.predictions] == [
             (count, approach) for count in (1, 4) for approach in APPROACHES
         ]
         for each in found.predictions:
-            assert each.seconds >= (1 - 1e-9) * found.bounds[each.workers] > 0
-            assert -1e-9 <= each.idle < 1
+            assert each["seconds"] >= (1 - 1e-9) * each["bound"] > 0
+            assert -1e-9 <= each["idle"] < 1
     assert list(temporary.iterdir()) == []
 
 
 def test_large_groups_and_configs_alone_cost_the_others(told: None) -> None:
     found = look(visits(20_000, 30, largest=0.8), workers=[1, 4])
-    times = {(each.workers, each.approach): each.seconds for each in found.predictions}
-    assert found.best(4).approach == "grouped"
+    times = {(each["workers"], each["approach"]): each["seconds"] for each in found.predictions}
+    best = {each["workers"]: each["approach"] for each in found.predictions if each["best"]}
+    bound = {each["workers"]: each["bound"] for each in found.predictions}
+    assert best[4] == "grouped"
     # Four times as long for configs alone; and the largest group, 80 % of the rows, is a task that one worker has.
     assert times[1, "group-task"] / times[1, "grouped"] == pytest.approx(4, rel=0.1)
     assert times[4, "group-task"] / times[4, "grouped"] > 10
-    assert times[4, "grouped"] < 1.1 * found.bounds[4]
-    moved = {(each.workers, each.approach): each.moved for each in found.predictions}
+    assert times[4, "grouped"] < 1.1 * bound[4]
+    moved = {(each["workers"], each["approach"]): each["moved"] for each in found.predictions}
     assert moved[4, "model-task"] > 2 * moved[4, "group-task"]
+
+
+@pytest.mark.parametrize("pattern", ["algebraic", "sequential"])
+@pytest.mark.parametrize(("together", "alone"), [(1.0, 3.0), (3.0, 1.0)])
+@pytest.mark.parametrize("groups", [40, 25_000])
+def test_no_plan_is_below_the_bound(pattern: str, together: float, alone: float, groups: int) -> None:
+    rates = [Pilot(row_config=speed * 1e-8, update=speed * 4e-9, byte=0.0, message=0.0) for speed in (together, alone)]
+    known = pilot.Rates(*rates, pattern, 3, 6, 6, 32, 1.0, 16.0, 80.0, 4, 10, 100, 1.0)
+    sizes = np.random.default_rng(0).integers(1, 30, groups)
+    for workers in (1, 4):
+        best = min(
+            group_training._approach_cost(name, sizes, workers, known).seconds for name in ("grouped", "group-task")
+        )
+        assert 0.5 * best < group_training._bound(sizes, workers, known) <= (1 + 1e-3) * best
 
 
 def test_forecast_is_plain_json(told: None) -> None:
@@ -230,7 +247,7 @@ def test_forecast_is_plain_json(told: None) -> None:
 
 
 def test_workers_are_this_machines_and_some_more(told: None) -> None:
-    assert {4, 16} <= set(look(visits(), workers=()).bounds)
+    assert {4, 16} <= {each["workers"] for each in look(visits(), workers=()).predictions}
     with pytest.raises(UsageError, match="workers=0"):
         look(visits(), workers=[0])
 
@@ -250,23 +267,24 @@ def test_what_cannot_be_meant_is_refused(told: None, tmp_path: Path) -> None:
 
 
 def test_grouping_columns_may_be_features(told: None) -> None:
-    assert look(visits(), columns={"features": ["x0", "x1", "shop"]}).rates.width == 3
-    assert look(visits(), columns={"exclude": ["x0"], "hash": ["kind:2^4"]}).rates.width >= 16
+    assert look(visits(), columns={"features": ["x0", "x1", "shop"]}).pilot.width == 3
+    assert look(visits(), columns={"exclude": ["x0"], "hash": ["kind:2^4"]}).pilot.width >= 16
 
 
 @pytest.mark.parametrize("pattern", ["algebraic", "sequential"])
 def test_many_small_groups_are_played_through_together(pattern: str) -> None:
     sizes = np.maximum(2, np.random.default_rng(0).lognormal(4, 1.5, 21_000)).astype(np.int64)
     work = Work(pattern, 2, 3, 100, 100, Pilot(3e-8, 1e-5, 1e-10, 1e-4), batch=1 << 62)
-    merged, changed = forecasting._merged(sizes, work)
+    merged, changed = group_training._merged(sizes, work)
     assert len(merged) < 20_000
     whole, some = simulate(sizes, 16, work=work), simulate(merged, 16, work=changed)
     assert some.makespan == pytest.approx(whole.makespan, rel=0.05)
     assert some.moved == pytest.approx(whole.moved, rel=0.01)
 
 
+@pytest.mark.slow
 def test_pilot_runs_in_a_process_of_its_own(temporary: Path) -> None:
     found = look(visits(1_000), workers=[2])
-    assert found.rates.together.row_config > 0
-    assert found.rates.start > 0
+    assert found.pilot.together.row_config > 0
+    assert found.pilot.start > 0
     assert list(temporary.iterdir()) == []

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from penstock.errors import UnknownOptionError, UsageError
-from penstock.groups import exact
+from benchmarks.rivals import exact_placement as exact
+from penstock.errors import UsageError
 from penstock.groups.place import (
     Placement,
     Shard,
@@ -15,7 +15,6 @@ from penstock.groups.place import (
     bound_wrap_around,
     constrained,
     sequential,
-    snap,
     spread,
     wrap_around,
 )
@@ -110,56 +109,11 @@ def test_a_placement_that_loses_or_doubles_rows_is_found_out() -> None:
         placed((0, 0, 0, 2), (1, 0, 0, 1), load=[3, 0]).check([2])
 
 
-def test_snapping_keeps_whole_groups_as_they_are_and_asks_nothing_about_them() -> None:
-    placed = spread([30, 5, 5], 2)
-    snapped = snap(placed, {0: [7, 7, 7, 7, 2]})
-    assert [(s.group, s.first, s.rows) for s in snapped.shards] == [(0, 0, 21), (0, 21, 9), (1, 0, 5), (2, 0, 5)]
-    assert snapped.load.tolist() == [21, 19]
-    with pytest.raises(UsageError, match="blocks hold 29"):
-        snap(placed, {0: [29]})
-
-
-def test_a_group_of_one_block_lies_on_one_worker_after_snapping() -> None:
-    snapped = snap(spread([10], 4), [[10]])
-    snapped.check([10])
-    assert len(snapped.shards) == 1
-
-
-@pytest.mark.parametrize("sizes", [[5, 3, 1], [6, 2, 1], [4, 4]])
-def test_the_exact_program_agrees_with_the_bounds_where_they_are_reached(sizes: list[int]) -> None:
-    n, largest = sum(sizes), max(sizes)
-    for isolation, best in (("none", n), ("config", max(n, largest)), ("group", 2 * max(n / 2, largest))):
-        found = exact.solve(sizes, 2, configs=2, isolation=isolation)
-        assert found.proven
-        assert found.makespan == pytest.approx(best, abs=1e-4)
-        assert found.rows.sum(axis=1) == pytest.approx(sizes, abs=1e-5)
-    placed = wrap_around(sizes, 2)
-    assert exact.solve(sizes, 2, isolation="group").makespan <= placed.makespan
-
-
-def test_the_exact_schedule_keeps_the_invariants() -> None:
-    found = exact.solve([6, 2, 2], 3, configs=2)
-    ends = found.starts + found.rows[:, None, :]
-    jobs = [(i, j, k) for i in range(3) for j in range(2) for k in range(3) if found.rows[i, k] > 1e-6]
-    for a in jobs:
-        assert ends[a] <= found.makespan + 1e-4
-        for b in jobs:
-            if a < b and (a[2] == b[2] or a[:2] == b[:2]):
-                assert ends[a] <= found.starts[b] + 1e-4 or ends[b] <= found.starts[a] + 1e-4
-
-
 def test_constrained_is_little_above_the_exact_best_with_equal_shards() -> None:
     assert exact.solve([50, 30, 5, 5], 3, isolation="none", equal=True).makespan == pytest.approx(30)
     for sizes in ([9, 8, 7, 6, 5, 4, 3], [40, 11, 9, 6, 3]):
         best = exact.solve(sizes, 4, isolation="none", equal=True).makespan
         assert best - 1e-6 <= constrained(sizes, 4).makespan <= 1.25 * best
-
-
-def test_the_exact_program_refuses_what_it_cannot_do() -> None:
-    with pytest.raises(UsageError, match="too many to solve exactly"):
-        exact.solve([10] * 12, 6, configs=6)
-    with pytest.raises(UnknownOptionError, match="choose one of: config, group, none"):
-        exact.solve([1], 1, isolation="groups")
 
 
 def test_figure_12_the_constrained_placement_is_only_slightly_above_equation_2() -> None:

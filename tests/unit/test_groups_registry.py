@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import os
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from safetensors.numpy import load_file
 from penstock.errors import ModelFileError, UsageError
 from penstock.groups import registry as room
 from penstock.groups.registry import Index, Outcome, Registry, Writer
+from penstock.sealed import read_note, write_note
 
 CONFIGS = ({"l2": 0.1, "epochs": 5}, {"l2": 0.0, "epochs": 7})
 KEYS = pa.schema({"country": pa.string(), "device": pa.dictionary(pa.int32(), pa.string())})
@@ -29,8 +29,8 @@ INDEX = Index("logistic", ENCODER, ("country", "device"), CONFIGS, {"solver": "l
 
 def outcome(group, key=None, **changes):
     weights = np.arange(6, dtype=np.float64).reshape(3, 2) + 10 * group
-    given = {"loss": [0.5, 0.4], "held_loss": [0.6, 0.7], "held_score": [0.9, 0.8], "weights": weights}
-    given |= {"held_rows": 2, "seconds": 3.0, "epochs": [4, 6]}
+    given = {"loss": [0.5, 0.4], "selection_loss": [0.6, 0.7], "selection_score": [0.9, 0.8], "weights": weights}
+    given |= {"selection_rows": 2, "held_out_rows": 3, "seconds": 3.0, "epochs": [4, 6]}
     return Outcome(group=group, key=key or ("FR", str(group)), rows=10 + group, **(given | changes))
 
 
@@ -50,24 +50,38 @@ def names(folder):
 def test_what_is_written_is_read(tmp_path):
     write(tmp_path, [outcome(1), outcome(0, status=["done", "failed"], reason=["", "diverged"])])
     found = Registry.open(tmp_path)
-    assert found.table.column_names[:7] == ["country", "device", "text", "group", "rows", "held_rows", "config"]
+    assert found.table.column_names[:7] == [
+        "country",
+        "device",
+        "text",
+        "group",
+        "rows",
+        "selection_rows",
+        "held_out_rows",
+    ]
     assert found.table.drop_columns(["generation", "place"]).to_pylist()[1] == {
         "country": "FR",
         "device": "0",
         "text": "FR/0",
         "group": 0,
         "rows": 10,
-        "held_rows": 2,
+        "selection_rows": 2,
+        "held_out_rows": 3,
         "config": 1,
         "param_l2": 0.0,
         "param_epochs": 7,
         "loss": 0.4,
-        "held_loss": 0.7,
-        "held_accuracy": 0.8,
+        "selection_loss": 0.7,
+        "selection_accuracy": 0.8,
+        "held_out_loss": None,
+        "held_out_accuracy": None,
+        "pooled_loss": None,
+        "pooled_accuracy": None,
         "seconds": 1.5,
         "epochs": 6,
         "status": "failed",
         "reason": "diverged",
+        "traceback": None,
     }
     assert found.weights(0).tolist() == [0, 2, 4]
     assert found.weights(3).tolist() == [11, 13, 15]
@@ -80,7 +94,7 @@ def test_what_is_written_is_read(tmp_path):
 
 def test_a_regression_has_another_score(tmp_path):
     write(tmp_path, [outcome(0)], index=Index("linear", {"parts": [], "label": "y"}, INDEX.by, CONFIGS))
-    assert Registry.open(tmp_path).table["held_r2"].to_pylist() == [0.9, 0.8]
+    assert Registry.open(tmp_path).table["selection_r2"].to_pylist() == [0.9, 0.8]
 
 
 def test_files_are_many_models_each_and_of_an_open_format(tmp_path):
@@ -152,13 +166,13 @@ def test_figures_that_are_not_numbers_are_missing_and_models_that_are_not_are_no
     write(
         tmp_path,
         [
-            outcome(0, loss=[0.5, np.inf], held_loss=np.nan, held_score=np.nan, weights=weights),
+            outcome(0, loss=[0.5, np.inf], selection_loss=np.nan, selection_score=np.nan, weights=weights),
             Outcome.failure(1, ("IT", None), rows=1, configs=2, reason="one class only"),
         ],
     )
     found = Registry.open(tmp_path)
     assert found.table["loss"].to_pylist() == [0.5, None, None, None]
-    assert found.table["held_loss"].null_count == 4
+    assert found.table["selection_loss"].null_count == 4
     assert found.has_model().tolist() == [True, False, False, False]
     assert found.table["reason"].to_pylist()[2:] == ["one class only"] * 2
     with pytest.raises(ModelFileError, match="no model is kept of config 1 of group FR/0; only its figures are"):
@@ -167,7 +181,8 @@ def test_figures_that_are_not_numbers_are_missing_and_models_that_are_not_are_no
 
 def test_some_configs_of_a_group(tmp_path):
     write(
-        tmp_path, [outcome(0, loss=[0.3], configs=[1], held_loss=0.1, held_score=1, epochs=2, weights=np.ones((3, 1)))]
+        tmp_path,
+        [outcome(0, loss=[0.3], configs=[1], selection_loss=0.1, selection_score=1, epochs=2, weights=np.ones((3, 1)))],
     )
     table = Registry.open(tmp_path).table
     assert (table["config"].to_pylist(), table["param_l2"].to_pylist()) == ([1], [0.0])
@@ -184,7 +199,7 @@ def test_parameters_of_several_kinds(tmp_path):
 
 def test_a_folder_can_be_read_while_it_is_written(tmp_path):
     with Writer(tmp_path, INDEX, keys=KEYS) as writer:
-        with pytest.raises(ModelFileError, match="holds no finished group yet; go on with its training: --resume"):
+        with pytest.raises(ModelFileError, match="holds no finished group yet; go on with its training: resume=True"):
             Registry.open(tmp_path)
         writer.add([outcome(3)])
         writer.commit()
@@ -270,7 +285,7 @@ def test_one_writer_at_a_time(tmp_path):
 
 def test_a_refused_writer_lets_go_of_the_folder(tmp_path):
     write(tmp_path, [outcome(0)])
-    with pytest.raises(UsageError, match="holds models already; go on with --resume, or choose another folder"):
+    with pytest.raises(UsageError, match="holds models already; go on with resume=True, or choose another folder"):
         Writer(tmp_path, INDEX, keys=KEYS)
     Writer(tmp_path, INDEX, keys=KEYS, resume=True).close()
 
@@ -337,7 +352,7 @@ def cut_a_little(path):
 
 
 def retell(path, **changes):
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    write_note(path, read_note(path) | changes)
 
 
 DAMAGE = [
@@ -348,7 +363,7 @@ DAMAGE = [
     ("index.json", lambda path: retell(path, version=99), r"written by a newer Penstock; upgrade with"),
     (
         "index.json",
-        lambda path: path.write_text('{"format": "penstock-groups", "version": 1}'),
+        lambda path: path.write_text('{"format": "penstock-groups", "version": 2}'),
         r"index\.json lacks 'by'",
     ),
     ("index.json", lambda path: retell(path, by=["planet"]), r"the tables in .* lack planet"),

@@ -11,15 +11,16 @@ import pytest
 
 import penstock
 from penstock.batch import Batch
-from penstock.blocks.features import choose as choose_columns
+from penstock.blocks.features import choose_features as choose_columns
 from penstock.blocks.labels import LabelMap
 from penstock.blocks.memory import TableSource
 from penstock.blocks.open import open as open_source
 from penstock.errors import ColumnError, DataError, FeatureError, ModelFileError, UnknownOptionError, UsageError
 from penstock.events import Finished, Stream
-from penstock.groups import results
+from penstock.groups import families
+from penstock.groups.choosing import choose
 from penstock.groups.registry import Index, Outcome, Writer
-from penstock.groups.results import Result, choose
+from penstock.groups.results import Result
 from penstock.linear import LinearModel
 
 CONFIGS = ({"l2": 0.1, "learning_rate": 0.5}, {"l2": 0.0, "learning_rate": 1.0})
@@ -65,7 +66,13 @@ def trained(folder, table, *, kind="logistic", failed=(), **changes):
             if group in failed:
                 writer.add([Outcome.failure(group, key, rows=1, configs=2, reason="one class only")])
                 continue
-            given = {"held_loss": [0.5, 0.4], "held_score": [0.7, 0.8], "held_rows": 10, "seconds": 0.5, "epochs": 3}
+            given = {
+                "selection_loss": [0.5, 0.4],
+                "selection_score": [0.7, 0.8],
+                "selection_rows": 10,
+                "seconds": 0.5,
+                "epochs": 3,
+            }
             given |= {"loss": [0.3, 0.35], "weights": weights[group]} | changes
             writer.add([Outcome(group=group, key=key, rows=100 * (group + 1), **given)])
             if group == 1:
@@ -88,11 +95,20 @@ def test_the_frame_has_a_row_for_each_group_and_config(tmp_path, data):
     result, _ = trained(tmp_path, data[0])
     frame = result.frame
     assert len(frame) == 2 * len(KEYS)
-    assert frame.column_names[:8] == ["country", "device", "text", "group", "rows", "held_rows", "config", "param_l2"]
+    assert frame.column_names[:8] == [
+        "country",
+        "device",
+        "text",
+        "group",
+        "rows",
+        "selection_rows",
+        "held_out_rows",
+        "config",
+    ]
     assert not {"generation", "place"} & set(frame.column_names)
     assert frame["text"].to_pylist()[::2] == ["FR/1", "FR/2", "a%2Fb/1", "%null/%null", "Zürich ☃/3"] == result.groups
     pandas = frame.to_pandas()
-    assert pandas.groupby("text", sort=False)["held_loss"].min().tolist() == [0.4] * 5
+    assert pandas.groupby("text", sort=False)["selection_loss"].min().tolist() == [0.4] * 5
 
 
 @pytest.mark.parametrize(
@@ -112,7 +128,7 @@ def test_choosing(loss, held, usable, best):
     # The group stands between two others, which must not matter to it.
     groups = np.array([3, 5, 5, 8])
     loss, held = np.array([0.0, *loss, 0.0]), np.array([0.0, *held, np.nan])
-    chosen = choose(groups, loss, held_loss=held, usable=np.array([1, *usable, 1], bool))
+    chosen = choose(groups, loss, selection_loss=held, usable=np.array([1, *usable, 1], bool))
     assert chosen.tolist() == [0, *([] if best is None else [1 + best]), 3]
 
 
@@ -126,7 +142,7 @@ def test_best_is_a_model_of_its_own(tmp_path, data):
         np.testing.assert_array_equal(model.weights.intercept, weights[group, -1:, 1])
         np.testing.assert_array_equal(result.best(key).weights.coef, model.weights.coef)
     assert dict(model.config) == {"model": "logistic", "solver": "lbfgs", "l2": 0.0, "learning_rate": 1.0}
-    assert model.metrics["held_accuracy"] == 0.8
+    assert model.metrics["selection_loss"] == 0.4
     assert (model.metrics["group"], model.fingerprint) == ("Zürich ☃/3", "fp")
     model.save(tmp_path / "one.penstock")
     loaded = penstock.load(tmp_path / "one.penstock")
@@ -197,7 +213,7 @@ def test_predictions_agree_with_those_of_each_model_alone(tmp_path, data):
 def test_models_are_brought_together_in_parts(tmp_path, data, monkeypatch):
     result, _ = trained(tmp_path, data[0])
     whole = result.predict(data[0])
-    monkeypatch.setattr(results, "_GATHERED", 2 * 4 * (WIDTH + 1))
+    monkeypatch.setattr(families, "_GATHERED", 2 * 4 * (WIDTH + 1))
     assert result.predict(data[0]).equals(whole)
 
 
@@ -263,7 +279,7 @@ def test_all_groups_failed(tmp_path, data):
     with pytest.raises(UsageError, match=r"no group in .* has a model"):
         result.predict(data[0], unseen="largest")
     told = result.summary()
-    assert (told["groups_without_model"], told["failed"], told["held_loss"], told["chosen"]) == (5, 10, None, [])
+    assert (told["groups_without_model"], told["failed"], told["held_out_loss"], told["chosen"]) == (5, 10, None, [])
 
 
 def test_a_failed_config_is_never_chosen(tmp_path, data):
@@ -290,11 +306,16 @@ def test_summary_is_plain_and_weighted_by_rows(tmp_path, data):
         "groups_without_model": 1,
         "configs": 2,
         "failed": 2,
+        "refitted": 0,
         "rows": 1001,
         "seconds": 2.0,
         "loss": pytest.approx(0.35),
-        "held_loss": pytest.approx(0.4),
-        "held_accuracy": pytest.approx(0.8),
+        "held_out_rows": None,
+        "held_out_loss": None,
+        "held_out_accuracy": None,
+        "pooled": None,
+        "selection_loss": pytest.approx(0.4),
+        "selection_accuracy": pytest.approx(0.8),
         "chosen": [{"config": 1, "params": CONFIGS[1], "groups": 4}],
     }
     assert repr(result) == "<Result of 5 groups by country, device, 2 configs: 4 groups with a model>"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import UnknownOptionError, UsageError
-from penstock.groups.place import Placement, sequential, spread, wrap_around
+from penstock.errors import UsageError
+from penstock.groups.place import Placement, sequential, spread
 from penstock.groups.schedule import Hopper, Passes, check
 from penstock.groups.turns import Turn, Wait, shard_order
 
@@ -54,18 +54,16 @@ PLACED = st.tuples(st.lists(st.integers(0, 40), min_size=1, max_size=12), st.int
 
 
 @settings(max_examples=150, deadline=None)
-@given(
-    case=PLACED, seed=st.integers(0, 99), data=st.data(), way=st.sampled_from(["config", "group", "passes", "lanes"])
-)
+@given(case=PLACED, seed=st.integers(0, 99), data=st.data(), way=st.sampled_from(["hops", "passes", "lanes"]))
 def test_every_config_has_all_its_epochs_on_every_shard_and_the_invariants_hold(
     case: tuple[list[int], int, int], seed: int, data: st.DataObject, way: str
 ) -> None:
     sizes, workers, configs = case
     epochs = data.draw(st.lists(st.integers(1, 4), min_size=configs, max_size=configs))
-    placed = sequential(sizes, workers, configs) if way in ("config", "group") else spread(sizes, workers)
+    placed = sequential(sizes, workers, configs) if way == "hops" else spread(sizes, workers)
     scheduler: Hopper | Passes
-    if way in ("config", "group"):
-        scheduler = Hopper(placed, configs=configs, epochs=epochs, isolation=way)
+    if way == "hops":
+        scheduler = Hopper(placed, configs=configs, epochs=epochs)
     else:
         scheduler = Passes(placed, configs=configs, epochs=epochs, lanes=1 if way == "passes" else 3)
     turns = drive(scheduler, workers, seed)
@@ -134,18 +132,6 @@ def test_the_same_events_give_the_same_turns() -> None:
     assert one == two
 
 
-def test_with_isolated_groups_no_two_configs_of_a_group_run_at_once() -> None:
-    placed = wrap_around([30, 30, 30, 30], 3)
-    hopper = Hopper(placed, configs=3, epochs=2, isolation="group")
-    drive(hopper, 3, 1)
-    check(hopper, placed)
-    running: set[int] = set()
-    for what, turn in hopper.trace:
-        if what == "begin":
-            assert turn.group not in running
-        (running.add if what == "begin" else running.discard)(turn.group)
-
-
 def test_split_groups_come_first_and_whole_ones_in_turns_that_others_can_wait_for() -> None:
     """One worker has a sixth of the large group and whole ones; nobody is to wait for more than a round."""
     placed = spread([70, 10, 10, 10, 2], 3)
@@ -203,8 +189,6 @@ def test_misuse_is_named() -> None:
         hopper.done(turn)
     with pytest.raises(UsageError, match="no worker 2"):
         hopper.next(2)
-    with pytest.raises(UnknownOptionError, match="config, group"):
-        Hopper(sequential([4], 2, 2), configs=2, epochs=1, isolation="rows")
     with pytest.raises(UsageError, match="epochs="):
         Passes(spread([4], 2), configs=2, epochs=[1])
     with pytest.raises(UsageError, match="lanes=0"):

@@ -64,7 +64,8 @@ def grouped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grouped]:
 
 def job_of(grouped: Grouped, choices: list[dict[str, Any]] | None = None, **options: Any) -> LinearSgd:
     validation = options.pop("validation", 0.1)
-    config = Config(**({"model": "logistic", "epochs": 3, "seed": 5} | options))
+    usual = {"model": "logistic", "solver": "sgd", "epochs": 3, "seed": 5, "l2": 0.0, "standardize": False}
+    config = Config(**(usual | options))
     job = LinearModel(config).job(grouped, CHOICES if choices is None else choices, validation=validation)
     assert isinstance(job, LinearSgd)
     return job
@@ -114,7 +115,7 @@ def equal(found: dict[int, Fit], expected: dict[int, Fit]) -> None:
     for number, fit in expected.items():
         other = found[number]
         assert other.reason == fit.reason
-        for name in ("weights", "loss", "held_loss", "held_score", "epochs", "status"):
+        for name in ("weights", "loss", "selection_loss", "selection_score", "epochs", "status"):
             np.testing.assert_array_equal(getattr(other, name), getattr(fit, name), err_msg=f"{number} {name}")
 
 
@@ -149,6 +150,20 @@ def test_the_weights_are_those_of_plain_sgd_to_the_last_bit(
             np.testing.assert_array_equal(weights[:, config], np.concatenate([coef, intercept]))
 
 
+@pytest.mark.parametrize("optimizer", ["adagrad", "adam", "ftrl"])
+def test_what_an_optimizer_keeps_goes_from_part_to_part_with_the_weights(grouped: Grouped, optimizer: str) -> None:
+    job = job_of(grouped, [{}, {"batch_size": 8}], optimizer=optimizer)
+    fits, run = trained(grouped, job, workers=3)
+    assert max(map(len, run.placement.held.values())) > 1
+    for number in (0, 1):
+        for config in range(job.configs):
+            plain = plain_sgd(grouped, job, number, config, run.placement)
+            weights = fits[number].weights
+            assert weights is not None
+            expected = np.concatenate([plain.weights.coef[0], plain.weights.intercept])
+            np.testing.assert_array_equal(weights[:, config], expected)
+
+
 def test_groups_that_cannot_be_trained(grouped: Grouped) -> None:
     fits, _ = trained(grouped, job_of(grouped))
     assert fits[ONE_CLASS].reason == "only one class among its rows"
@@ -175,8 +190,8 @@ def test_models_rows_and_scales(model: str, sparse: bool, tmp_path: Any) -> None
         three, run = trained(made, job, workers=3)
         assert len(run.placement.held[0]) > 1
         for fits in (one, three):
-            assert fits[0].held_score.min() > (0.6 if model != "linear" else 0.1)
-            assert np.isfinite(fits[0].held_loss).all()
+            assert fits[0].selection_score.min() > (0.6 if model != "linear" else 0.1)
+            assert np.isfinite(fits[0].selection_loss).all()
 
 
 def test_features_of_other_scales_learn_alike_when_brought_to_one(tmp_path: Any) -> None:
@@ -186,7 +201,7 @@ def test_features_of_other_scales_learn_alike_when_brought_to_one(tmp_path: Any)
     for name, each in (("plain", table), ("large", large)):
         with group(each, "g", tmp_path / name, label="y", memory="100MB") as made:
             found.append(trained(made, job_of(made, [{}], standardize=True), workers=3)[0][0])
-    np.testing.assert_allclose(found[0].held_loss, found[1].held_loss, rtol=1e-3)
+    np.testing.assert_allclose(found[0].selection_loss, found[1].selection_loss, rtol=1e-3)
     assert found[0].weights is not None
     assert found[1].weights is not None
     np.testing.assert_allclose(found[0].weights[0], found[1].weights[0] * 1000, rtol=1e-2)
@@ -262,6 +277,20 @@ def test_patience_of_each_config(grouped: Grouped, workers: int) -> None:
     assert fits[0].epochs.tolist() == fits[2].epochs.tolist() == [2, 4, 6]
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+def test_with_patience_the_model_is_that_of_the_best_epoch(grouped: Grouped, workers: int) -> None:
+    choices = [{"learning_rate": 2.0}, {"learning_rate": 1.0}]  # too large: the losses go up and down
+    fits, _ = trained(grouped, job_of(grouped, choices, epochs=6, patience=6), workers=workers)
+    each = [trained(grouped, job_of(grouped, choices, epochs=epochs), workers=workers)[0] for epochs in range(1, 7)]
+    for number in (0, 1):
+        best = np.argmin([one[number].selection_loss for one in each], axis=0)
+        assert (best < 5).any(), "the last epoch is not always the best"
+        for config, epoch in enumerate(best.tolist()):
+            assert fits[number].weights is not None
+            np.testing.assert_array_equal(fits[number].weights[:, config], each[epoch][number].weights[:, config])
+            assert fits[number].selection_loss[config] == each[epoch][number].selection_loss[config]
+
+
 def test_a_config_that_diverges_disturbs_no_other(tmp_path: Any) -> None:
     table = rows_of().filter(pa.compute.less(rows_of()["g"], 2))
     table = table.set_column(1, "y", table["y"].cast(pa.float32()))
@@ -283,7 +312,9 @@ class TestOrders:
     ) -> None:
         monkeypatch.setattr(patterns, "_CHUNK", 400)
         worker = SequentialWorker(job_of(grouped))
-        stored = [batch.take(np.flatnonzero(~hold)) for batch, hold in worker.rows(0, 100, 700) if hold is not None]
+        stored = [
+            batch.take(np.flatnonzero(parts == 0)) for batch, parts in worker.rows(0, 100, 700) if parts is not None
+        ]
         expected = np.concatenate([batch.x for batch in stored])
         shuffled = Shuffled(worker, shuffle, 3000, 1)
         epochs = [np.concatenate([b.x for b in shuffled.windows(0, 100, 700, epoch)]) for epoch in (0, 1)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -130,12 +129,24 @@ def test_a_benchmark_that_breaks_is_a_missed_claim(tmp_path: Path, capsys: pytes
     body = json.loads((tmp_path / "out.json").read_text())
     assert [c["met"] for c in body["claims"]] == [False, True]
     assert body["machine"]["cores"] >= 1
+    assert body["versions"]["numpy"]
+    assert body["command"] == "python -m benchmarks broken fine"
     assert harness.main(fine, []) == 0
 
 
-def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "nonsense"], cwd=harness.ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert "no benchmark nonsense" in done.stderr
+def test_results_are_written_for_each_benchmark(tmp_path: Path) -> None:
+    runs = {name: lambda quick, name=name: [Claim.at_least(name, 2, 1)] for name in ("one", "two")}
+    assert harness.main(runs, ["--results", str(tmp_path)]) == 0
+    for name in runs:
+        body = json.loads((tmp_path / f"{name}.json").read_text())
+        assert [claim["name"] for claim in body["claims"]] == [name]
+        assert body["command"] == f"python -m benchmarks {name}"
+    with pytest.raises(SystemExit):  # figures of small data are not results
+        harness.main(runs, ["--quick", "--results", str(tmp_path)])
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        harness.main({"epochs": lambda quick: [], "kernels": lambda quick: []}, ["nonsense"])
+    assert ended.value.code == 2
+    assert "no benchmark nonsense; there are: epochs, kernels" in capsys.readouterr().err

@@ -73,7 +73,7 @@ def numbers(tmp_path: Path) -> Path:
 
 def test_images_are_images_again(datasets, pictures):
     pytest.importorskip("PIL")
-    data = hf.load(pictures)
+    data = hf.open_dataset(pictures)
     assert isinstance(data, datasets.Dataset)
     assert isinstance(data.features["image"], datasets.Image)
     assert data.features["label"].names == ["cat", "dog"]
@@ -95,7 +95,7 @@ def test_paths_kept_beside_images_are_folded_back(datasets, tmp_path):
         writer.write_table(table)
     (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
     penstock.convert(folder, tmp_path / "a.arrow")
-    data = hf.load(tmp_path / "a.arrow")
+    data = hf.open_dataset(tmp_path / "a.arrow")
     assert data.column_names == ["image"]
     assert [row["image"] for row in data] == cells
 
@@ -118,27 +118,27 @@ def test_what_save_to_disk_writes_comes_back_equal(datasets, tmp_path):
     saved = datasets.Dataset.from_dict(rows, features=features)
     datasets.DatasetDict({"train": saved, "test": saved.select([1])}).save_to_disk(tmp_path / "saved")
     penstock.convert(tmp_path / "saved", tmp_path / "a.arrow", split="train")
-    data = hf.load(tmp_path / "a.arrow")
+    data = hf.open_dataset(tmp_path / "a.arrow")
     assert data.features == features
     assert data[:] == saved[:]
 
 
 def test_indexing_formats_and_columns(datasets, numbers):
-    data = hf.load(numbers)
+    data = hf.open_dataset(numbers)
     assert len(data) == 100
     assert data[-1] == {"tokens": [99, 100, 101], "label": 1, "text": "row 99"}
     assert data[[5, 70, 5]]["label"] == [1, 0, 1]
     assert sorted(data.select([3, 1]).shuffle(seed=0)["text"]) == ["row 1", "row 3"]
     data.set_format("numpy")
     assert data[3:5]["tokens"].tolist() == [[3, 4, 5], [4, 5, 6]]
-    assert hf.load(numbers, columns=["label"]).column_names == ["label"]
+    assert hf.open_dataset(numbers, columns=["label"]).column_names == ["label"]
     with pytest.raises(ColumnError, match=r"has no column 'lable'; it has: tokens, label, text \(did you mean 'label'"):
-        hf.load(numbers, columns=["lable"])
+        hf.open_dataset(numbers, columns=["lable"])
 
 
 def test_torch_format_and_the_stock_loader(datasets, numbers):
     torch = pytest.importorskip("torch")
-    data = hf.load(numbers)
+    data = hf.open_dataset(numbers)
     data.set_format("torch", columns=["tokens", "label"])
     assert data[0]["tokens"].tolist() == [0, 1, 2]
     loader = torch.utils.data.DataLoader(data, batch_size=10, shuffle=True)
@@ -147,7 +147,7 @@ def test_torch_format_and_the_stock_loader(datasets, numbers):
 
 
 def test_pickling_takes_the_path_not_the_rows(datasets, numbers):
-    data = hf.load(numbers)
+    data = hf.open_dataset(numbers)
     for made in (data, data.select(range(10, 20)), data.rename_column("text", "words"), data.remove_columns("tokens")):
         packed = pickle.dumps(made)
         assert len(packed) < 20_000
@@ -157,39 +157,41 @@ def test_pickling_takes_the_path_not_the_rows(datasets, numbers):
 
 
 def test_map_and_the_same_fingerprint_for_the_same_file(datasets, numbers, tmp_path):
-    data = hf.load(numbers)
+    data = hf.open_dataset(numbers)
     doubled = data.map(lambda row: {"twice": 2 * row["label"]}, keep_in_memory=True)
     assert doubled["twice"][:4] == [0, 2, 0, 2]
-    assert hf.load(numbers)._fingerprint == data._fingerprint
+    assert hf.open_dataset(numbers)._fingerprint == data._fingerprint
     doubled.save_to_disk(tmp_path / "again")
     penstock.convert(tmp_path / "again", tmp_path / "again.arrow")
-    assert hf.load(tmp_path / "again.arrow")["twice"][:] == doubled["twice"][:]
+    assert hf.open_dataset(tmp_path / "again.arrow")["twice"][:] == doubled["twice"][:]
 
 
 def test_wrong_files_are_told(datasets, numbers, tmp_path):
     with pytest.raises(SourceNotFoundError, match="there is no file"):
-        hf.load(tmp_path / "none.arrow")
+        hf.open_dataset(tmp_path / "none.arrow")
     (tmp_path / "cut.arrow").write_bytes(numbers.read_bytes()[:-100])
     with pytest.raises(CorruptFileError, match="is truncated"):
-        hf.load(tmp_path / "cut.arrow")
+        hf.open_dataset(tmp_path / "cut.arrow")
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, pa.schema({"a": pa.int64()})):
         pass
     (tmp_path / "stream.arrow").write_bytes(sink.getvalue())
     with pytest.raises(SourceError, match="penstock convert"):
-        hf.load(tmp_path / "stream.arrow")
+        hf.open_dataset(tmp_path / "stream.arrow")
     with pytest.raises(UsageError, match="copy it here first"):
-        hf.load("s3://bucket/a.arrow")
+        hf.open_dataset("s3://bucket/a.arrow")
 
 
 def test_without_the_library_the_line_to_run_is_told(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingExtraError, match=r"penstock\.hf\.load needs datasets.*pip install 'penstock\[hf\]'"):
-        hf.load(tmp_path / "a.arrow")
+    with pytest.raises(
+        MissingExtraError, match=r"penstock\.hf\.open_dataset needs datasets.*pip install 'penstock\[hf\]'"
+    ):
+        hf.open_dataset(tmp_path / "a.arrow")
 
 
 def test_nothing_else_imports_the_library():
     import subprocess
 
-    code = "import sys, penstock.hf, penstock.blocks.hf; print('datasets' in sys.modules)"
+    code = "import sys, penstock.hf, penstock.blocks.samples.hf; print('datasets' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"

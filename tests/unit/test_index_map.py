@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.bigmodel import index_map
-from penstock.bigmodel.buckets import mix_reference
+from penstock.bigmodel.buckets import mix_features_reference
 from penstock.bigmodel.index_map import ABSENT, NAME, IndexMap, MapWriter, seek, seek_reference
 from penstock.errors import CorruptFileError, SourceNotFoundError
 
@@ -15,7 +15,7 @@ KEY = np.uint64(0x9E3779B97F4A7C15)
 
 def write(folder, features, *, bits=2):
     """Write a map of features whose positions are their places in the array."""
-    mixed = mix_reference(features, KEY)
+    mixed = mix_features_reference(features, KEY)
     owner = (mixed >> np.uint64(64 - bits)).astype(np.int64)
     writer = MapWriter(folder / NAME, key=KEY, sizes=np.bincount(owner, minlength=1 << bits))
     for bucket in reversed(range(1 << bits)):

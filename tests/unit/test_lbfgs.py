@@ -14,7 +14,7 @@ from penstock.batch import Floats
 from penstock.errors import ModelFileError, UsageError
 from penstock.sgd.full import Doubles, Sums, sums
 from penstock.sgd.lbfgs import Descent, Lbfgs
-from penstock.sgd.losses import named
+from penstock.sgd.losses import find_loss
 from penstock.sgd.terms import CONVERGED, FAILED, SPENT, STALLED, STATUS
 
 Search = Lbfgs | Descent
@@ -38,7 +38,7 @@ def run(search: Search, x: Floats, y: Floats, *, loss: str = "logistic", most: i
 
 def plain_objective(w: Doubles, x: Floats, y: Floats, *, l1: float, l2: float, loss: str = "logistic") -> float:
     z = x.astype(float) @ w[:-1] + w[-1]
-    value = named(loss).value(z, y.astype(float)).mean()
+    value = find_loss(loss).value(z, y.astype(float)).mean()
     return float(value + l2 / 2 * (w[:-1] @ w[:-1]) + l1 * np.abs(w[:-1]).sum())
 
 
@@ -51,7 +51,7 @@ def test_with_l2_it_reaches_scipys_minimum(loss: str) -> None:
     for c in range(4):
 
         def smooth(w: Doubles, c: int = c) -> tuple[float, Doubles]:
-            slope = named(loss).slope(x.astype(float) @ w[:-1] + w[-1], y.astype(float)) / len(y)
+            slope = find_loss(loss).slope(x.astype(float) @ w[:-1] + w[-1], y.astype(float)) / len(y)
             gradient = np.append(x.T.astype(float) @ slope + l2[c] * w[:-1], slope.sum())
             return plain_objective(w, x, y, l1=0, l2=l2[c], loss=loss), gradient
 

@@ -13,17 +13,20 @@ from penstock.batch import Batch
 from penstock.blocks.memory import ArraySource, TableSource
 from penstock.blocks.open import open as open_source
 from penstock.config import Config
+from penstock.encoded_model import log_probabilities, probabilities
 from penstock.errors import ColumnError, CorruptFileError, FeatureError, WriteError
 from penstock.events import Advanced, Finished, Started, Stream
 from penstock.linear import LinearModel
-from penstock.training import Columns, Training
+from penstock.memory_learner import linear_job
+from penstock.model import write_predictions
+from penstock.training import Columns
 from tests import kinds
 
 MODELS = ("logistic", "svm", "linear", "softmax")
 
 
 def learn(kind, source, **options):
-    return Training(source, Config(model=kind, epochs=4, **options), Columns(label="label")).run()
+    return linear_job(source, Config(model=kind, epochs=4, **options), Columns(label="label")).run()
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +92,7 @@ def test_streamed_predictions_equal_those_of_arrays(data, kind, stored, tmp_path
         model = learn(kind, source)
         heard = []
         keep = [] if stored == "npy" else ["label"]
-        count = model.predict_to(source, tmp_path / "p.parquet", keep=keep, stream=Stream([heard.append]))
+        count = write_predictions(model, source, tmp_path / "p.parquet", keep=keep, stream=Stream([heard.append]))
         told = parquet.read_table(tmp_path / "p.parquet")
         rows = kinds.sparse(x).toarray() if model.encoder.sparse else x
         scores = model.scores(Batch(np.ascontiguousarray(rows)))
@@ -116,7 +119,7 @@ def test_columns_to_keep_must_be_there(models, data):
 
 def test_data_without_a_label_can_be_scored(models, data, tmp_path):
     table = kinds.table(*data).drop_columns(["label"])
-    assert models["svm"].predict_to(TableSource.of(table), tmp_path / "p.parquet") == len(table)
+    assert write_predictions(models["svm"], TableSource.of(table), tmp_path / "p.parquet") == len(table)
     with pytest.raises(ColumnError, match="has no feature column 'f2'"):
         list(models["svm"].predictions(TableSource.of(table.drop_columns(["f2"]))))
 
@@ -135,7 +138,7 @@ def test_what_cannot_be_scored_is_named_and_no_file_is_left(data, stored, tmp_pa
         kinds.store(stored, folder, bad, y) as source,
         pytest.raises(FeatureError, match=r"'(f1|feature 1)' is not a finite number in row 700"),
     ):
-        model.predict_to(source, tmp_path / "p.parquet")
+        write_predictions(model, source, tmp_path / "p.parquet")
     assert os.listdir(tmp_path) == ["data"]
 
 
@@ -148,18 +151,18 @@ def test_a_source_that_fails_keeps_its_error_and_leaves_no_file(models, data, tm
 
     source = Broken.of(kinds.table(*data), block_size=500)
     with pytest.raises(CorruptFileError, match="block 3 is damaged"):
-        models["linear"].predict_to(source, tmp_path / "p.parquet")
+        write_predictions(models["linear"], source, tmp_path / "p.parquet")
     assert os.listdir(tmp_path) == []
 
 
 def test_a_folder_that_is_not_there_is_named(models, data, tmp_path):
     with pytest.raises(WriteError, match="missing"):
-        models["svm"].predict_to(ArraySource(data[0]), tmp_path / "missing" / "p.parquet")
+        write_predictions(models["svm"], ArraySource(data[0]), tmp_path / "missing" / "p.parquet")
 
 
 def test_no_rows_make_an_empty_file(models, tmp_path):
     empty = TableSource.of(kinds.table(np.empty((0, 4), np.float32), np.empty(0, np.int8)))
-    assert models["svm"].predict_to(empty, tmp_path / "p.parquet") == 0
+    assert write_predictions(models["svm"], empty, tmp_path / "p.parquet") == 0
     assert parquet.read_table(tmp_path / "p.parquet").num_rows == 0
 
 
@@ -167,7 +170,7 @@ def test_text_predictions_are_text(data, tmp_path):
     x, y = data
     table = kinds.table(x, y).set_column(4, "label", pa.array(np.where(y, "yes", "no").tolist()))
     model = learn("logistic", TableSource.of(table))
-    model.predict_to(TableSource.of(table), tmp_path / "p.parquet")
+    write_predictions(model, TableSource.of(table), tmp_path / "p.parquet")
     told = parquet.read_table(tmp_path / "p.parquet")
     assert told.schema.field("prediction").type == pa.string()
     assert told.column_names == ["prediction", "probability_no", "probability_yes"]
@@ -180,3 +183,18 @@ def test_a_model_of_an_open_file_needs_only_its_own_file(data, tmp_path):
     with open_source(tmp_path / "packed.arrow") as source:
         told = np.concatenate([b.column("prediction").to_numpy() for b in model.predictions(source)])
     assert np.mean(told == data[1]) > 0.9
+
+
+@pytest.mark.parametrize("kind", ["logistic", "softmax"])
+def test_logarithms_of_probabilities(kind):
+    scores = np.array([[-3.0], [0.0], [2.0]], np.float32)
+    scores = np.hstack([-scores / 2, scores / 2]) if kind == "softmax" else scores[:, 0]
+    chances = probabilities(kind, scores)
+    np.testing.assert_allclose(log_probabilities(kind, scores), np.log(chances), rtol=1e-5)
+    far = np.full_like(scores, 900.0)
+    if kind == "softmax":
+        far[:, 0] = -900.0
+        np.testing.assert_allclose(log_probabilities(kind, far)[:, 0], -1800.0)
+    else:
+        np.testing.assert_allclose(log_probabilities(kind, far)[:, 0], -900.0)
+    assert log_probabilities("svm", scores) is None

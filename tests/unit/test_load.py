@@ -10,7 +10,11 @@ import pytest
 
 import penstock
 from penstock import bigmodel
-from penstock.errors import ModelFileError
+from penstock.errors import ModelFileError, UnknownOptionError, UsageError
+from penstock.groups import Boosting, GroupBy
+from penstock.groups.registry import Index, Outcome, Writer
+from penstock.model_kinds import open_model
+from penstock.sql.session import Session
 
 LINEAR = (bigmodel.LogisticRegression, bigmodel.LinearSVM, bigmodel.LinearRegression)
 
@@ -72,9 +76,62 @@ def test_a_folder_without_a_model_is_named(tmp_path):
         penstock.load(tmp_path)
 
 
+def test_a_folder_of_groups_gives_its_models_and_is_no_single_model(tmp_path):
+    index = Index("linear", {"parts": []}, ("country",), ({},))
+    with Writer(tmp_path / "models", index, keys=pa.schema({"country": pa.string()})) as writer:
+        writer.add([Outcome(group=0, key=("FR",), rows=10, loss=[0.5], weights=np.ones((3, 1), np.float32))])
+        writer.finish()
+    assert penstock.load(tmp_path / "models").groups == ["FR"]
+    told = "is a folder of models, one for each group.*penstock predict.*penstock evaluate.*best"
+    with pytest.raises(ModelFileError, match=told):
+        bigmodel.LogisticRegression.load(tmp_path / "models")
+    with Session(str(tmp_path / "shop.duckdb")) as session, pytest.raises(ModelFileError, match=told):
+        session.sql(f"IMPORT MODEL m FROM '{tmp_path / 'models'}'")
+
+
+def test_an_option_of_another_kind_is_refused(tmp_path):
+    penstock.LinearSVM().fit(np.arange(20.0)[:, None], np.arange(20) > 9).save(tmp_path / "svm.penstock")
+    with pytest.raises(
+        UsageError, match=r"unseen is for folders of groups; .*svm\.penstock is one of the linear models"
+    ):
+        open_model(tmp_path / "svm.penstock", unseen="largest")
+    with pytest.raises(UsageError, match="model is for folders of groups and torch modules"):
+        penstock.load(tmp_path / "svm.penstock", model=object())
+    with pytest.raises(UnknownOptionError, match=r"kind='line' .*linear"):
+        open_model(tmp_path / "svm.penstock", kind="line")
+    with pytest.raises(ModelFileError, match="no models of groups"):
+        open_model(tmp_path / "svm.penstock", kind="groups")
+
+
 def test_memory_is_also_for_a_file(tmp_path, rows):
     x, y = np.arange(20.0)[:, None] / 20, np.arange(20) > 9
     penstock.LinearSVM(epochs=3, memory="7MB").fit(x, y).save(tmp_path / "svm.penstock")
     assert penstock.load(tmp_path / "svm.penstock").memory == "7MB"
     model = penstock.load(tmp_path / "svm.penstock", memory="9MB")
     assert (type(model), model.memory, model.epochs) == (penstock.LinearSVM, "9MB", 3)
+
+
+def test_damaged_and_foreign_trees_are_refused(tmp_path):
+    table = pa.table({"city": ["A", "B"] * 60, "x": np.arange(120.0), "y": ["a", "b", "b", "a"] * 30})
+    path = tmp_path / "a.txt"
+    GroupBy(table, by="city").fit(Boosting(rounds=2), y="y", workers=1).best("A").save(path)
+    text = path.read_text()
+    assert open_model(path).booster.num_trees() == 2
+    foreign = text[: text.index("\npenstock:")]
+    for damaged in (
+        text.replace("leaf_value=", "leaf_value=1", 1),
+        text.replace('"kind": "', '"kind": "x', 1),
+        foreign,
+    ):
+        path.write_text(damaged)
+        with pytest.raises(ModelFileError, match="is not a whole model of boosted trees"):
+            penstock.load(path)
+
+
+def test_a_copy_does_not_go_over_another_model(tmp_path):
+    rated = pa.table({"user": ["ann", "bob"], "item": [1, 2], "rating": [5.0, 1.0]})
+    model = bigmodel.MatrixFactorization(tmp_path / "m", rank=2, memory="1MB", epochs=1).fit(rated).model_
+    model.save(tmp_path / "copy")
+    model.save(tmp_path / "m")  # where it is already
+    with pytest.raises(UsageError, match="holds a model already"):
+        model.save(tmp_path / "copy")

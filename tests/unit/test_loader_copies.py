@@ -13,9 +13,9 @@ import pytest
 
 from penstock.blocks.memory import ArraySource
 from penstock.errors import CorruptFileError, FeatureError, WriteError
-from penstock.loader import Loader, copies
-from penstock.shuffle.quality import rank_correlation
+from penstock.loader import Loader, shuffled_copies
 from tests import kinds
+from tests.order_quality import rank_correlation
 
 KINDS = ("packed", "csv", "packed-sparse")
 
@@ -63,7 +63,7 @@ def test_copies_are_uniform_counted_and_removed(stored, scratch, order):
 
 
 def test_buckets_too_large_are_dealt_again(scratch, monkeypatch):
-    monkeypatch.setattr(copies, "_BUCKETS", 3)
+    monkeypatch.setattr(shuffled_copies, "_BUCKETS", 3)
     x, y = kinds.rows(5000)
     with ArraySource(x, y, block_size=800) as source:
         encoder = kinds.encoder(source)
@@ -130,7 +130,7 @@ def test_folders_of_killed_runs_are_removed_and_others_are_not(scratch):
 def test_a_full_disk_is_told_and_leaves_nothing(stored, scratch, monkeypatch, fails_after):
     source, encoder = stored
     written = 0
-    real = copies.pa.ipc.new_stream
+    real = shuffled_copies.pa.ipc.new_stream
 
     class Writer:
         def __init__(self, sink, schema):
@@ -149,7 +149,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(stored, scratch, monkeypatch, fa
                 raise OSError(errno.ENOSPC, "No space left on device")
             self._writer.write_batch(batch)
 
-    monkeypatch.setattr(copies.pa.ipc, "new_stream", Writer)
+    monkeypatch.setattr(shuffled_copies.pa.ipc, "new_stream", Writer)
     memory = kinds.small_memory(source, encoder, "once")
     with Loader(source, encoder, "once", memory=memory, scratch=scratch) as loader:
         with pytest.raises(WriteError, match=r"cannot write a shuffled copy in .*scratch: No space left.*corgipile"):
@@ -163,7 +163,7 @@ def test_a_disk_that_fills_up_under_the_copy_itself_is_told_and_leaves_nothing(s
     def full(writer, batch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(copies.BlockWriter, "write", full)
+    monkeypatch.setattr(shuffled_copies.BlockWriter, "write", full)
     with Loader(source, encoder, "epoch", scratch=scratch) as loader:
         with pytest.raises(WriteError, match=r"cannot write a shuffled copy in .*No space left"):
             order_of(loader)

@@ -10,16 +10,22 @@ import pytest
 
 from penstock.batch import Batch, Csr
 from penstock.blocks.arrow import ArrowSource
-from penstock.blocks.features import choose
+from penstock.blocks.features import choose_features
 from penstock.blocks.labels import LabelMap
 from penstock.blocks.transpose import SKIP
 from penstock.blocks.write import BlockWriter
 from penstock.errors import CorruptFileError, DataChangedError, DataError, LabelError
-from penstock.loader import fill
+from penstock.loader import window_kernels
 from penstock.loader.decode import BlockDecoder, PackedDecoder
-from penstock.loader.feed import Feed
-from penstock.loader.forms import Scaling, Slots
-from penstock.loader.mixing import gather_two, gather_two_reference, replace_rows, replace_rows_reference, select
+from penstock.loader.mixing import (
+    gather_two,
+    gather_two_reference,
+    replace_rows,
+    replace_rows_reference,
+    take_from_both,
+)
+from penstock.loader.row_forms import Scaling, Slots
+from penstock.loader.windows import Feed
 
 NUMBERS = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64, np.float32, np.float64]
 
@@ -39,7 +45,7 @@ def stored(path, *, rows=100, width=3, label=None, weight=None, block=16):
 
 def decoder_of(source, scaling=None, labels=None, weight=None):
     label = "label" if "label" in source.schema.names else None
-    encoder = choose(source.schema, label=label, weight=weight, place=source.name).with_labels(labels)
+    encoder = choose_features(source.schema, label=label, weight=weight, place=source.name).with_labels(labels)
     feed = Feed.of(source, encoder, scaling or Scaling.none())
     assert isinstance(feed.decoder, PackedDecoder)
     return feed.decoder, encoder
@@ -62,7 +68,7 @@ def both(source, decoder, encoder, *, blocks, skipped=0):
     slots = random_slots(rows, skipped=skipped)
     filled, expected = (Slots.empty(rows - skipped, encoder) for _ in range(2))
     decoder.fill(blocks, starts, slots, filled)
-    fill.read_packed_reference(layout, blocks, starts, slots, expected.x, expected.y, expected.w)
+    window_kernels.read_packed_reference(layout, blocks, starts, slots, expected.x, expected.y, expected.w)
     return filled, expected
 
 
@@ -158,7 +164,7 @@ def test_integers_that_doubles_cannot_tell_apart_are_compared_as_integers(tmp_pa
     label = np.array([large, large + 1] * 50)
     _, source = stored(tmp_path, label=label)
     with source:
-        encoder = choose(source.schema, label="label").with_labels(LabelMap((large, large + 1)))
+        encoder = choose_features(source.schema, label="label").with_labels(LabelMap((large, large + 1)))
         feed = Feed.of(source, encoder, Scaling.none())
         assert isinstance(feed.decoder, BlockDecoder)
         assert feed.decoder.decode(0).y.tolist() == [-1.0, 1.0] * 8
@@ -170,8 +176,8 @@ def test_rows_are_standardised_where_they_stand(skipped):
     slots = random_slots(30, skipped=skipped)
     shift, scale = x[0].copy(), np.arange(1, 6, dtype=np.float32)
     mine, twin = x.copy(), x.copy()
-    fill.standardize_rows(mine, slots, shift, scale)
-    fill.standardize_rows_reference(twin, slots, shift, scale)
+    window_kernels.standardize_rows(mine, slots, shift, scale)
+    window_kernels.standardize_rows_reference(twin, slots, shift, scale)
     np.testing.assert_allclose(mine, twin, rtol=1e-6)
     np.testing.assert_array_equal(mine[30 - skipped :], x[30 - skipped :])
 
@@ -195,19 +201,25 @@ def test_sparse_rows_are_assembled_like_the_twin(sizes, skipped):
     skipped = min(skipped, sum(sizes) - 1)
     slots = np.split(random_slots(sum(sizes), skipped=skipped), np.cumsum([len(p) for p in parts])[:-1])
     scale = np.linspace(1, 2, 8).astype(np.float32)
-    expected = fill.assemble_csr_reference(parts, slots)
-    found = fill.assemble_csr(parts, slots, sum(sizes) - skipped, np.empty(0, np.float32))
-    scaled = fill.assemble_csr(parts, slots, sum(sizes) - skipped, scale)
-    for mine in (found, scaled):
+    expected = window_kernels.assemble_csr_reference(parts, slots)
+    none, center = np.empty(0, np.float32), np.array([3.0, 5.0], np.float32)
+    rows = sum(sizes) - skipped
+    found = window_kernels.assemble_csr(parts, slots, rows, center=none, scale=none)
+    scaled = window_kernels.assemble_csr(parts, slots, rows, center=none, scale=scale)
+    centered = window_kernels.assemble_csr(parts, slots, rows, center=center, scale=scale)
+    for mine in (found, scaled, centered):
         np.testing.assert_array_equal(mine.indptr, expected.indptr)
         np.testing.assert_array_equal(mine.indices, expected.indices)
         assert mine.width == 8
     np.testing.assert_array_equal(found.values, expected.values)
     np.testing.assert_allclose(scaled.values, expected.values * scale[expected.indices], rtol=1e-6)
+    shifted = expected.values - np.pad(center, (0, 6))[expected.indices]
+    np.testing.assert_allclose(centered.values, shifted * scale[expected.indices], rtol=1e-6)
 
 
 def test_nothing_is_assembled_of_nothing():
-    empty = fill.assemble_csr([], [], 0, np.empty(0, np.float32))
+    none = np.empty(0, np.float32)
+    empty = window_kernels.assemble_csr([], [], 0, center=none, scale=none)
     assert len(empty) == 0
 
 
@@ -238,7 +250,25 @@ def test_rows_held_and_incoming_are_picked_as_one(weighted):
         for p in parts
     ]
     picks = np.random.default_rng(4).integers(0, 21, 30)
-    found, expected = select(batches[0], batches[1], picks), Batch.concat(batches).take(picks)
+    found, expected = take_from_both(batches[0], batches[1], picks), Batch.concat(batches).take(picks)
     np.testing.assert_array_equal(found.x, expected.x)
     np.testing.assert_array_equal(found.y, expected.y)
     assert (found.weight is None) == (not weighted)
+
+
+@pytest.mark.parametrize("skipped", [0, 4])
+def test_ragged_rows_equal_the_twin(skipped):
+    rng = np.random.default_rng(1)
+    lengths = rng.integers(0, 5, 20)
+    offsets = np.append(0, np.cumsum(lengths))
+    values = rng.integers(0, 100, offsets[-1]).astype(np.int16)
+    slots = random_slots(20, skipped=skipped)
+    kept = slots != SKIP
+    placed = np.zeros(20 - skipped, np.int64)
+    placed[slots[kept]] = lengths[kept]
+    to = np.append(0, np.cumsum(placed))
+    mine, twin = (np.full(to[-1], -1, np.int16) for _ in range(2))
+    window_kernels.scatter_runs(values, offsets, slots, to, mine)
+    window_kernels.scatter_runs_reference(values, offsets, slots, to, twin)
+    np.testing.assert_array_equal(mine, twin)
+    assert (mine >= 0).all()

@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.blocks.features import choose
+from penstock.blocks.features import choose_features
 from penstock.blocks.fields import Fields
 from penstock.blocks.memory import ArraySource
 from penstock.blocks.open import open as open_source
-from penstock.loader.feed import Feed
-from penstock.loader.forms import Scaling
-from penstock.loader.held import Parcels, Pool
+from penstock.loader.row_forms import Scaling
+from penstock.loader.sweep_buffers import RaggedBuffer, SlotBuffer
+from penstock.loader.windows import Feed
 
 ROWS = 400
 
@@ -44,8 +44,8 @@ def pick(held, feed: Feed, rows: np.ndarray, positions: np.ndarray) -> None:
 
 def make(kind: str, feed: Feed, *, capacity: int = 64, bounds=None):
     if kind == "pool":
-        return Pool(feed, capacity=capacity, window=10, reach=256)
-    return Parcels(feed, np.arange(0, 2 * ROWS, 20) if bounds is None else bounds)
+        return SlotBuffer(feed, capacity=capacity, window=10, reach=256)
+    return RaggedBuffer(feed, np.arange(0, 2 * ROWS, 20) if bounds is None else bounds)
 
 
 @pytest.mark.parametrize("kind", ["pool", "parcels"])
@@ -136,7 +136,7 @@ def test_many_threads_pick_rows_up(kind):
     feed = feed_of("n", "x")
     rows = np.random.default_rng(4).permutation(ROWS)
     bounds = np.arange(0, ROWS + 1, 40)
-    held = Pool(feed, capacity=30, window=40, reach=512) if kind == "pool" else Parcels(feed, bounds)
+    held = SlotBuffer(feed, capacity=30, window=40, reach=512) if kind == "pool" else RaggedBuffer(feed, bounds)
     lots = np.array_split(np.random.default_rng(5).permutation(ROWS), 40)
     threads = [
         threading.Thread(target=lambda mine: [pick(held, feed, rows[lot], lot) for lot in mine], args=(lots[k::8],))
@@ -154,10 +154,10 @@ def test_features_are_standardised_once_on_their_way_into_the_pool():
     x = np.arange(40, dtype=np.float32).reshape(20, 2)
     source = ArraySource(x, np.arange(20, dtype=np.float32), block_size=72)
     assert len(source.block_rows) > 1
-    encoder = choose(source.schema, label="label", place=source.name)
+    encoder = choose_features(source.schema, label="label", place=source.name)
     scaling = Scaling(np.array([1.0, 2.0], np.float32), np.array([0.5, 2.0], np.float32))
     feed = Feed.of(source, encoder, scaling)
-    pool = Pool(feed, capacity=4, window=20, reach=32)
+    pool = SlotBuffer(feed, capacity=4, window=20, reach=32)
     rows = np.random.default_rng(0).permutation(20)
     pick(pool, feed, rows, np.arange(20))
     batch = pool.assemble(0, 20)

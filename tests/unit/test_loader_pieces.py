@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.checksum import checksum
 from penstock.copying import SKIP
-from penstock.loader import direct, pieces
-from penstock.loader.direct import PAGE, DirectFiles, aligned, open_direct
+from penstock.loader import direct_reads, read_kernels
+from penstock.loader.direct_reads import PAGE, DirectFiles, aligned, open_direct
 
 SIZE = 3 * PAGE + 777
 HERE = Path(__file__).resolve().parents[2] / ".cache"
@@ -64,11 +65,11 @@ def test_pieces_are_read_as_by_the_twin(stored, page, wanted, gap, room):
     shuffled = np.random.default_rng(1).permutation(len(at))
     places = np.empty(len(at), np.int64)
     places[shuffled] = np.cumsum(nbytes[shuffled]) - nbytes[shuffled]
-    status, _, total = pieces.read_pieces(
+    status, _, total = read_kernels.read_pieces(
         fd, at, nbytes, out.ctypes.data + places, gap, staging.ctypes.data, room, page
     )
-    assert status == pieces.DONE
-    pieces.read_pieces_reference(stored[1][1], at, nbytes, expected.ctypes.data + places)
+    assert status == read_kernels.DONE
+    read_kernels.read_pieces_reference(stored[1][1], at, nbytes, expected.ctypes.data + places)
     np.testing.assert_array_equal(out, expected)
     for (start, size), place in zip(wanted, places, strict=True):
         np.testing.assert_array_equal(out[place : place + size], content[start : start + size])
@@ -83,10 +84,10 @@ def test_neighbours_are_joined_and_others_are_not(stored):
     at, nbytes = np.array([0, 100, 900]), np.array([10, 10, 10])
     out, staging = np.zeros(30, np.uint8), aligned(4096)
     for gap, expected in ((0, 30), (90, 10 + 100 + 10), (790, 910)):
-        found = pieces.read_pieces(
+        found = read_kernels.read_pieces(
             fds[1], at, nbytes, out.ctypes.data + np.arange(0, 30, 10), gap, staging.ctypes.data, 4096, 1
         )
-        assert found == (pieces.DONE, 0, expected)
+        assert found == (read_kernels.DONE, 0, expected)
 
 
 @pytest.mark.parametrize("page", [1, PAGE])
@@ -94,10 +95,10 @@ def test_a_piece_beyond_the_end_of_the_file_is_named(stored, page):
     _, fd = reading(stored, page)
     at, nbytes = np.array([5, 2 * PAGE, SIZE - 10]), np.array([10, 10, 11])
     out, staging = np.zeros(40, np.uint8), aligned(PAGE)
-    status, k, _ = pieces.read_pieces(
+    status, k, _ = read_kernels.read_pieces(
         fd, at, nbytes, out.ctypes.data + np.array([0, 10, 20]), 0, staging.ctypes.data, PAGE, page
     )
-    assert (status, k) == (pieces.READ_FAILED, 2)
+    assert (status, k) == (read_kernels.READ_FAILED, 2)
 
 
 @pytest.mark.parametrize("page", [1, PAGE])
@@ -121,13 +122,14 @@ def test_blocks_are_read_into_slots_as_by_the_twin(stored, page, whole, skipped)
     out = [np.zeros((count, 3), np.float32), np.zeros(count, np.int64)]
     expected = [column.copy() for column in out]
     staging = aligned(int(nbytes.max()))
-    status = pieces.read_blocks(
+    status = read_kernels.read_blocks(
         fds,
         blocks,
         starts,
         slots,
         offsets,
         nbytes,
+        np.array([checksum(content[a : a + n], a) for a, n in zip(offsets.tolist(), nbytes.tolist())], np.uint64),
         rows,
         at,
         np.array([12, 8]),
@@ -136,8 +138,8 @@ def test_blocks_are_read_into_slots_as_by_the_twin(stored, page, whole, skipped)
         page,
         whole,
     )
-    assert status == (pieces.DONE, 0)
-    pieces.read_blocks_reference(np.full(4, stored[1][1]), blocks, starts, slots, at, rows, expected)
+    assert status == (read_kernels.DONE, 0)
+    read_kernels.read_blocks_reference(np.full(4, stored[1][1]), blocks, starts, slots, at, rows, expected)
     for column, other in zip(out, expected, strict=True):
         np.testing.assert_array_equal(column.view(np.uint8), other.view(np.uint8))
     first = int(np.flatnonzero(slots != SKIP)[0])
@@ -151,13 +153,14 @@ def test_a_block_beyond_the_end_of_the_file_is_named(stored):
     offsets, rows = np.array([0, SIZE - 8]), np.array([2, 2])
     out, staging = np.zeros(4, np.int64), aligned(64)
     for whole in (True, False):
-        found = pieces.read_blocks(
+        found = read_kernels.read_blocks(
             np.full(2, stored[1][1]),
             np.array([0, 1]),
             np.array([0, 2]),
             np.arange(4, dtype=np.uint32),
             offsets,
             np.array([16, 16]),
+            np.zeros(2, np.uint64),
             rows,
             offsets[None, :].copy(),
             np.array([8]),
@@ -166,7 +169,7 @@ def test_a_block_beyond_the_end_of_the_file_is_named(stored):
             1,
             whole,
         )
-        assert found == (pieces.READ_FAILED, 1)
+        assert found == (read_kernels.READ_FAILED, 1)
 
 
 @given(counts=st.lists(st.integers(0, 20), max_size=8), columns=st.integers(1, 3), seed=st.integers(0, 9))
@@ -180,8 +183,8 @@ def test_rows_are_laid_out_as_by_the_twin(counts, columns, seed):
     at = (1000 * np.arange(len(counts)) + np.sort(rng.integers(0, 1000, columns))[:, None]).astype(np.int64)
     to = rng.integers(0, 10**6, columns)
     slots = rng.permutation(len(owner)).astype(np.uint32)
-    found = pieces.lay_out(owner, local, slots, at, widths, to)
-    expected = pieces.lay_out_reference(owner, local, slots, at, widths, to)
+    found = read_kernels.lay_out(owner, local, slots, at, widths, to)
+    expected = read_kernels.lay_out_reference(owner, local, slots, at, widths, to)
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -198,9 +201,9 @@ def test_files_are_read_past_the_cache_only_where_it_could_not_hold_them(stored,
     _, fds = stored
     reading(stored, PAGE)
     assert open_direct(fds[1], nbytes=SIZE) is None
-    monkeypatch.setattr(direct, "LEAST", 1000)
+    monkeypatch.setattr(direct_reads, "LEAST", 1000)
     assert open_direct(fds[1], nbytes=SIZE) is None
-    monkeypatch.setattr(direct, "available_memory", lambda: SIZE)
+    monkeypatch.setattr(direct_reads, "available_memory", lambda: SIZE)
     with_direct = DirectFiles(np.array([fds[1], fds[1]]), nbytes=SIZE)
     assert len(with_direct) == 1
     second = with_direct.get(fds[1])

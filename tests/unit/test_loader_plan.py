@@ -6,16 +6,17 @@ import re
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
 from penstock.blocks.conversion import convert
-from penstock.blocks.features import choose
+from penstock.blocks.features import choose_features
 from penstock.blocks.memory import ArraySource
 from penstock.blocks.open import open as open_source
 from penstock.budget import Budget
 from penstock.errors import BudgetError
-from penstock.loader import Loader, direct
+from penstock.loader import Loader, direct_reads
 from penstock.loader.plan import plan_memory, round_up
 from penstock.shuffle import ORDERS
 from tests import kinds
@@ -100,7 +101,7 @@ def test_a_budget_too_small_is_told_what_would_help_these_blocks():
     with pytest.raises(BudgetError, match=r"largest block has 33 rows") as small:
         plan("1kB", block_rows=33)
     assert "convert" not in str(small.value)  # its blocks are smaller than that already
-    with pytest.raises(BudgetError, match=r"a row group read in parts holds 5.0 MB.*Or convert the data"):
+    with pytest.raises(BudgetError, match=r"a row group read in parts holds 5.0 MB.*or convert the data"):
         plan("1kB", block_rows=33, unit_bytes=5_000_000)
 
 
@@ -149,12 +150,12 @@ def test_reading_past_the_cache_takes_the_same_room_as_reading_through_it(monkey
     # Which rows meet in a window must not hang on the memory that happens to be free.
     rows = np.zeros((2_000, 50), np.float32)
     convert(ArraySource(rows, np.arange(2_000) % 2), tmp_path / "a.arrow", label="label")
-    monkeypatch.setattr(direct, "LEAST", 1)
+    monkeypatch.setattr(direct_reads, "LEAST", 1)
     plans, ways, read = [], [], []
     for free in (1 << 40, 1):
-        monkeypatch.setattr(direct, "available_memory", lambda free=free: free)
+        monkeypatch.setattr(direct_reads, "available_memory", lambda free=free: free)
         with open_source(tmp_path / "a.arrow") as source:
-            encoder = choose(source.schema, label="label", place="a")
+            encoder = choose_features(source.schema, label="label", place="a")
             with Loader(source, encoder, memory="200kB") as loader:
                 plans.append(loader.plan.held_rows)
                 ways.append(loader._feed.decoder.cached)
@@ -162,3 +163,17 @@ def test_reading_past_the_cache_takes_the_same_room_as_reading_through_it(monkey
     assert plans[0] == plans[1]
     assert ways[0]
     assert np.array_equal(read[0], read[1])
+
+
+def test_a_memory_that_is_too_little_names_the_line_that_converts_and_no_share_above_all(tmp_path):
+    folder = tmp_path / "my data"
+    folder.mkdir()
+    for name in "ab":
+        parquet.write_table(
+            pa.table({f"f{i}": np.random.default_rng(i).random(5000) for i in range(20)}), folder / f"{name}.parquet"
+        )
+    for data, named in ((folder, folder), (folder / "a.parquet", folder / "a.parquet")):
+        with open_source(data) as source, pytest.raises(BudgetError) as caught:
+            Loader(source, choose_features(source.schema, place="x"), memory="1kB")
+        assert f"penstock convert '{named}' DST.arrow" in str(caught.value)
+        assert not [share for share in re.findall(r"([\d.]+)% of the data", str(caught.value)) if float(share) > 100]

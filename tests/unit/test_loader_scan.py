@@ -8,12 +8,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.blocks.features import choose
+from penstock.blocks.features import choose_features
 from penstock.blocks.memory import ArraySource, TableSource
+from penstock.blocks.open import open as open_source
 from penstock.errors import DataError, FeatureError, LabelError
-from penstock.events import Advanced, Finished, Started, Stream
+from penstock.events import Advanced, Finished, Started, Stream, Warned
 from penstock.loader import Loader
 from penstock.loader.scan import in_order, scan
+from penstock.loader.sparse_moments import (
+    add_moments,
+    add_moments_reference,
+    inverse_sizes,
+    inverse_sizes_reference,
+)
 from tests import kinds
 
 
@@ -21,7 +28,7 @@ from tests import kinds
 def test_means_and_spreads_equal_numpys(kind, tmp_path):
     x, y = kinds.rows()
     x[:, 1] = 1e4 + x[:, 1]  # a large mean costs no digits
-    x[:, 2] = 7  # and a constant is left as it is
+    x[:, 2] = 7  # a constant becomes 0; of sparse rows, which are not centered, 1
     with kinds.store(kind, tmp_path, x, y) as source:
         encoder = kinds.encoder(source)
         found = scan(source, encoder, classes=True, standardize=True)
@@ -29,8 +36,10 @@ def test_means_and_spreads_equal_numpys(kind, tmp_path):
         assert found.encoder.labels.classes == (0, 1)
         sparse = kinds.sparse(x).toarray() if encoder.sparse else x
         spread = sparse.std(axis=0, dtype=np.float64)
-        spread[2] = 1
-        np.testing.assert_allclose(found.scaling.scale, 1 / spread, rtol=2e-3 if kind == "csv" else 1e-4)
+        if encoder.sparse:
+            spread = np.sqrt((sparse.astype(np.float64) ** 2).mean(axis=0))
+        expected = np.divide(1, spread, out=np.zeros(4), where=spread > 0)
+        np.testing.assert_allclose(found.scaling.scale, expected, rtol=2e-3 if kind == "csv" else 1e-4)
         if encoder.sparse:
             assert len(found.scaling.shift) == 0
         else:
@@ -49,7 +58,7 @@ def test_means_and_spreads_equal_numpys(kind, tmp_path):
 def test_the_width_of_sparse_rows_is_found(tmp_path):
     x, y = kinds.rows(200)
     with kinds.store("libsvm", tmp_path, x, y) as source:
-        encoder = choose(source.schema, label="label")
+        encoder = choose_features(source.schema, label="label")
         assert encoder.width is None
         assert scan(source, encoder, classes=False).encoder.width == 4
 
@@ -66,7 +75,7 @@ def test_the_width_of_sparse_rows_is_found(tmp_path):
 def test_classes_of_any_kind_are_collected(labels, classes):
     source = TableSource.of(pa.table({"a": [1.0, 2.0, 3.0, 4.0], "label": labels}), block_size=20)
     assert len(source.block_rows) > 1
-    found = scan(source, choose(source.schema, label="label"), classes=True)
+    found = scan(source, choose_features(source.schema, label="label"), classes=True)
     assert found.encoder.labels.classes == classes
 
 
@@ -98,7 +107,7 @@ def test_a_feature_that_is_not_finite_is_named(kind, value, tmp_path):
 def test_a_missing_label_is_named_by_row():
     source = TableSource.of(pa.table({"a": np.arange(90.0), "label": [0, 1] * 44 + [None, 0]}), block_size=200)
     with pytest.raises(LabelError, match=r"'label' is missing \(null\) in row 88"):
-        scan(source, choose(source.schema, label="label"), classes=True)
+        scan(source, choose_features(source.schema, label="label"), classes=True)
 
 
 def test_no_rows_are_refused():
@@ -154,4 +163,50 @@ def test_a_missing_class_is_told_with_its_file():
     rows = pa.record_batch({"x": [1.0, 2.0, 3.0], "y": ["a", None, "b"]})
     source = TableSource([rows], schema=rows.schema, name="clicks.parquet")
     with pytest.raises(LabelError, match=r"clicks.parquet: 'y' is missing \(null\) in row 1"):
-        scan(source, choose(source.schema, label="y"), classes=True)
+        scan(source, choose_features(source.schema, label="y"), classes=True)
+
+
+@pytest.mark.parametrize(("first", "rows"), [(0, 0.0), (3, 0.0), (2, 50.0)])
+def test_moments_of_sparse_features_equal_their_twins(first, rows):
+    rng = np.random.default_rng(1)
+    indices, values = rng.integers(0, 20, 300).astype(np.uint32), rng.normal(size=300).astype(np.float32)
+    values[::7] = 0
+    sums = [(np.zeros(24), np.zeros(24)) for _ in range(2)]
+    add_moments(indices, values, first, *sums[0])
+    add_moments_reference(indices, values, first, *sums[1])
+    for ours, plain in zip(*sums, strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=1e-12)
+    scales = np.empty((2, 24), np.float32)
+    inverse_sizes(sums[0][1], sums[0][0], rows, scales[0])
+    inverse_sizes_reference(sums[0][1], sums[0][0], rows, scales[1])
+    np.testing.assert_allclose(scales[0], scales[1], rtol=1e-6)
+    assert not scales[0][20:].any()  # features that do not occur
+
+
+def test_each_block_is_read_once(tmp_path):
+    path = tmp_path / "rows.svm"
+    path.write_text("1 1:0.5 7:2\n0 2:1\n" * 50)
+    with open_source(path) as source:
+        reads = []
+        read = source.read
+        source.read = lambda block, columns=None: reads.append(block) or read(block, columns)
+        scan(source, choose_features(source.schema, label="label"), classes=True, standardize=True)
+        assert reads == list(range(len(source.block_rows)))
+
+
+def test_columns_far_from_zero_beside_their_spread_are_told():
+    rng = np.random.default_rng(0)
+    columns = {
+        "near": rng.normal(1e4, 1, 500),
+        "stamp": rng.normal(1.7e9, 1e3, 500),
+        "lost": rng.normal(1.7e12, 10, 500),
+    }
+    table = pa.table({**columns, "year": np.full(500, 2024.0), "y": rng.integers(0, 2, 500)})
+    source, told = TableSource.of(table), []
+    scan(source, choose_features(table.schema, label="y"), classes=True, standardize=True, stream=Stream([told.append]))
+    warnings = [str(event.message) for event in told if isinstance(event, Warned)]
+    assert len(warnings) == 1
+    assert "stamp" in warnings[0]
+    assert "lost" in warnings[0]
+    assert "near" not in warnings[0]
+    assert "year" not in warnings[0]

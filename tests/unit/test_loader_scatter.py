@@ -16,11 +16,11 @@ from penstock.blocks.arrow import ArrowSource
 from penstock.blocks.fields import Fields
 from penstock.blocks.write import BlockWriter
 from penstock.errors import CorruptFileError, DataChangedError
-from penstock.loader import Loader, direct, scatter
-from penstock.loader.decode import runs
+from penstock.loader import Loader, direct_reads, row_reader
+from penstock.loader.decode import equal_runs
 from penstock.loader.decode_records import LayoutDecoder, record_decoder
-from penstock.loader.direct import DirectFiles
-from penstock.loader.scatter import GAP, RowReader, distinct
+from penstock.loader.direct_reads import DirectFiles
+from penstock.loader.row_reader import GAP, RowReader, distinct
 
 WIDTH = 1000
 HERE = Path(__file__).resolve().parents[2] / ".cache"
@@ -60,7 +60,7 @@ def test_numbers_without_repeats_and_runs_of_files():
     assert distinct(np.array([0, 0, 3, 3, 9])).tolist() == [0, 3, 9]
     assert distinct(np.array([], np.int64)).tolist() == []
     # Descriptors are whatever number was free: files come in their order, not in that of the numbers.
-    assert list(runs(np.array([9, 9, 4, 4, 4]))) == [(9, slice(0, 2)), (4, slice(2, 5))]
+    assert list(equal_runs(np.array([9, 9, 4, 4, 4]))) == [(9, slice(0, 2)), (4, slice(2, 5))]
 
 
 def test_far_rows_are_read_alone_and_near_ones_together(tmp_path):
@@ -102,7 +102,7 @@ def test_rows_of_several_files_and_many_threads(tmp_path, columns):
 
 
 def test_rows_longer_than_one_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(scatter, "ROOM", 300)  # less than a row
+    monkeypatch.setattr(row_reader, "ROOM", 300)  # less than a row
     with ArrowSource(stored(tmp_path / "a.arrow", table(60), block=7)) as source:
         reader = reader_of(source, "x", "text")
         found = reader.read(*places(source, np.arange(60)))
@@ -139,8 +139,8 @@ def test_a_file_cut_short_or_replaced_is_told(tmp_path, columns):
 @pytest.fixture
 def past_the_cache(monkeypatch):
     """Have small files read as if they were too large for the page cache."""
-    monkeypatch.setattr(direct, "LEAST", 1000)
-    monkeypatch.setattr(direct, "available_memory", lambda: 1000)
+    monkeypatch.setattr(direct_reads, "LEAST", 1000)
+    monkeypatch.setattr(direct_reads, "available_memory", lambda: 1000)
     HERE.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=HERE) as folder:
         yield Path(folder)

@@ -1,4 +1,4 @@
-"""The loader as a stream: errors of its threads, early ends, changed files, and places to go on from."""
+"""The loader as a stream: errors of its threads, early ends and changed files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.blocks.features import choose
+from penstock.blocks.features import choose_features
 from penstock.blocks.memory import ArraySource, TableSource
 from penstock.errors import (
     CorruptFileError,
@@ -24,8 +24,7 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.loader import Loader
-from penstock.loader.holdout import Part
-from penstock.loader.windows import ahead
+from penstock.parallel import in_order
 from penstock.shuffle import ORDERS
 from tests import kinds
 
@@ -65,10 +64,10 @@ def test_an_early_end_leaves_no_thread_and_no_open_file(stored, order, tmp_path)
         windows = loader.epoch(0)
         next(windows)
         windows.close()
-        batches = loader.batches(10)
-        next(batches)
+        windows = loader.epoch(1)
+        next(windows)
         assert threads()  # there is something to stop
-    del windows, batches
+    del windows
     assert threads() == []
     assert open_files() == files
 
@@ -112,7 +111,7 @@ def test_a_failure_in_a_thread_is_raised_to_the_caller_as_it_is(order, sparse, e
             for _ in loader.epoch(0):
                 pass
         # A copy that cannot be made for want of rows to read is told with the way out beside it.
-        if not (ORDERS[order].copy != "never" and type(error) is OSError):
+        if not (ORDERS[order].facts.copy != "never" and type(error) is OSError):
             assert raised.value is error
         else:
             assert "the cable was pulled" in str(raised.value)
@@ -128,7 +127,7 @@ def test_what_cannot_be_encoded_is_named_by_its_row_in_every_order(order, tmp_pa
     table = pa.table({"a": np.arange(1000.0), "label": pa.array(label, mask=np.arange(1000) == 613)})
     source = TableSource.of(table, block_size=800)
     with (
-        Loader(source, choose(source.schema, label="label"), order, memory="20kB", scratch=tmp_path) as loader,
+        Loader(source, choose_features(source.schema, label="label"), order, memory="20kB", scratch=tmp_path) as loader,
         pytest.raises(LabelError, match=r"'label' is missing \(null\) in row 613;"),
     ):
         for _ in loader.epoch(0):
@@ -136,7 +135,7 @@ def test_what_cannot_be_encoded_is_named_by_its_row_in_every_order(order, tmp_pa
     weights = np.ones(1000)
     weights[321] = -2
     source = TableSource.of(pa.table({"a": np.arange(1000.0), "w": weights, "label": label}), block_size=800)
-    encoder = choose(source.schema, label="label", weight="w")
+    encoder = choose_features(source.schema, label="label", weight="w")
     with (
         Loader(source, encoder, order, memory="40kB", scratch=tmp_path) as loader,
         pytest.raises((DataError, FeatureError), match=r"'w' is -2.0 in row 321;"),
@@ -183,45 +182,6 @@ def test_a_file_cut_short_within_an_epoch_is_noticed(kind, tmp_path):
             cut_short(loader.epoch(0), source.name)
 
 
-def state_of(source, encoder, **options):
-    with Loader(source, encoder, **{"memory": "20kB", "seed": 1, **options}) as loader:
-        next(loader.batches(10))
-        return loader.state_dict()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"seed": 2}, "saved with seed=1, the loader has 2; make them equal"),
-        ({"order": "none"}, "saved with order='corgipile', the loader has 'none'"),
-        ({"memory": "30kB"}, "saved with memory=20000, the loader has 30000"),
-        ({"rank": 1, "world": 2}, "saved with rank=0, the loader has 1"),
-        ({"part": Part(0.5, 1, held_out=True)}, r"saved with part=None, the loader has \[0.5, 1, True\]"),
-    ],
-)
-def test_a_state_of_another_stream_is_refused(options, message):
-    source = ArraySource(*kinds.rows(), block_size=800)
-    encoder = kinds.encoder(source)
-    state = state_of(source, encoder)
-    with (
-        Loader(source, encoder, **{"memory": "20kB", "seed": 1, **options}) as other,
-        pytest.raises(UsageError, match=message),
-    ):
-        other.load_state_dict(state)
-
-
-def test_a_state_of_other_data_is_refused():
-    x, y = kinds.rows()
-    state = state_of(ArraySource(x, y, block_size=800), kinds.encoder(ArraySource(x, y)))
-    x[0, 1] += 1
-    other = ArraySource(x, y, block_size=800)
-    with (
-        Loader(other, kinds.encoder(other), memory="20kB", seed=1) as loader,
-        pytest.raises(DataChangedError, match="arrays is not the data that the state was saved with"),
-    ):
-        loader.load_state_dict(state)
-
-
 def test_options_that_cannot_be_are_refused():
     source = ArraySource(*kinds.rows())
     encoder = kinds.encoder(source)
@@ -229,8 +189,6 @@ def test_options_that_cannot_be_are_refused():
         Loader(source, encoder, "corgi")
     with pytest.raises(UsageError, match="memory='much' is not an amount of memory"):
         Loader(source, encoder, memory="much")
-    with Loader(source, encoder) as loader, pytest.raises(UsageError, match="batch_size=0 is not a number of rows"):
-        next(loader.batches(0))
 
 
 def test_bytes_read_are_counted(tmp_path):
@@ -251,7 +209,7 @@ def test_bytes_read_are_counted(tmp_path):
 
 def test_the_next_window_is_read_while_one_is_in_use():
     begun = [threading.Event() for _ in range(4)]
-    windows = ahead(range(4), lambda number: begun[number].set() or number)
+    windows = in_order(lambda number: begun[number].set() or number, range(4), threads=1)
     assert next(windows) == 0
     assert begun[1].wait(5)
     assert not begun[2].is_set()

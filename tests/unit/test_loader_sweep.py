@@ -18,9 +18,9 @@ from penstock.blocks.fields import Fields
 from penstock.blocks.open import open as open_source
 from penstock.errors import DataError
 from penstock.loader import Loader, sweep
-from penstock.loader.feed import Feed
-from penstock.loader.holdout import Part
+from penstock.loader.holdout import SplitPart
 from penstock.loader.sweep import GROWTH, Reach, Sweep, edges
+from penstock.loader.windows import Feed
 from penstock.shuffle.permute import KeyedPermutation
 
 
@@ -49,10 +49,10 @@ def check(feed, order: Sweep, *, start: int = 0, expected: np.ndarray | None = N
     """Run a sweep and compare every window with the permutation; return the rows given out."""
     given_out = []
     bounds = order.edges(start)
-    with closing(order.windows(bounds, 3)) as windows:
+    with closing(order.windows(bounds)) as windows:
         for index, window in enumerate(windows):
             rows = window.batch.rows.copy()
-            assert window.index == 3 + index
+            assert window.index == index
             assert window.batch.columns["n"].tolist() == rows.tolist()
             if "text" in window.batch.columns:
                 assert list(window.batch.columns["text"]) == [str(i) * (i % 3) for i in rows]
@@ -117,13 +117,11 @@ def test_of_a_part_only_its_rows_come_in_the_same_order(tmp_path, kind):
     rows = 1000
     feed = feed_of(table(rows), kind, tmp_path)
     permutation = KeyedPermutation(rows, 2)
-    ends = np.cumsum(feed.block_rows)
     found = []
-    for part in (Part(0.2, 1, held_out=True), Part(0.2, 1, held_out=False)):
-        order = Sweep(feed, permutation, 150, 3, part=part)
+    for part in (SplitPart(0.2, 1, held_out=True), SplitPart(0.2, 1, held_out=False)):
+        order = Sweep(feed, permutation, 150, 3, part=part.of(feed.source))
         shuffled = permutation.apply(np.arange(rows))
-        owner = np.searchsorted(ends, shuffled, side="right")
-        kept = part.keeps(owner, shuffled - (ends - feed.block_rows)[owner])
+        kept = part.has(np.int64(0), shuffled)
         found.append(check(feed, order, expected=shuffled[kept]))
     assert sorted(np.concatenate(found).tolist()) == list(range(rows))
     feed.source.close()

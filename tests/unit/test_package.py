@@ -46,10 +46,6 @@ def test_every_public_name_resolves(name: str) -> None:
     assert isinstance(value, str) if name == "__version__" else callable(value)
 
 
-def test_a_module_does_not_hide_the_function_of_its_name() -> None:
-    assert python("import penstock.explain, penstock; print(callable(penstock.explain))") == "True\n"
-
-
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(AttributeError, match=r"no attribute 'fit'; it has: .*LogisticRegression"):
         penstock.fit  # noqa: B018

@@ -12,8 +12,10 @@ import pyarrow.parquet as parquet
 import pytest
 import scipy.sparse as sp
 from sklearn import linear_model
-from sklearn.datasets import load_breast_cancer
+from sklearn.datasets import load_breast_cancer, load_iris, load_wine
+from sklearn.metrics import log_loss
 from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
 
 import penstock
 from penstock.batch import Batch, Csr, Floats
@@ -24,14 +26,15 @@ from penstock.config import Config
 from penstock.errors import DataError, DivergedError, FeatureError, LabelError, ModelFileError, UsageError
 from penstock.evaluation import evaluate
 from penstock.events import Epoch, Event, Stream, Warned
-from penstock.modelfile import read_model, write_model
+from penstock.memory_learner import LinearJob, linear_job
 from penstock.sgd.full import sums
 from penstock.sgd.loop import EpochStats, Spec
-from penstock.sgd.losses import named
+from penstock.sgd.losses import find_loss
+from penstock.sgd.model import Weights
 from penstock.sgd.passes import FullTrainer
-from penstock.sgd.rates import Constant
+from penstock.sgd.rates import Rate
 from penstock.shuffle import ORDERS
-from penstock.training import Columns, Training
+from penstock.training import Columns
 from tests import kinds
 
 EXACT: dict[str, Any] = {"solver": "lbfgs", "epochs": 500, "tolerance": 1e-7}
@@ -53,7 +56,7 @@ def csr_of(x: Floats, *, width: int | None = None) -> Csr:
 
 
 def trainer_of(loss: str = "logistic", *, rate: float = 1.0, solver: str = "lbfgs", **spec: Any) -> FullTrainer:
-    return FullTrainer(Spec(loss, Constant(rate), **spec), WIDTH, solver=solver, tolerance=1e-6)
+    return FullTrainer(Spec(loss, Rate(rate), **spec), WIDTH, solver=solver, tolerance=1e-6)
 
 
 def run(trainer: FullTrainer, batches: list[Batch], most: int = 200) -> list[EpochStats]:
@@ -74,7 +77,7 @@ class TestWeights:
         x, y = draw(30_000)
         x = StandardScaler().fit_transform(x).astype(np.float32)
         peer = peer_of(l2, len(y)).fit(x.astype(float), y)
-        model = penstock.LogisticRegression(l2=l2, **EXACT)
+        model = penstock.LogisticRegression(l2=l2, validation=0, **EXACT)
         if kind == "arrays":
             model.fit(x, y)
         elif kind == "sparse":
@@ -231,17 +234,169 @@ class TestFigures:
         trainer = trainer_of()
         told = run(trainer, [Batch(x, y)])
         w = np.append(trainer.weights.coef[0], trainer.weights.intercept).astype(float)
-        slope = named("logistic").slope(x.astype(float) @ w[:-1] + w[-1], y.astype(float)) / len(y)
+        slope = find_loss("logistic").slope(x.astype(float) @ w[:-1] + w[-1], y.astype(float)) / len(y)
         assert np.abs(np.append(slope @ x, slope.sum())).max() < 1e-5
         falls = -np.diff([each.loss for each in told])
         assert (falls[-2:] > 0).all()
         assert 0 < falls[-1] < 1e-7
 
 
+class TestClasses:
+    def trainer(self, outputs: int, width: int = WIDTH, **spec: Any) -> FullTrainer:
+        return FullTrainer(Spec("softmax", Rate(1.0), **spec), width, outputs=outputs, tolerance=1e-6)
+
+    def test_plain_descent_comes_to_the_same(self) -> None:
+        x, y = draw(600)
+        batch, found = Batch(x, np.digitize(x[:, 0] + y, [-1, 1]).astype(np.float32)), []
+        for solver in ("lbfgs", "gd"):
+            spec = Spec("softmax", Rate(1.0), l1=0.01, l2=0.05)
+            trainer = FullTrainer(spec, WIDTH, outputs=3, solver=solver, tolerance=1e-5)
+            run(trainer, [batch], most=500)
+            assert trainer.done
+            found.append(trainer.weights)
+        np.testing.assert_allclose(found[0].coef, found[1].coef, atol=1e-3)
+
+    @pytest.mark.parametrize("load", [load_iris, load_wine])
+    def test_weights_are_scikit_learns(self, load: Any) -> None:
+        x, y = load(return_X_y=True)
+        x = StandardScaler().fit_transform(x).astype(np.float32)
+        peer = linear_model.LogisticRegression(tol=1e-7, max_iter=1000).fit(x.astype(float), y)
+        trainer = self.trainer(y.max() + 1, x.shape[1], l2=1 / len(y))
+        told = run(trainer, [Batch(x, y.astype(np.float32))])
+        assert trainer.done
+        np.testing.assert_allclose(trainer.weights.coef, peer.coef_, atol=1e-3 * np.abs(peer.coef_).max())
+        np.testing.assert_allclose(np.ptp(trainer.weights.intercept), np.ptp(peer.intercept_), rtol=1e-3)
+        assert told[-1].loss == pytest.approx(log_loss(y, peer.predict_proba(x)), abs=1e-5)
+        assert told[-1].score == peer.score(x, y)
+
+    @pytest.mark.parametrize("intercept", [True, False])
+    def test_sparse_rows_dense_rows_and_rows_by_weight_give_the_same(self, intercept: bool) -> None:
+        x, y = draw(1500)
+        x = np.where(np.abs(x) > 0.7, x, 0).astype(np.float32)
+        y = np.digitize(x @ np.arange(WIDTH) + y, [-2, 2]).astype(np.float32)
+        weight = np.random.default_rng(1).integers(0, 3, len(y))
+        spoilt = np.where(weight[:, None] == 0, np.float32(np.nan), x)
+        batches = [
+            Batch(x.repeat(weight, axis=0), y.repeat(weight)),
+            Batch(spoilt, y, weight.astype(np.float32)),
+            Batch(csr_of(spoilt), y, weight.astype(np.float32)),
+        ]
+        found = []
+        for batch in batches:
+            trainer = self.trainer(3, l2=0.01, intercept=intercept)
+            told = run(trainer, [batch.slice(0, 500), batch.slice(500, len(batch))])
+            measured = trainer.evaluate([batch])
+            assert told[-1].loss == pytest.approx(measured.loss, rel=1e-5)
+            assert told[-1].score == pytest.approx(measured.score, abs=1e-6)
+            assert trainer.weights.intercept.any() == intercept
+            found.append(trainer.weights)
+        for other in found[1:]:
+            np.testing.assert_allclose(other.coef, found[0].coef, atol=2e-4)
+            np.testing.assert_allclose(other.intercept, found[0].intercept, atol=2e-4)
+
+    def test_l1_leaves_features_out_and_intercepts_free(self) -> None:
+        x, y = draw(1500)
+        y = np.digitize(x[:, 0] + y, [-3, 1]).astype(np.float32)
+        trainer = self.trainer(3, l1=0.1)
+        run(trainer, [Batch(x, y)])
+        assert (trainer.weights.coef[:, 1:] == 0).mean() > 0.5
+        assert trainer.weights.intercept.all()
+        huge = self.trainer(3, l1=10.0)
+        told = run(huge, [Batch(x, y)])
+        share = np.bincount(y.astype(int)) / len(y)
+        assert not huge.weights.coef.any()
+        assert told[-1].loss == pytest.approx(-(share @ np.log(share)), rel=1e-4)
+
+    def test_a_restored_trainer_goes_on_to_the_same_weights_bit_for_bit(self) -> None:
+        for loss, outputs, l1 in (("softmax", 3, 0.0), ("softmax", 3, 0.01), ("hinge", 1, 0.0)):
+            x, y = draw(600)
+            batch = Batch(x, np.digitize(x[:, 0], [-1, 1]).astype(np.float32) if outputs > 1 else y)
+            one, other = (
+                FullTrainer(Spec(loss, Rate(1.0), l1=l1, l2=0.001), WIDTH, outputs=outputs, tolerance=1e-6)
+                for _ in range(2)
+            )
+            run(one, [batch], most=5)
+            other.restore(one.state())
+            assert run(other, [batch]) == run(one, [batch])
+            np.testing.assert_array_equal(other.weights.coef, one.weights.coef)
+            np.testing.assert_array_equal(other.weights.intercept, one.weights.intercept)
+
+    @pytest.mark.parametrize("sparse", [False, True])
+    def test_what_cannot_be_used_is_named(self, sparse: bool) -> None:
+        x, y = draw()
+        y = np.digitize(y, [0]).astype(np.float32)
+        bad = y.copy()
+        bad[611] = 3
+        with pytest.raises(LabelError, match="row 611 of the batch has class 3, but the model has 3 classes"):
+            self.trainer(3).run_epoch([Batch(csr_of(x) if sparse else x, bad)], 0)
+        x[7, 2] = np.inf
+        with pytest.raises(FeatureError, match="row 7 of the batch has inf in feature 2"):
+            self.trainer(3).run_epoch([Batch(csr_of(x) if sparse else x, y)], 0)
+        with pytest.raises(UsageError, match="the rows have 2 features but the model has 6"):
+            self.trainer(3).run_epoch([Batch(x[:, :2].copy(), y)], 0)
+
+
+class TestHinge:
+    def test_it_is_as_good_as_a_support_vector_machine(self) -> None:
+        x, y = load_breast_cancer(return_X_y=True)
+        x, y = StandardScaler().fit_transform(x).astype(np.float32), (2 * y - 1).astype(np.float32)
+        l2 = 0.01
+        peer = LinearSVC(loss="hinge", C=1 / (l2 * len(y)), max_iter=100_000, intercept_scaling=10).fit(x, y)
+        trainer = FullTrainer(Spec("hinge", Rate(1.0), l2=l2), x.shape[1])
+        told = run(trainer, [Batch(x, y)])
+        assert trainer.done
+        best = np.maximum(1 - y * peer.decision_function(x), 0).mean() + l2 / 2 * (peer.coef_**2).sum()
+        assert told[-1].loss + l2 / 2 * (trainer.weights.coef**2).sum() < 1.02 * best
+        assert told[-1].score == pytest.approx(peer.score(x, y), abs=0.005)
+
+    @pytest.mark.parametrize("sparse", [False, True])
+    def test_figures_are_of_the_true_loss(self, sparse: bool) -> None:
+        x, y = draw()
+        weight = np.random.default_rng(1).random(len(y)).astype(np.float32)
+        batch = Batch(csr_of(x) if sparse else x, y, weight)
+        trainer = trainer_of("hinge", l2=0.01)
+        told = run(trainer, [batch], most=9)[-1]
+        measured = trainer.evaluate([batch])
+        assert told.loss == pytest.approx(measured.loss, rel=1e-5)
+        assert told.score == pytest.approx(measured.score, abs=1e-6)
+
+
+class TestStart:
+    def test_the_weights_of_another_run_are_gone_on_from(self) -> None:
+        x, y = draw()
+        first, second = trainer_of(l2=0.01), trainer_of(l2=0.01)
+        run(first, [Batch(x, y)])
+        second.start(first.weights)
+        np.testing.assert_array_equal(second.weights.coef, first.weights.coef)
+        assert len(run(second, [Batch(x, y)])) < 4
+        np.testing.assert_allclose(second.weights.coef, first.weights.coef, atol=1e-5)
+
+    def test_intercepts_at_the_class_shares_start_with_their_loss(self) -> None:
+        x, y = draw()
+        y = np.digitize(y * x[:, 0], [-1, 1]).astype(np.float32)
+        share = np.bincount(y.astype(int)) / len(y)
+        trainer = FullTrainer(Spec("softmax", Rate(1.0)), WIDTH, outputs=3)
+        trainer.start(Weights(np.zeros((3, WIDTH), np.float32), np.log(share).astype(np.float32)))
+        assert trainer.run_epoch([Batch(x, y)], 0).loss == pytest.approx(-(share @ np.log(share)), rel=1e-5)
+
+    def test_what_cannot_be_a_start_is_refused(self) -> None:
+        x, y = draw(100)
+        trainer = trainer_of()
+        with pytest.raises(UsageError, match="2 outputs and 6 features"):
+            trainer.start(Weights.zeros(WIDTH, 2))
+        with pytest.raises(UsageError, match="not finite"):
+            trainer.start(Weights(np.full((1, WIDTH), np.nan, np.float32), np.zeros(1, np.float32)))
+        with pytest.raises(UsageError, match="without one"):
+            trainer_of(intercept=False).start(Weights(np.zeros((1, WIDTH), np.float32), np.ones(1, np.float32)))
+        trainer.run_epoch([Batch(x, y)], 0)
+        with pytest.raises(UsageError, match="before the first epoch"):
+            trainer.start(trainer.weights)
+
+
 class TestJobs:
     def train(self, source: Any, *, listeners: Any = (), test: Any = None, **options: Any) -> Any:
         config = Config(**{"solver": "lbfgs", "epochs": 100, "memory": "10MB", **options})
-        return Training(source, config, Columns(label="label"), test=test, stream=Stream(list(listeners))).run()
+        return linear_job(source, config, Columns(label="label"), test=test, stream=Stream(list(listeners))).run()
 
     def test_an_optimiser_that_is_done_ends_the_epochs(self) -> None:
         heard: list[Event] = []
@@ -249,7 +404,7 @@ class TestJobs:
         assert 5 < len(model.history) < 30
         assert [row["epoch"] for row in model.history] == list(range(1, len(model.history) + 1))
         assert not [event for event in heard if isinstance(event, Warned)]
-        assert model.history[-1]["accuracy"] == model.metrics["accuracy"]
+        assert "progressive_accuracy" in model.history[-1]
 
     def test_one_that_is_not_done_in_its_epochs_says_so(self) -> None:
         heard: list[Event] = []
@@ -261,7 +416,7 @@ class TestJobs:
     def test_held_out_rows_and_test_sets_are_measured_by_the_weights_of_the_row(self, patience: int | None) -> None:
         x, y = draw()
         test = ArraySource(*draw(500, seed=1))
-        model = self.train(ArraySource(x, y), test=test, patience=patience)
+        model = self.train(ArraySource(x, y), test=test, validation=0, patience=patience)
         told = evaluate(model, test)
         assert model.metrics["test_accuracy"] == pytest.approx(told["accuracy"], abs=1e-6)
         assert model.metrics["test_loss"] == pytest.approx(told["loss"], rel=1e-6)
@@ -269,7 +424,7 @@ class TestJobs:
             assert model.metrics["test_loss"] == min(row["test_loss"] for row in model.history)
         held = self.train(ArraySource(x, y), validation=0.25, patience=patience)
         assert 1400 < held.history[0]["rows"] < 1600
-        assert held.metrics["test_accuracy"] > 0.75
+        assert held.metrics["held_out_accuracy"] > 0.75
 
     def test_no_epochs_give_a_model_that_knows_nothing(self) -> None:
         model = self.train(ArraySource(*draw()), epochs=0)
@@ -296,7 +451,7 @@ class TestJobs:
             size = "10MB" if memory == "large" else kinds.small_memory(source, encoder, "none")
             name = "feature 2" if encoder.sparse else encoder.names[2]  # type: ignore[index]
             with pytest.raises(FeatureError, match=rf"row 611 of {source.name} has inf in {name}"):
-                self.train(source, memory=size)
+                self.train(source, memory=size, standardize=False)
 
     def test_a_bad_weight_is_named(self) -> None:
         x, y = draw()
@@ -311,14 +466,14 @@ class TestResume:
     class KilledError(Exception):
         pass
 
-    def job(self, tmp_path: Path, x: Any, y: Any, *, after: int | None = None, **options: Any) -> Training:
+    def job(self, tmp_path: Path, x: Any, y: Any, *, after: int | None = None, **options: Any) -> LinearJob:
         def listen(event: Event) -> None:
             if after is not None and isinstance(event, Epoch) and event.epoch == after + 1:
                 raise self.KilledError
 
         config = Config(**{"epochs": 40, "memory": "30kB", "tolerance": 1e-6, **options})
         source = ArraySource(x, y, block_size=800)
-        return Training(
+        return linear_job(
             source, config, Columns(label="label"), checkpoint=tmp_path / "c", stream=Stream([listen]), scratch=tmp_path
         )
 
@@ -347,7 +502,7 @@ class TestResume:
             resumed = self.job(tmp_path, given, y, **options).run(resume=True)
             np.testing.assert_array_equal(resumed.weights.coef, whole.weights.coef)
             np.testing.assert_array_equal(resumed.weights.intercept, whole.weights.intercept)
-            names = ("epoch", "loss", "accuracy", "r2", "test_loss", "rows")
+            names = ("epoch", "progressive_loss", "progressive_accuracy", "progressive_r2", "test_loss", "rows")
             rows = [[{name: row.get(name) for name in names} for row in each.history] for each in (resumed, whole)]
             assert rows[0] == rows[1]
             assert resumed.metrics == whole.metrics
@@ -366,18 +521,12 @@ class TestResume:
         with pytest.raises(UsageError, match="made with solver='lbfgs', this run has 'gd'"):
             self.job(tmp_path, x, y, solver="gd", epochs=2).run(resume=True)
 
-    def test_a_checkpoint_of_before_there_were_solvers_goes_on(self, tmp_path: Path) -> None:
+    def test_a_state_of_before_the_hinge_was_descended_goes_on(self) -> None:
         x, y = draw(600)
-        whole = self.job(tmp_path, x, y, epochs=4).run()
-        (tmp_path / "c").unlink()
-        self.job(tmp_path, x, y, epochs=2).run()
-        tensors, header = read_model(tmp_path / "c")
-        del header["config"]["solver"]
-        write_model(tmp_path / "c", tensors, header)
-        resumed = self.job(tmp_path, x, y, epochs=4).run(resume=True)
-        np.testing.assert_array_equal(resumed.weights.coef, whole.weights.coef)
-        with pytest.raises(UsageError, match="made with solver='sgd', this run has 'lbfgs'"):
-            self.job(tmp_path, x, y, solver="lbfgs", epochs=4).run(resume=True)
+        whole, older = trainer_of(l2=0.01), trainer_of(l2=0.01)
+        run(whole, [Batch(x, y)], most=5)
+        older.restore({name: array for name, array in whole.state().items() if name != "value"})
+        assert run(older, [Batch(x, y)]) == run(whole, [Batch(x, y)])
 
     def test_states_of_something_else_are_refused(self) -> None:
         x, y = draw(100)
@@ -399,7 +548,7 @@ class TestRefusals:
 
     def test_labels_past_all_bounds_are_told(self) -> None:
         x, _ = draw()
-        with pytest.raises(DivergedError, match=r"epoch 1 .*the loss is not finite at weights of zero"):
+        with pytest.raises(DivergedError, match=r"epoch 1 .*the loss is not finite at the start"):
             run(trainer_of("squared"), [Batch(x, np.full(len(x), 1e30, np.float32))])
 
     def test_a_rate_past_all_bounds_is_told(self) -> None:
@@ -416,7 +565,7 @@ class TestRefusals:
 
     def test_a_slope_too_small_to_see_is_the_end_and_no_failure(self) -> None:
         x, y = draw()
-        trainer = FullTrainer(Spec("logistic", Constant(1.0), intercept=False), WIDTH, tolerance=0.0)
+        trainer = FullTrainer(Spec("logistic", Rate(1.0), intercept=False), WIDTH, tolerance=0.0)
         told = run(trainer, [Batch(x * np.float32(1e-7), y)])
         assert trainer.done
         assert told[-1].loss == pytest.approx(math.log(2))
@@ -438,8 +587,10 @@ class TestRefusals:
             trainer_of().run_epoch([Batch(csr_of(np.ones((5, 7), np.float32), width=6), y)], 0)
 
     def test_losses_and_solvers_that_cannot_be(self) -> None:
-        with pytest.raises(UsageError, match="solver='sgd'"):
-            FullTrainer(Spec("hinge"), 3)
+        with pytest.raises(UsageError, match="outputs=1 does not fit loss='softmax'"):
+            FullTrainer(Spec("softmax"), 3)
+        with pytest.raises(UsageError, match="outputs=2 does not fit loss='hinge'"):
+            FullTrainer(Spec("hinge"), 3, outputs=2)
         with pytest.raises(UsageError, match="solver='newton' is not known; choose one of: gd, lbfgs"):
             FullTrainer(Spec(), 3, solver="newton")
 
@@ -450,5 +601,5 @@ def test_a_file_is_read_as_it_lies(tmp_path: Path) -> None:
     convert(pa.table({**{f"f{j}": x[:, j] for j in range(WIDTH)}, "label": y}), tmp_path / "a.arrow", label="label")
     before = (tmp_path / "a.arrow").read_bytes()
     with open_source(tmp_path / "a.arrow") as source:
-        Training(source, Config(solver="lbfgs", epochs=5), Columns(label="label")).run()
+        linear_job(source, Config(solver="lbfgs", epochs=5), Columns(label="label")).run()
     assert (tmp_path / "a.arrow").read_bytes() == before

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from penstock.blocks import open as open_blocks
-from penstock.blocks.postgres.connect import Address, ConnectError, require_version
-from penstock.errors import MissingExtraError, SourceError, UsageError
+from penstock.blocks.open import open as open_blocks
+from penstock.blocks.postgres.connect import Address, require_version
+from penstock.errors import ConnectError, MissingExtraError, SourceError, UsageError
 
 
 @pytest.mark.parametrize(

@@ -47,16 +47,16 @@ def same(found, rows):
 @given(st.lists(st.lists(st.floats(width=32), min_size=3, max_size=3), min_size=1, max_size=5))
 def test_arrays_of_equal_length(rows):
     element = np.dtype(">f4")
-    same(wire.matrix(sent_together(rows, element), len(rows), 3, element=element), rows)
-    same(wire.arrays(b"".join(sent(row, element) for row in rows), len(rows), 3, element=element), rows)
+    same(wire.decode_matrix(sent_together(rows, element), len(rows), 3, element=element), rows)
+    same(wire.decode_arrays(b"".join(sent(row, element) for row in rows), len(rows), 3, element=element), rows)
 
 
 @pytest.mark.parametrize("element", ELEMENTS)
 def test_elements_of_every_kind_become_float32(element):
     rows = [[1, 2], [-3, 4]]
     for found in (
-        wire.matrix(sent_together(rows, element), 2, 2, element=element),
-        wire.arrays(b"".join(sent(row, element) for row in rows), 2, 2, element=element),
+        wire.decode_matrix(sent_together(rows, element), 2, 2, element=element),
+        wire.decode_arrays(b"".join(sent(row, element) for row in rows), 2, 2, element=element),
     ):
         assert found.type == pa.list_(pa.float32(), 2)
         assert found.to_pylist() == rows
@@ -68,7 +68,7 @@ def test_lists_of_any_length(element, data):
     value = st.floats(width=32, allow_nan=False) if element.kind == "f" else st.integers(-(2**31), 2**31 - 1)
     rows = data.draw(st.lists(st.lists(value, max_size=4), max_size=6))
     stream = b"".join(sent(row, element) for row in rows)
-    found = wire.lists(stream, lengths(rows), len(rows), element=element)
+    found = wire.decode_lists(stream, lengths(rows), len(rows), element=element)
     assert found.to_pylist() == rows
     assert found.type == pa.list_(
         pa.float32() if element.kind == "f" else pa.from_numpy_dtype(element.newbyteorder("="))
@@ -77,23 +77,25 @@ def test_lists_of_any_length(element, data):
 
 def test_arrays_may_count_from_any_number():
     element = np.dtype(">f4")
-    found = wire.arrays(sent([1.0, 2.0], element, first=0) + sent([3.0, 4.0], element, first=7), 2, 2, element=element)
+    found = wire.decode_arrays(
+        sent([1.0, 2.0], element, first=0) + sent([3.0, 4.0], element, first=7), 2, 2, element=element
+    )
     assert found.to_pylist() == [[1.0, 2.0], [3.0, 4.0]]
 
 
 def test_numbers_side_by_side():
     types = [np.dtype(t) for t in (">f4", ">f8", ">i2", ">i4", ">i8", "?")]
     row = struct.pack(">fdhiq?", 1.5, -2.25, 3, -4, 5, True)
-    found = wire.numbers(row * 2, 2, types)
+    found = wire.decode_numbers(row * 2, 2, types)
     assert [column.to_pylist() for column in found] == [[1.5] * 2, [-2.25] * 2, [3] * 2, [-4] * 2, [5] * 2, [True] * 2]
     assert [str(column.type) for column in found] == ["float", "double", "int16", "int32", "int64", "bool"]
 
 
 def test_vectors_and_packed_rows():
     rows = [[1.0, math.nan, 3.0], [4.0, 5.0, math.inf]]
-    same(wire.vectors(b"".join(struct.pack(">hh3f", 3, 0, *row) for row in rows), 2, 3), rows)
+    same(wire.decode_vectors(b"".join(struct.pack(">hh3f", 3, 0, *row) for row in rows), 2, 3), rows)
     data = b"".join(struct.pack("<3f", *row) for row in rows)
-    found = wire.packed(data, 2, 3)
+    found = wire.decode_packed(data, 2, 3)
     same(found, rows)
     assert found.values.buffers()[1].address == np.frombuffer(data, np.uint8).ctypes.data, "packed rows are not copied"
 
@@ -101,23 +103,23 @@ def test_vectors_and_packed_rows():
 def test_text_and_bytes():
     words = ["", "a", "Zürich", "\N{SNOWMAN}", ""]
     coded = [word.encode() for word in words]
-    assert wire.texts(b"".join(coded), lengths(coded), 5).to_pylist() == words
-    assert wire.blobs(b"".join(coded), lengths(coded), 5).to_pylist() == coded
+    assert wire.decode_texts(b"".join(coded), lengths(coded), 5).to_pylist() == words
+    assert wire.decode_blobs(b"".join(coded), lengths(coded), 5).to_pylist() == coded
     with pytest.raises(wire.WireError, match="UTF-8"):
-        wire.texts(b"\xff\xfe", lengths([b"\xff\xfe"]), 1)
+        wire.decode_texts(b"\xff\xfe", lengths([b"\xff\xfe"]), 1)
 
 
 def test_no_rows():
     element = np.dtype(">f4")
     empty = [
-        *wire.numbers(None, 0, [element]),
-        wire.matrix(None, 0, 3, element=element),
-        wire.arrays(None, 0, 3, element=element),
-        wire.lists(None, None, 0, element=element),
-        wire.vectors(None, 0, 3),
-        wire.packed(None, 0, 3),
-        wire.texts(None, None, 0),
-        wire.blobs(None, None, 0),
+        *wire.decode_numbers(None, 0, [element]),
+        wire.decode_matrix(None, 0, 3, element=element),
+        wire.decode_arrays(None, 0, 3, element=element),
+        wire.decode_lists(None, None, 0, element=element),
+        wire.decode_vectors(None, 0, 3),
+        wire.decode_packed(None, 0, 3),
+        wire.decode_texts(None, None, 0),
+        wire.decode_blobs(None, None, 0),
     ]
     assert [len(array) for array in empty] == [0] * len(empty)
 
@@ -126,14 +128,14 @@ def test_a_value_that_a_float32_cannot_hold_is_told_with_its_row():
     element = np.dtype(">f8")
     rows = [[1.0, 2.0], [math.inf, 3.0], [1e300, 4.0]]
     for read in (
-        lambda: wire.matrix(sent_together(rows, element), 3, 2, element=element),
-        lambda: wire.arrays(b"".join(sent(row, element) for row in rows), 3, 2, element=element),
-        lambda: wire.lists(b"".join(sent(row, element) for row in rows), lengths(rows), 3, element=element),
+        lambda: wire.decode_matrix(sent_together(rows, element), 3, 2, element=element),
+        lambda: wire.decode_arrays(b"".join(sent(row, element) for row in rows), 3, 2, element=element),
+        lambda: wire.decode_lists(b"".join(sent(row, element) for row in rows), lengths(rows), 3, element=element),
     ):
         with pytest.raises(wire.WireError, match=r"1e\+300 is beyond") as caught:
             read()
         assert caught.value.row == 2
-    tiny = wire.matrix(sent_together([[1e-300, math.nan]], element), 1, 2, element=element)
+    tiny = wire.decode_matrix(sent_together([[1e-300, math.nan]], element), 1, 2, element=element)
     assert tiny.values.to_pylist()[0] == 0.0
 
 
@@ -144,20 +146,20 @@ def test_rows_that_are_not_as_the_others_are_noticed():
     good = sent([1.0, 2.0], element)
     for bad in (null, deep, sent([1.0], element), sent([], element), sent([1.0, 2.0, 3.0], element), b""):
         with pytest.raises(wire.WireError):
-            wire.arrays(good + bad, 2, 2, element=element)
+            wire.decode_arrays(good + bad, 2, 2, element=element)
     for bad in (null, deep, b""):
         with pytest.raises(wire.WireError):
-            wire.lists(good + bad, lengths([[1, 2], [3, 4]]), 2, element=element)
+            wire.decode_lists(good + bad, lengths([[1, 2], [3, 4]]), 2, element=element)
     # Two faults that make up for one another in bytes: the head tells.
     swapped = sent([1.0], element) + sent([1.0, 2.0, 3.0], element)
     with pytest.raises(wire.WireError, match="not of 2 values") as caught:
-        wire.arrays(swapped, 2, 2, element=element)
+        wire.decode_arrays(swapped, 2, 2, element=element)
     assert caught.value.row == 0
     with pytest.raises(wire.WireError):
-        wire.matrix(sent_together([[1.0, 2.0]], element), 2, 1, element=element)
+        wire.decode_matrix(sent_together([[1.0, 2.0]], element), 2, 1, element=element)
     with pytest.raises(wire.WireError):
-        wire.vectors(struct.pack(">hhfhhfff", 1, 0, 1.0, 3, 0, 1.0, 2.0, 3.0), 2, 2)
+        wire.decode_vectors(struct.pack(">hhfhhfff", 1, 0, 1.0, 3, 0, 1.0, 2.0, 3.0), 2, 2)
     with pytest.raises(wire.WireError, match="8 bytes came where 12"):
-        wire.numbers(b"12345678", 3, [element])
+        wire.decode_numbers(b"12345678", 3, [element])
     with pytest.raises(wire.WireError):
-        wire.texts(b"abc", lengths([b"ab"]), 1)
+        wire.decode_texts(b"abc", lengths([b"ab"]), 1)

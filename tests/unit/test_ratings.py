@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.bigmodel import keys as keys_module
-from penstock.bigmodel.grid import Grid, Layout
+from penstock.bigmodel.grid import FactorLayout, Grid
 from penstock.bigmodel.keys import KeyCounts, KeyTable, as_keys
-from penstock.bigmodel.ratings import RatingsFile, Roles, read_blocks, scan, triples, write_ratings
+from penstock.bigmodel.ratings import RatingsFile, Roles, read_ratings, scan_ratings, triples, write_ratings
 from penstock.blocks.memory import TableSource
 from penstock.errors import (
     BudgetError,
@@ -22,7 +22,7 @@ from penstock.errors import (
     ModelFileError,
     UsageError,
 )
-from penstock.loader.holdout import Part
+from penstock.loader.holdout import SplitPart
 from penstock.sgd.factor import ABSENT
 
 ROLES = Roles("user", "item", "rating")
@@ -165,7 +165,7 @@ class TestKeys:
 class TestScan:
     def test_finds_users_items_and_the_mean(self):
         table = rated()
-        found = scan(source_of(table), ROLES)
+        found = scan_ratings(source_of(table), ROLES)
         ratings = table.column("rating").to_numpy()
         assert found.rows == len(table)
         assert found.mean == pytest.approx(ratings.mean(), rel=1e-6)
@@ -176,8 +176,8 @@ class TestScan:
         assert (np.diff(found.users.counts) <= 0).all()
 
     def test_knows_of_the_rows_of_its_part_alone(self):
-        part = Part(0.5, 3, held_out=False)
-        one, other = (scan(source_of(rated()), ROLES, part=side) for side in (part, part.other()))
+        part = SplitPart(0.5, 3, held_out=False)
+        one, other = (scan_ratings(source_of(rated()), ROLES, part=side) for side in (part, part.other()))
         assert one.rows + other.rows == 3000
         assert one.rows == one.users.counts.sum()
 
@@ -194,28 +194,28 @@ class TestScan:
     )
     def test_what_cannot_be_used_is_refused_by_its_row(self, column, value, kind, error, words):
         with pytest.raises(error, match=words):
-            scan(with_value(column, 2345, value, kind), ROLES)
+            scan_ratings(with_value(column, 2345, value, kind), ROLES)
 
     def test_a_missing_column_is_named_with_those_there_are(self):
         with pytest.raises(
             ColumnError, match=r"no user column 'users'; it has: rating, user, item \(did you mean 'user'\?\)"
         ):
-            scan(source_of(rated()), Roles("users", "item", "rating"))
+            scan_ratings(source_of(rated()), Roles("users", "item", "rating"))
         with pytest.raises(ColumnError, match=r"no rating column 'stars'"):
-            scan(source_of(rated()), Roles("user", "item", "stars"))
+            scan_ratings(source_of(rated()), Roles("user", "item", "stars"))
 
     def test_ratings_that_are_no_numbers_are_refused(self):
         table = rated().append_column("name", rated().column("item"))
         with pytest.raises(ColumnError, match=r"rating column 'name' is string; ratings are numbers"):
-            scan(source_of(table), Roles("user", "item", "name"))
+            scan_ratings(source_of(table), Roles("user", "item", "name"))
 
     def test_one_column_is_not_two_things(self):
         with pytest.raises(UsageError, match="three different columns"):
-            scan(source_of(rated()), Roles("user", "user", "rating"))
+            scan_ratings(source_of(rated()), Roles("user", "user", "rating"))
 
     def test_no_ratings_at_all(self):
         with pytest.raises(DataError, match="has no ratings"):
-            scan(source_of(rated().slice(0, 0)), ROLES)
+            scan_ratings(source_of(rated().slice(0, 0)), ROLES)
 
 
 class TestGrid:
@@ -224,7 +224,7 @@ class TestGrid:
         st.integers(1, 300), st.integers(1, 4000), st.integers(1, 4000), st.integers(100, 70_000), st.floats(0.01, 1.2)
     )
     def test_a_bucket_and_the_part_that_comes_next_fit(self, rank, users, items, page_bytes, share):
-        layout = Layout.of(rank, users=users, items=items, page_bytes=page_bytes)
+        layout = FactorLayout.of(rank, users=users, items=items, page_bytes=page_bytes)
         assert layout.page_floats % 1024 == 0
         assert layout.width * layout.page_records == layout.page_floats
         assert layout.page_records == 1 << layout.shift
@@ -240,7 +240,7 @@ class TestGrid:
         assert sorted(order.tolist()) == list(range(grid.buckets))
 
     def test_neighbours_share_a_part_and_epochs_differ(self):
-        grid = Grid.plan(Layout.of(100, users=50_000, items=40_000), frames=40)
+        grid = Grid.plan(FactorLayout.of(100, users=50_000, items=40_000), frames=40)
         assert grid.user_parts > 3
         assert grid.item_parts > 3
         orders = [grid.order(np.random.default_rng(seed)) for seed in (1, 2)]
@@ -250,7 +250,7 @@ class TestGrid:
             assert ((np.diff(user) == 0) | (np.diff(item) == 0)).all()
 
     def test_buckets_are_those_of_the_records_pages(self):
-        layout = Layout.of(100, users=5000, items=3000)
+        layout = FactorLayout.of(100, users=5000, items=3000)
         grid = Grid(layout, user_part=10, item_part=5)
         users = np.array([0, 1279, 1280, 4999, int(ABSENT)], np.uint32)
         items = np.array([0, 639, 640, 2999, 0], np.uint32) + np.uint32(layout.first_item)
@@ -259,21 +259,21 @@ class TestGrid:
 
     def test_too_little_memory_is_refused_with_what_is_enough(self):
         with pytest.raises(BudgetError, match=r"2 pages of 53.2 kB fit .* give at least 213 kB in all"):
-            Grid.plan(Layout.of(100, users=5000, items=3000), frames=2)
+            Grid.plan(FactorLayout.of(100, users=5000, items=3000), frames=2)
 
     def test_more_records_than_have_numbers_are_refused(self):
         with pytest.raises(UsageError, match="more than the 4294967294"):
-            Layout.of(8, users=2**32 - 10, items=100)
+            FactorLayout.of(8, users=2**32 - 10, items=100)
 
 
 class TestFile:
     def written(self, tmp_path, frames=6, memory=20_000, block=100, table=None):
         table = rated() if table is None else table
         source = source_of(table)
-        found = scan(source, ROLES)
-        layout = Layout.of(255, users=len(found.users), items=len(found.items), page_bytes=4096)
+        found = scan_ratings(source, ROLES)
+        layout = FactorLayout.of(255, users=len(found.users), items=len(found.items), page_bytes=4096)
         grid = Grid.plan(layout, frames=frames)
-        rows = [triples(read, found.users, found.items, layout) for read in read_blocks(source, ROLES)]
+        rows = [triples(read, found.users, found.items, layout) for read in read_ratings(source, ROLES)]
         path = tmp_path / "ratings.bin"
         count = write_ratings(path, iter(rows), grid, seed=5, memory=memory, about={"a": 1}, block=block)
         assert count == len(table)
@@ -300,9 +300,9 @@ class TestFile:
     def test_keys_and_ratings_survive(self, tmp_path):
         table = rated(500)
         source = source_of(table)
-        found = scan(source, ROLES)
-        layout = Layout.of(8, users=len(found.users), items=len(found.items))
-        rows = np.concatenate([triples(r, found.users, found.items, layout) for r in read_blocks(source, ROLES)])
+        found = scan_ratings(source, ROLES)
+        layout = FactorLayout.of(8, users=len(found.users), items=len(found.items))
+        rows = np.concatenate([triples(r, found.users, found.items, layout) for r in read_ratings(source, ROLES)])
         assert found.users.keys.take(pa.array(rows[:, 0])).to_pylist() == table.column("user").to_pylist()
         items = rows[:, 1] - np.uint32(layout.first_item)
         assert found.items.keys.take(pa.array(items)).to_pylist() == table.column("item").to_pylist()
@@ -336,7 +336,7 @@ class TestFile:
             RatingsFile(path)
 
     def test_a_failure_leaves_nothing_behind(self, tmp_path):
-        grid = Grid.plan(Layout.of(8, users=10, items=10), frames=100)
+        grid = Grid.plan(FactorLayout.of(8, users=10, items=10), frames=100)
 
         def broken():
             yield np.zeros((10, 3), np.uint32)

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from penstock.errors import UsageError, WriteError
-from penstock.report import Comparison, OrderPicture, Run, render, write_report
-from penstock.report.page import findings
-from penstock.report.style import looks
+from penstock.report import Comparison, OrderPicture, StrategyRun, render, write_report
+from penstock.report.comparison_page import comparison_findings
+from penstock.report.style import plot_styles
 
 STRATEGIES = ["none", "once", "epoch", "sliding-window", "mrs", "block-only", "corgipile", "global"]
 HOSTILE = "<script>alert('x')</script>\"&\x00"
@@ -23,7 +23,7 @@ HOSTILE = "<script>alert('x')</script>\"&\x00"
 
 def epochs(scores: list[float | None], *, metric: str = "accuracy", seconds: float = 2.0) -> list[dict[str, Any]]:
     return [
-        {"epoch": i + 1, "loss": 0.7 / (i + 1), metric: 0.5, f"test_{metric}": s, "seconds": seconds, "rows": 9}
+        {"epoch": i + 1, "progressive_loss": 0.7 / (i + 1), f"progressive_{metric}": 0.5, f"test_{metric}": s, "seconds": seconds, "rows": 9}
         for i, s in enumerate(scores)
     ]  # fmt: skip
 
@@ -161,23 +161,23 @@ def test_failed_run_shows_its_reason_and_no_figures() -> None:
 
 def test_failed_run_keeps_others_colours() -> None:
     text = render(page({"shuffle": "mine", "failed": "x"}, run("yours", [0.5, 0.6])))
-    look = looks(["mine", "yours"])["yours"]
+    look = plot_styles(["mine", "yours"])["yours"]
     plots = text[text.index('class="plots"') :]
     assert look.light in plots
-    assert looks(["mine"])["mine"].light not in plots
+    assert plot_styles(["mine"])["mine"].light not in plots
 
 
 def test_findings_name_the_best_the_first_and_those_left_behind() -> None:
-    said = " ".join(findings(full_page())).replace("\u202f", " ")
+    said = " ".join(comparison_findings(full_page())).replace("\u202f", " ")
     assert "best final test accuracy is 95.00 %, by once" in said
     assert "First to 99 % of it was corgipile, after 4.00 s, which ended at 94.90 %" in said
     assert "once needed 13.0 s, 3.2 times as long" in said
     assert "Never that near: none." in said
-    assert findings(page(run("none", [0.5]))) == []
+    assert comparison_findings(page(run("none", [0.5]))) == []
 
 
 def test_findings_when_the_best_is_also_the_first() -> None:
-    said = findings(page(run("none", [0.5]), run("corgipile", [0.9], epochs_to_99=1, seconds_to_99=2.0)))
+    said = comparison_findings(page(run("none", [0.5]), run("corgipile", [0.9], epochs_to_99=1, seconds_to_99=2.0)))
     assert "It was also the first" in said[1]
 
 
@@ -228,7 +228,7 @@ def test_odd_scores_are_drawn_or_left_out(scores: list[float | None]) -> None:
 def test_eight_strategies_have_eight_looks() -> None:
     text = render(page(*(run(name, [0.5, 0.6]) for name in STRATEGIES)))
     balanced(text)
-    assert len({(look.light, look.mark) for look in looks(STRATEGIES).values()}) == 8
+    assert len({(look.light, look.mark) for look in plot_styles(STRATEGIES).values()}) == 8
     assert all(f"{name}</text>" in text for name in STRATEGIES)
 
 
@@ -238,11 +238,12 @@ def test_two_runs_of_one_strategy_are_both_drawn() -> None:
     assert text.count("corgipile, epoch 2: 72.00") == 4
 
 
-def test_training_score_stands_in_for_a_missing_test_score() -> None:
+def test_progressive_curves_are_called_so_and_the_final_score_is_the_finished_models() -> None:
     tested = page(run("none", [0.5, 0.6]))
     untested = page(run("none", [None, None], final=0.5))
-    assert (tested.score_name, untested.score_name) == ("Test accuracy", "Training accuracy")
-    assert "training accuracy" in render(untested)
+    assert (tested.score_name, untested.score_name) == ("Test accuracy", "Progressive accuracy")
+    assert (tested.final_name, untested.final_name) == ("test accuracy", "training accuracy")
+    assert "final training accuracy" in render(untested)
 
 
 def test_r2_is_not_a_percentage_and_sinks_no_further_than_its_axis() -> None:
@@ -261,7 +262,7 @@ def test_tooltips_tell_the_true_value_where_a_point_is_drawn_at_the_edge() -> No
 
 
 def test_copy_made_first_delays_the_curve() -> None:
-    once = Run.from_dict(run("once", [0.5, 0.6], prepare_seconds=9.0))
+    once = StrategyRun.from_dict(run("once", [0.5, 0.6], prepare_seconds=9.0))
     assert once.clock() == [11.0, 13.0]
     text = render(page(run("once", [0.5, 0.6], prepare_seconds=9.0)))
     assert "once, epoch 1: 50.00\u202f% after 11.0\u202fs" in text
@@ -271,7 +272,7 @@ def test_copy_made_first_delays_the_curve() -> None:
 
 def test_copy_made_before_each_epoch_counts_in_each() -> None:
     rows = [{**row, "prepare_seconds": 3.0} for row in epochs([0.5, 0.6])]
-    each = Run("epoch", tuple(rows))
+    each = StrategyRun("epoch", tuple(rows))
     assert each.clock() == [5.0, 10.0]
     assert each.epoch_seconds == 5.0
 
@@ -289,9 +290,9 @@ def test_long_times_are_told_in_minutes_and_hours() -> None:
 
 
 def test_from_dict_passes_over_what_it_does_not_know_and_asks_for_what_it_needs() -> None:
-    assert Run.from_dict({"shuffle": "none", "out": "model.penstock"}).epochs == ()
+    assert StrategyRun.from_dict({"shuffle": "none", "out": "model.penstock"}).epochs == ()
     with pytest.raises(UsageError, match="no 'shuffle'"):
-        Run.from_dict({"epochs": []})
+        StrategyRun.from_dict({"epochs": []})
     with pytest.raises(UsageError, match="no 'data'"):
         Comparison.from_dict({"runs": []})
     with pytest.raises(UsageError, match="negatives, positives"):
@@ -331,7 +332,7 @@ def test_write_report_keeps_the_old_page_when_writing_fails(tmp_path: Path, monk
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(WriteError, match="No space left on device"):
+    with pytest.raises(WriteError, match="the disk is full"):
         write_report(full_page(), target)
     assert target.read_text() == "old"
     assert os.listdir(tmp_path) == ["report.html"]
@@ -345,9 +346,18 @@ def test_write_report_into_a_folder_without_permission(tmp_path: Path) -> None:
         write_report(full_page(), folder / "report.html")
 
 
-def test_the_loss_drawn_is_that_of_the_test_set_where_there_is_one():
-    epochs = [{"epoch": 1, "loss": 0.1, "accuracy": 0.9, "test_accuracy": 0.5, "test_loss": 2.0, "seconds": 1.0}]
-    assert "The mean test loss after each epoch." in render(Comparison("d", (Run("none", epochs),)))
-    bare = [{k: v for k, v in row.items() if not k.startswith("test_")} for row in epochs]
-    page = render(Comparison("d", (Run("none", bare),)))
-    assert "The mean training loss after each epoch, each row scored just before its own update" in page
+def test_the_loss_drawn_is_that_of_held_out_rows_where_there_are_any():
+    epochs = [
+        {
+            "epoch": 1,
+            "progressive_loss": 0.1,
+            "progressive_accuracy": 0.9,
+            "held_out_accuracy": 0.5,
+            "held_out_loss": 2.0,
+            "seconds": 1.0,
+        }
+    ]
+    assert "The mean held-out loss after each epoch." in render(Comparison("d", (StrategyRun("none", epochs),)))
+    bare = [{k: v for k, v in row.items() if not k.startswith("held_out_")} for row in epochs]
+    page = render(Comparison("d", (StrategyRun("none", bare),)))
+    assert "The mean progressive loss after each epoch, each row scored just before its own update" in page

@@ -15,13 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import WriteError
+from penstock.report.distributions import Bins, bars, histogram, scatter_plot
 from penstock.report.drawing import Labels
 from penstock.report.gantt import Spans, detailed, gantt
-from penstock.report.groupdata import Forest
-from penstock.report.groups import findings, render, write_groups
-from penstock.report.spread import Bins, bars, histogram, scatter
-from penstock.report.style import look_of
-from penstock.report.words import text_width
+from penstock.report.group_data import GroupPage
+from penstock.report.group_page import group_findings, render_groups
+from penstock.report.style import style_of
+from penstock.report.text import show_part, text_width
+from penstock.report.writing import write_report
 
 SVG = "{http://www.w3.org/2000/svg}"
 LABELS = Labels("title", "across", "upward")
@@ -31,13 +32,13 @@ GRID = ({"l2": 1.0}, {"l2": 0.1}, {"l2": 0.01})
 
 def forest(
     groups: int = 12, configs: tuple[dict[str, Any], ...] = GRID, *, names: list[str] | None = None, **more: Any
-) -> Forest:
+) -> GroupPage:
     """Make results of groups of 100, 200, … rows, of which the last has the best model; config 1 is the best of all."""
     count, called = len(configs), names or [f"g{n}" for n in range(groups)]
     group, config = np.repeat(np.arange(groups), count), np.tile(np.arange(count), groups)
     rows = 100 * (group + 1)
     quality = group / max(1, groups - 1)
-    held_loss = 1.0 - 0.5 * quality + 0.1 * np.abs(config - np.where(group % 3 == 0, 0, 1))
+    held_out_loss = 1.0 - 0.5 * quality + 0.1 * np.abs(config - np.where(group % 3 == 0, 0, 1))
     chosen = np.arange(groups) * count + np.where(np.arange(groups) % 3 == 0, 0, min(1, count - 1))
     given: dict[str, Any] = {
         "title": "models",
@@ -51,10 +52,10 @@ def forest(
         "group": group,
         "text": [called[n] for n in group],
         "rows": rows,
-        "held_rows": rows // 10,
+        "held_out_rows": rows // 10,
         "config": config,
-        "loss": held_loss - 0.05,
-        "held_loss": held_loss,
+        "loss": held_out_loss - 0.05,
+        "held_out_loss": held_out_loss,
         "score": 0.5 + 0.4 * quality - 0.01 * (config == 2),
         "seconds": np.full(len(group), 0.25),
         "epochs": np.full(len(group), 9),
@@ -63,13 +64,13 @@ def forest(
         "reason": np.full(len(group), "", object),
         "chosen": chosen,
     }
-    return Forest(**{**given, **more})
+    return GroupPage(**{**given, **more})
 
 
-def failed(page: Forest, groups: set[int], reason: str = "only one class among its rows") -> Forest:
+def failed(page: GroupPage, groups: set[int], reason: str = "only one class among its rows") -> GroupPage:
     """Let groups fail with all their configs."""
     bad = np.isin(page.group, list(groups))
-    gone: dict[str, Any] = {n: np.where(bad, np.nan, getattr(page, n)) for n in ("loss", "held_loss", "score")}
+    gone: dict[str, Any] = {n: np.where(bad, np.nan, getattr(page, n)) for n in ("loss", "held_out_loss", "score")}
     return replace(
         page,
         status=np.where(bad, "failed", page.status),
@@ -107,9 +108,9 @@ class Balance(HTMLParser):
         assert self.open.pop() == tag
 
 
-def checked(page: Forest) -> str:
+def checked(page: GroupPage) -> str:
     """Render a page, and check what holds of all of them."""
-    text = render(page)
+    text = render_groups(page)
     seen = Balance()
     seen.feed(text)
     seen.close()
@@ -167,29 +168,23 @@ def test_page_holds_the_facts() -> None:
         assert f"<dt>{name}</dt><dd>{value}</dd>" in text
 
 
-def test_what_one_config_for_all_would_give() -> None:
-    page = forest()
-    assert page.common is not None
-    config, places = page.common
-    assert config == 1
-    assert places.tolist() == [3 * n + 1 for n in range(12)]
-    sentence = findings(page)[1]
-    own, one = (np.average(page.score[at], weights=page.held_rows[at]) for at in (page.chosen, places))
-    assert sentence == f"Weighted by rows it is {100 * own:.2f}\u202f%; with one config for all groups, l2=0.1, it would be" \
-        f" {100 * one:.2f}\u202f%."  # fmt: skip
-    assert "l2=0.1 for all (outline)" in checked(page)
+@pytest.mark.parametrize(("pooled", "verdict"), [(0.6, "the groups' own models do better"), (0.9, "as well or better")])
+def test_what_one_model_for_all_groups_gives(pooled: float, verdict: str) -> None:
+    overall = {"held_out_rows": 1234, "held_out_accuracy": 0.8, "pooled_accuracy": pooled}
+    page = forest(overall=overall, pooled=np.full(36, pooled))
+    sentence = group_findings(page)[1]
+    assert sentence.startswith(
+        "Over the 1,234 held-out rows of all groups it is 80.00\u202f%; one model for all groups"
+    )
+    assert verdict in sentence
+    assert "one model for all groups (outline)" in checked(page)
 
 
-def test_no_such_config_where_one_failed_somewhere_or_all_chose_it() -> None:
-    page = forest()
-    status = page.status.copy()
-    status[4] = "failed"  # config 1 of group 1
-    common = replace(page, status=status).common
-    assert common is not None
-    assert common[0] != 1
-    everywhere = replace(page, chosen=np.arange(12) * 3 + 1)
-    assert everywhere.common is None
-    assert "(outline)" not in checked(everywhere)
+def test_no_model_for_all_groups() -> None:
+    page = forest(overall={"held_out_rows": 12, "held_out_accuracy": 0.8}, pooled=np.full(36, np.nan))
+    assert group_findings(page)[1] == "Over the 12 held-out rows of all groups it is 80.00\u202f%."
+    assert "(outline)" not in checked(page)
+    assert "(outline)" not in checked(forest())
 
 
 def test_worst_and_largest_are_named_in_order() -> None:
@@ -209,7 +204,7 @@ def test_failures_are_told_with_their_reasons() -> None:
         ["only one class among its rows", "2", "6", "g5"],
         ["too few rows: 1 to learn from", "1", "3", "g7"],
     ]
-    assert "3 groups have no model, 2 of them: only one class among its rows." in " ".join(findings(page))
+    assert "3 groups have no model, 2 of them: only one class among its rows." in " ".join(group_findings(page))
     assert "<p>3 groups without any model.</p>" in text
     assert table(text, "The groups, the largest first")[4][-1] == "too few rows: 1 to learn from"
 
@@ -231,18 +226,25 @@ def test_all_groups_failed() -> None:
 
 def test_one_group_has_no_spread() -> None:
     text = checked(forest(1, ({},)))
-    assert "The accuracy on rows held out is 50.00\u202f%." in text
+    assert "The accuracy on held-out rows is 50.00\u202f%." in text
     assert "How well groups" not in text
     assert table(text, "The group")[0][-1] == "as given"
 
 
+@pytest.mark.parametrize(
+    ("share", "shown"), [(None, f"{show_part(0.1)}, learned from at the end"), (0.2, show_part(0.2)), (0, "nothing")]
+)
+def test_the_share_that_was_held_out(share: float | None, shown: str) -> None:
+    assert f">{shown}<" in render_groups(forest(settings={"validation": share}))
+
+
 def test_without_validation_the_training_loss_stands_in() -> None:
-    page = forest(score=np.full(36, np.nan), held_loss=np.full(36, np.nan), settings={"validation": 0})
+    page = forest(score=np.full(36, np.nan), held_out_loss=np.full(36, np.nan), settings={"validation": 0})
     text = checked(page)
     assert "<dd>nothing</dd>" in text
     assert "loss in training" in text
     assert table(text, "The groups, the worst first")[0][0] == "g0"  # the highest loss
-    assert "held out" not in " ".join(findings(page))
+    assert "held out" not in " ".join(group_findings(page))
 
 
 def test_groups_of_one_size_have_no_plot_of_sizes() -> None:
@@ -376,7 +378,7 @@ def test_histograms_lose_nothing(values: list[float], percent: bool, log: bool) 
     bins = Bins.of(known, percent=percent, log=log)
     assert bins.count(known).sum() == len(known)
     assert (np.diff(bins.edges) > 0).all()
-    drawing = ET.fromstring(histogram(known, bins, labels=LABELS, look=look_of(0)))
+    drawing = ET.fromstring(histogram(known, bins, labels=LABELS, look=style_of(0)))
     lies_inside(drawing)
     assert sum(int(re.findall(r": ([\d,]+) group", tip)[0].replace(",", "")) for tip in tips(drawing)) == len(known)
 
@@ -385,17 +387,17 @@ def test_histograms_lose_nothing(values: list[float], percent: bool, log: bool) 
 @given(st.lists(st.tuples(st.integers(0, 10**9), st.floats(-1, 1)), min_size=1, max_size=30))
 def test_clouds_stay_inside(points: list[tuple[int, float]]) -> None:
     x, y = (np.array(each, np.float64) for each in zip(*points))
-    lies_inside(ET.fromstring(scatter(x, y, labels=LABELS, look=look_of(0), size=(360, 290))))
+    lies_inside(ET.fromstring(scatter_plot(x, y, labels=LABELS, look=style_of(0), size=(360, 290))))
 
 
 def test_bars_of_long_names_and_nothing_chosen() -> None:
-    drawing = ET.fromstring(bars(["x" * 200, "b"], [0, 0], labels=LABELS, look=look_of(0), size=(360, 290)))
+    drawing = ET.fromstring(bars(["x" * 200, "b"], [0, 0], labels=LABELS, look=style_of(0), size=(360, 290)))
     lies_inside(drawing)
     assert tips(drawing) == ["x" * 200]  # of the name that is cut
 
 
 def test_page_is_written_whole(tmp_path: Path) -> None:
-    assert write_groups(forest(), tmp_path / "report.html").read_text().startswith("<!doctype html>")
+    assert write_report(forest(), tmp_path / "report.html").read_text().startswith("<!doctype html>")
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
     with pytest.raises(WriteError, match="there is no folder"):
-        write_groups(forest(), tmp_path / "nowhere" / "report.html")
+        write_report(forest(), tmp_path / "nowhere" / "report.html")

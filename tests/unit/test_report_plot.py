@@ -11,16 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.report import Axes, OrderPicture, Series, line_plot, order_plot, svg_file
-from penstock.report.scale import log_ticks, nice_ticks, run_axis, spread, value_axis
-from penstock.report.words import escape, shorten, show_count, show_tick, text_width
+from benchmarks.picture import svg_file
+from penstock.report import Axes, Labels, OrderPicture, Series, line_plot, order_plot
+from penstock.report.scale import keep_apart, log_ticks, nice_ticks, run_axis, value_axis
+from penstock.report.text import escape, shorten, show_count, show_tick, text_width
 
 SVG = "{http://www.w3.org/2000/svg}"
 numbers = st.one_of(st.none(), st.floats(), st.floats(-10, 10), st.sampled_from([0.0, 0.5, 1.0, 1e-300, 1e300]))
 
 
 def draw(*series: Series, axes: Axes | None = None, size: tuple[int, int] = (560, 330)) -> ET.Element:
-    return ET.fromstring(line_plot(series, x_label="epoch", y_label="loss", title="Loss", axes=axes, size=size))
+    return ET.fromstring(line_plot(series, labels=Labels("Loss", "epoch", "loss"), axes=axes, size=size))
 
 
 def words(drawing: ET.Element) -> list[str]:
@@ -141,7 +142,7 @@ def test_ticks_are_few_round_and_within(lo: float, span: float, count: int) -> N
 
 @given(st.lists(st.floats(0, 200), max_size=12), st.floats(1, 15))
 def test_spread_keeps_the_gap_the_order_and_the_bounds(wanted: list[float], gap: float) -> None:
-    placed = spread(wanted, gap=gap, lo=0, hi=200)
+    placed = keep_apart(wanted, gap=gap, lo=0, hi=200)
     assert all(-1e-6 <= p <= 200 + 1e-6 for p in placed)
     pairs = itertools.pairwise(sorted(zip(placed, wanted)))
     for (a, wanted_a), (b, wanted_b) in pairs:
@@ -179,7 +180,7 @@ def test_words() -> None:
 
 def test_svg_file_stands_alone_on_white() -> None:
     series = [Series("none", [1, 2], [0.5, 0.4]), Series("corgipile", [1, 2], [0.5, 0.2])]
-    text = svg_file(series, x_label="seconds", y_label="loss", title="Loss", size=(720, 400))
+    text = svg_file(series, labels=Labels("Loss", "seconds", "loss"), size=(720, 400))
     assert text.startswith('<?xml version="1.0" encoding="UTF-8"?>')
     root = ET.fromstring(text.encode())
     assert root.attrib["viewBox"] == "-16 -16 720 400"

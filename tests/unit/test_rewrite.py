@@ -12,11 +12,11 @@ import pyarrow.parquet as parquet
 import pytest
 
 import penstock
-from penstock.bigmodel import buckets, places, plan, spill
+from penstock.bigmodel import buckets, feature_positions, preparation_plan, scratch_file
 from penstock.bigmodel.index_map import ABSENT, IndexMap
-from penstock.bigmodel.plan import Plan
-from penstock.bigmodel.rewrite import Layout, open_rows, rewrite
-from penstock.blocks.features import choose
+from penstock.bigmodel.preparation_plan import PreparationPlan
+from penstock.bigmodel.rewrite import FeatureLayout, prepared_rows, rewrite
+from penstock.blocks.features import choose_features
 from penstock.blocks.labels import LabelMap
 from penstock.blocks.memory import TableSource
 from penstock.blocks.write import BlockWriter
@@ -52,13 +52,13 @@ def source_of(batch, tmp_path, *, per_block=16, name="data.arrow"):
 
 
 def encoder_of(source, *, weight=None, **options):
-    encoder = choose(source.schema, label="clicked", weight=weight, place=source.name, wide=True, **options)
+    encoder = choose_features(source.schema, label="clicked", weight=weight, place=source.name, wide=True, **options)
     return encoder.with_labels(LabelMap(("no", "yes"), column="clicked"))
 
 
 def written(folder):
     """Return the rows written: indices, values and the rest as plain columns."""
-    source, _ = open_rows(folder)
+    source, _ = prepared_rows(folder)
     with source:
         return pa.Table.from_batches([source.read(b) for b in range(len(source.block_rows))]).to_pydict()
 
@@ -66,9 +66,9 @@ def written(folder):
 @pytest.fixture
 def small(monkeypatch):
     """Cut small data as if they were large: many buckets, parts and stretches."""
-    monkeypatch.setattr(plan, "BUCKET_ENTRIES", 100)
-    monkeypatch.setattr(plan, "LEAST_PART", 300)
-    monkeypatch.setattr(plan, "STRETCH", 64)
+    monkeypatch.setattr(preparation_plan, "BUCKET_ENTRIES", 100)
+    monkeypatch.setattr(preparation_plan, "LEAST_PART", 300)
+    monkeypatch.setattr(preparation_plan, "STRETCH", 64)
 
 
 @pytest.mark.usefixtures("small")
@@ -98,7 +98,7 @@ def test_rows_keep_their_features_under_new_names(tmp_path, kind, dimension):
     assert layout.dimension == int(features.max()) + 1
     assert sum(row[1] for row in layout.tally) == layout.features
     assert sum(row[2] for row in layout.tally) == layout.entries
-    assert Layout.from_dict(layout.to_dict()) == layout
+    assert FeatureLayout.from_dict(layout.to_dict()) == layout
 
 
 @pytest.mark.usefixtures("small")
@@ -129,7 +129,7 @@ def test_hot_features_come_first_and_the_others_as_they_occur(tmp_path):
 
 @pytest.mark.usefixtures("small")
 def test_many_hot_features_go_by_classes_after_the_top_ones(tmp_path, monkeypatch):
-    monkeypatch.setattr(places, "_TOP_BYTES", 10**6)
+    monkeypatch.setattr(feature_positions, "_TOP_BYTES", 10**6)
     batch = rows_of(600, dimension=3000)
     features = np.concatenate([np.array(r, np.uint64) for r in batch["indices"].to_pylist()])
     seen = []
@@ -188,7 +188,7 @@ def test_the_loader_reads_what_was_written(tmp_path):
     batch = rows_of(300, dimension=5000)
     with source_of(batch, tmp_path) as source:
         layout = rewrite(source, encoder_of(source), tmp_path, memory=10**7, hot=100)
-    source, encoder = open_rows(tmp_path)
+    source, encoder = prepared_rows(tmp_path)
     assert encoder.width == layout.features
     assert encoder.labels is None
     with source, Loader(source, encoder, "none", memory="10MB") as loader:
@@ -225,7 +225,9 @@ def test_text_whose_rows_are_not_counted(tmp_path):
     lines = [f"{n % 2} {n % 7 + 1}:1 {n + 100}:{n}.5" for n in range(500)]
     (tmp_path / "a.libsvm").write_text("\n".join(lines) + "\n")
     with penstock.open(tmp_path / "a.libsvm", block_size=1000) as source:
-        encoder = choose(source.schema, label="label", place="a").with_labels(LabelMap((0.0, 1.0), column="label"))
+        encoder = choose_features(source.schema, label="label", place="a").with_labels(
+            LabelMap((0.0, 1.0), column="label")
+        )
         layout = rewrite(source, encoder, tmp_path, memory=10**7, hot=7)
     assert (layout.rows, layout.entries, layout.features, layout.hot) == (500, 1000, 507, 7)
 
@@ -246,7 +248,7 @@ def test_far_more_entries_than_the_first_blocks_tell(tmp_path, monkeypatch):
     few, many = rows_of(100, most=2, dimension=10**6), rows_of(500, most=200, seed=1, dimension=10**6)
     batch = pa.concat_batches([few, many])
     with source_of(batch, tmp_path) as source:
-        monkeypatch.setattr("penstock.bigmodel.dealing.entries_of", lambda *_: 1e-4)
+        monkeypatch.setattr("penstock.bigmodel.data_passes.entries_of", lambda *_: 1e-4)
         layout = rewrite(source, encoder_of(source), tmp_path, memory=10**7, hot=20)
     flat = np.array([i for row in batch["indices"].to_pylist() for i in row], np.uint64)
     with IndexMap.open(tmp_path) as index:
@@ -302,13 +304,13 @@ def test_data_that_change_between_the_passes(tmp_path):
 
 def test_a_file_that_changes_between_the_passes(tmp_path, monkeypatch):
     batch = rows_of(200)
-    count = places.Places.count
+    count = feature_positions.FeaturePositions.count
 
     def touch(self):
         count(self)
         os.utime(tmp_path / "data.arrow", (1, 1))
 
-    monkeypatch.setattr(places.Places, "count", touch)
+    monkeypatch.setattr(feature_positions.FeaturePositions, "count", touch)
     with source_of(batch, tmp_path) as source, pytest.raises(DataChangedError):
         rewrite(source, encoder_of(source), tmp_path, memory=10**7, hot=10)
     assert os.listdir(tmp_path) == ["data.arrow"]
@@ -332,7 +334,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
     folder = tmp_path / "model"
     folder.mkdir()
     with source_of(rows_of(100), tmp_path) as source:
-        monkeypatch.setattr(spill.os, "pwrite", full)
+        monkeypatch.setattr(scratch_file.os, "pwrite", full)
         with pytest.raises(WriteError, match="the disk is full"):
             rewrite(source, encoder_of(source), folder, memory=10**7, hot=10)
     assert os.listdir(folder) == []
@@ -387,12 +389,12 @@ def test_progress_is_told(tmp_path):
 
 
 def test_plans_keep_to_the_memory():
-    assert Plan.of(0, 10**6).bits >= 1
-    assert Plan.of(3 * 10**8, 2 * 10**8).bits == 9
-    large = Plan.of(3 * 10**9, 10**9)
+    assert PreparationPlan.of(0, 10**6).bits >= 1
+    assert PreparationPlan.of(3 * 10**8, 2 * 10**8).bits == 9
+    large = PreparationPlan.of(3 * 10**9, 10**9)
     assert (3 * 10**9 // large.stretch << large.bits) * 8 <= 10**9 / 3
     with pytest.raises(BudgetError, match=r"about 10000000000 entries; \d+ MB is enough"):
-        Plan.of(10**10, 10**8)
+        PreparationPlan.of(10**10, 10**8)
 
 
 def test_kernels_do_as_their_twins():
@@ -401,7 +403,7 @@ def test_kernels_do_as_their_twins():
     key = np.uint64(77)
     mixed = np.empty_like(features)
     buckets.mix_all(features, key, mixed)
-    np.testing.assert_array_equal(mixed, buckets.mix_reference(features, key))
+    np.testing.assert_array_equal(mixed, buckets.mix_features_reference(features, key))
     np.testing.assert_array_equal(buckets.unmix(mixed, key), features)
     counts = [1, 2, 255, 256, 263, 264, 511, 512, 10**6, 2**32 - 1]
     classes = [int(buckets.class_of(np.int64(c))) for c in counts]

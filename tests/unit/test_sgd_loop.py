@@ -13,10 +13,11 @@ import pytest
 
 from penstock.batch import Batch, Csr
 from penstock.errors import DataError, DivergedError, FeatureError, LabelError, ModelFileError, UsageError
+from penstock.sgd.average import WeightAverage
 from penstock.sgd.faults import Names
 from penstock.sgd.loop import EarlyStopping, EpochStats, Spec, Trainer
 from penstock.sgd.model import Weights
-from penstock.sgd.rates import Constant, Exponential, InverseScaling
+from penstock.sgd.rates import Rate, exponential
 
 
 def csr_of(x: np.ndarray) -> Csr:
@@ -56,7 +57,7 @@ def test_logistic_converges_to_scikit_learn(batch_size: int, sparse: bool) -> No
     x = batch.x.to_dense() if isinstance(batch.x, Csr) else batch.x
     l2 = 0.05
     peer = LogisticRegression(C=1 / (l2 * len(batch)), tol=1e-8).fit(x, batch.y)
-    trainer = Trainer(Spec("logistic", Exponential(0.5 if batch_size > 1 else 0.1, 0.93), batch_size, l2=l2), 5)
+    trainer = Trainer(Spec("logistic", exponential(0.5 if batch_size > 1 else 0.1, 0.93), batch_size, l2=l2), 5)
     order = np.random.default_rng(0)
     for epoch in range(80):
         trainer.run_epoch([batch.take(order.permutation(len(batch)))], epoch)
@@ -74,7 +75,7 @@ def test_squared_converges_to_least_squares_and_r2(sparse: bool) -> None:
     batch = make(loss="squared", sparse=sparse)
     x = batch.x.to_dense() if isinstance(batch.x, Csr) else batch.x
     peer = LinearRegression().fit(x, batch.y)
-    trainer = Trainer(Spec("squared", Exponential(0.05, 0.9)), 5)
+    trainer = Trainer(Spec("squared", exponential(0.05, 0.9)), 5)
     for epoch in range(60):
         trainer.run_epoch(pieces(batch), epoch)
     np.testing.assert_allclose(trainer.weights.coef[0], peer.coef_, atol=0.01)
@@ -90,7 +91,7 @@ def test_softmax_converges_to_scikit_learn() -> None:
     l2 = 0.05
     peer = LogisticRegression(C=1 / (l2 * len(batch)), tol=1e-8).fit(batch.x, batch.y)
     for x in (batch.x, csr_of(batch.x)):
-        trainer = Trainer(Spec("softmax", Exponential(0.2, 0.93), 4, l2=l2), 5, outputs=3)
+        trainer = Trainer(Spec("softmax", exponential(0.2, 0.93), 4, l2=l2), 5, outputs=3)
         for epoch in range(80):
             trainer.run_epoch([Batch(x, batch.y)], epoch)
         np.testing.assert_allclose(trainer.weights.coef, peer.coef_, atol=0.03)
@@ -100,7 +101,7 @@ def test_l1_makes_useless_weights_exactly_zero() -> None:
     batch = make(600, 12, loss="squared")
     batch.y[:] = 2 * batch.x[:, 0] - batch.x[:, 1]
     for x in (batch.x, csr_of(batch.x)):
-        trainer = Trainer(Spec("squared", Exponential(0.3), batch_size=200, l1=0.3), 12)
+        trainer = Trainer(Spec("squared", exponential(0.3), batch_size=200, l1=0.3), 12)
         for epoch in range(40):
             trainer.run_epoch([Batch(x, batch.y)], epoch)
         coef = trainer.weights.coef[0]
@@ -178,14 +179,14 @@ def test_a_class_out_of_range_and_an_index_past_the_width_are_named() -> None:
 @pytest.mark.parametrize("sparse", [False, True])
 def test_divergence_names_epoch_rate_and_remedy(sparse: bool) -> None:
     batch = make(loss="squared", sparse=sparse)
-    trainer = Trainer(Spec("squared", Constant(50.0)), 5)
+    trainer = Trainer(Spec("squared", Rate(50.0)), 5)
     with pytest.raises(DivergedError, match=r"epoch 1 at learning rate 50: .* \(try 5\) or standardize=True"):
         run_epochs(trainer, batch, 10)
 
 
 def test_a_loss_that_explodes_within_finite_numbers_is_divergence() -> None:
     batch = make(40, loss="squared")
-    trainer = Trainer(Spec("squared", Constant(3.0), batch_size=40), 5)
+    trainer = Trainer(Spec("squared", Rate(3.0), batch_size=40), 5)
     with pytest.raises(DivergedError, match=r"the loss is .* and rising, where no model at all has"):
         run_epochs(trainer, batch, 200)
     assert trainer.weights.is_finite()
@@ -194,14 +195,14 @@ def test_a_loss_that_explodes_within_finite_numbers_is_divergence() -> None:
 def test_weights_not_finite_after_the_last_row_are_divergence() -> None:
     batch = Batch(np.full((1, 1), 3e38, np.float32), np.ones(1, np.float32))
     with pytest.raises(DivergedError, match="a weight is no longer finite"):
-        Trainer(Spec("hinge", Constant(1e3)), 1).run_epoch([batch], 0)
+        Trainer(Spec("hinge", Rate(1e3)), 1).run_epoch([batch], 0)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("loss", ["logistic", "softmax"])
 @pytest.mark.parametrize("cut", ["between", "within"])
 def test_resumed_equals_uninterrupted_to_the_last_bit(loss: str, sparse: bool, cut: str) -> None:
-    spec = Spec(loss, InverseScaling(0.1), batch_size=3, l1=1e-3, l2=1e-2)
+    spec = Spec(loss, Rate(0.1, power=0.25), batch_size=3, l1=1e-3, l2=1e-2)
     outputs = 3 if loss == "softmax" else 1
     batches = pieces(make(loss=loss, sparse=sparse), 90)
     whole = Trainer(spec, 5, outputs=outputs)
@@ -289,7 +290,7 @@ def test_wrong_use_is_refused() -> None:
 def test_early_stopping_waits_as_long_as_told() -> None:
     watch = EarlyStopping(patience=3, tolerance=0.1)
     stops = []
-    for loss in (1.0, 0.5, 0.45, 0.48, 0.2, 0.15, 0.15, math.nan):
+    for loss in (1.0, 0.5, 0.46, 0.48, 0.2, 0.19, 0.19, math.nan):
         watch = watch.after(loss)
         stops.append(watch.stop)
     assert stops == [False] * 7 + [True]
@@ -314,3 +315,32 @@ print(sum(dense.dense_ahead.stats.cache_hits.values()), sum(dense.dense_ahead.st
         for _ in range(2)
     ]
     assert found == [["0", "1"], ["1", "0"]]
+
+
+def test_later_epochs_count_more_in_the_mean_of_the_weights():
+    weights, average = Weights.zeros(1), WeightAverage(interval=1)
+    for value in (0.0, 3.0, 6.0):
+        weights.coef[:] = value
+        average.advance(1, weights)
+        average.end_epoch(weights)
+    assert average.weights(weights).coef == pytest.approx((1 * 0 + 2 * 3 + 3 * 6) / 6)
+
+
+def test_an_average_is_the_same_after_it_was_saved_in_the_middle_of_an_epoch():
+    numbers = np.random.default_rng(0).normal(size=40)
+
+    def run(average, some):
+        weights = Weights.zeros(1)
+        for number, value in some:
+            weights.coef[:] = value
+            average.advance(1, weights)
+            if number % 8 == 7:
+                average.end_epoch(weights)
+        return average
+
+    steps = list(enumerate(numbers))
+    whole = run(WeightAverage(interval=2, first=3), steps)
+    resumed = WeightAverage.from_arrays(run(WeightAverage(interval=2, first=3), steps[:21]).arrays())
+    assert resumed is not None
+    run(resumed, steps[21:])
+    np.testing.assert_array_equal(whole.weights(Weights.zeros(1)).coef, resumed.weights(Weights.zeros(1)).coef)

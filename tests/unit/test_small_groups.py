@@ -13,10 +13,10 @@ from sklearn.linear_model import LogisticRegression
 
 from penstock.batch import Csr, Floats
 from penstock.errors import FeatureError, UsageError
+from penstock.sgd.float32 import RUN
 from penstock.sgd.full import sums
 from penstock.sgd.lbfgs import Lbfgs
 from penstock.sgd.small import Solved, solve, solve_rows
-from penstock.sgd.smooth import RUN
 from penstock.sgd.terms import CONVERGED, FAILED, SPENT, STALLED
 
 GRID: dict[str, Any] = {
@@ -42,10 +42,11 @@ def solve_reference(
     loss: str = "logistic",
     weight: Any = None,
     hold: Any = None,
+    start: Any = None,
     **terms: Any,
 ) -> Solved:
     width = x.width if isinstance(x, Csr) else x.shape[1]
-    search = Lbfgs(np.zeros((width + 1, configs)), **terms)
+    search = Lbfgs(np.zeros((width + 1, configs)) if start is None else start, **terms)
     while not search.done.all():
         search.tell(sums(x, y, at=search.ask(), loss=loss, weight=weight, hold=hold))
     return Solved(search.best, search.loss, search.held_loss, search.held_right, search.evaluations, search.status)
@@ -187,6 +188,24 @@ def test_a_sparse_group_is_solved_over_the_features_it_has() -> None:
     assert_twins(found, solve_reference(sparse, data["y"], **rest, **terms))
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_it_goes_on_from_given_weights(sparse: bool) -> None:
+    data = draw(300, 6)
+    x: Any = data.pop("x")
+    if sparse:
+        indptr, indices = np.arange(301, dtype=np.uint64) * 6, np.tile(np.arange(6, dtype=np.uint32) * 10, 300)
+        x = Csr(indptr, indices, x.ravel(), 70)
+    terms: dict[str, Any] = {"configs": 2, "l2": [0.1, 0.01], "tolerance": 1e-6}
+    whole = solve(x, **data, **terms, epochs=100)
+    start = solve(x, **data, **terms, epochs=4).w
+    found = solve(x, **data, **terms, epochs=3, start=start)
+    assert_twins(found, solve_reference(x, **data, **terms, epochs=3, start=start))
+    assert (found.objective < solve(x, **data, **terms, epochs=4).objective).all()
+    again = solve(x, **data, **terms, epochs=100, start=whole.w)
+    assert (again.evaluations < whole.evaluations / 2).all()
+    np.testing.assert_allclose(again.w, whole.w, atol=1e-3)
+
+
 def test_threads_solve_side_by_side() -> None:
     assert solve_rows.targetoptions["nogil"]
     data = draw(RUN, 4)
@@ -207,7 +226,7 @@ def test_threads_solve_side_by_side() -> None:
 def test_misfits_are_refused() -> None:
     data = draw(20, 2)
     with pytest.raises(UsageError, match="solver='sgd'"):
-        solve(**data, configs=1, loss="hinge")
+        solve(**data, configs=1, loss="softmax")
     with pytest.raises(UsageError, match="history=0"):
         solve(**data, configs=1, history=0)
     with pytest.raises(UsageError, match="l2=-1"):

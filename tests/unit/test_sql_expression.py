@@ -13,17 +13,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.blocks.features import choose
+from penstock.blocks.features import choose_features
 from penstock.blocks.labels import LabelMap
 from penstock.blocks.memory import TableSource
 from penstock.errors import ColumnError, DatabaseError, FeatureError, UsageError
 from penstock.linear import LinearModel
 from penstock.sgd.model import Weights
 from penstock.sql.catalog import Catalog
-from penstock.sql.engines.duckdb import DuckDBEngine
-from penstock.sql.engines.postgres import PostgresEngine
-from penstock.sql.expression import added_columns, literal, predicting, quote
-from penstock.sql.expressions.literals import number, total
+from penstock.sql.engines.duckdb.engine import DuckDBEngine
+from penstock.sql.engines.duckdb.predictions import DUCKDB
+from penstock.sql.engines.postgres.engine import PostgresEngine
+from penstock.sql.engines.postgres.predictions import POSTGRES
+from penstock.sql.expressions.literals import double_literal, nested_sum, quote_identifier
+from penstock.sql.prediction_query import added_columns, select_predictions
 from penstock.sql.statements import Query
 from tests.servers import Server
 
@@ -47,7 +49,7 @@ def model_of(
     rows: pa.Table, kind: str = "logistic", *, classes: tuple[Any, ...] = (0, 1), scale: float = 1.0, width: int = 0
 ) -> LinearModel:
     """A model of random weights over all columns but ``label``."""
-    encoder = choose(rows.schema, label="label")
+    encoder = choose_features(rows.schema, label="label")
     if encoder.width is None:
         encoder = encoder.with_width(width)
     if kind != "linear":
@@ -58,7 +60,7 @@ def model_of(
 
 
 def asked(engine: Any, model: LinearModel, query: str, **options: Any) -> list[dict[str, Any]]:
-    text = predicting(model, query, schema=engine.describe(Query(query)), engine=engine.name, **options)
+    text = select_predictions(model, query, schema=engine.describe(Query(query)), dialect=engine.dialect, **options)
     assert text is not None
     found = engine.run(text)
     return [dict(zip(found.columns, row, strict=True)) for row in found.rows]
@@ -66,7 +68,7 @@ def asked(engine: Any, model: LinearModel, query: str, **options: Any) -> list[d
 
 def compare(engine: Any, model: LinearModel, rows: pa.Table, **options: Any) -> None:
     """See that the engine predicts what the model does, but for ties."""
-    found = asked(engine, model, f"SELECT * FROM {engine.keep(rows.to_reader())}", **options)
+    found = asked(engine, model, f"SELECT * FROM {engine.store_rows(rows.to_reader())}", **options)
     source = TableSource.of(rows)
     wanted = pa.Table.from_batches(list(model.predictions(source))).to_pylist()
     assert len(found) == len(wanted)
@@ -152,7 +154,7 @@ def test_wide_weights_come_as_arrays_or_from_the_catalogue(engine: Any, kind: st
     catalog.save(f"wide '{kind}'", model, exists="replace")
     stored = catalog.find(f"wide '{kind}'")[1]
     compare(engine, model, rows, stored=stored)
-    text = predicting(model, "SELECT 1", schema=rows.schema, engine=engine.name, stored=stored)
+    text = select_predictions(model, "SELECT 1", schema=rows.schema, dialect=engine.dialect, stored=stored)
     assert text is not None
     assert len(text) < 4000  # the weights are not in it
 
@@ -162,10 +164,10 @@ def test_a_view_over_a_model_that_was_replaced_says_so(engine: Any) -> None:
     model = model_of(rows, "linear", scale=0.1)
     catalog.save("m", model, exists="replace")
     engine.run("DROP TABLE IF EXISTS wide_rows CASCADE")
-    engine.run(f"CREATE TABLE wide_rows AS SELECT * FROM {engine.keep(rows.to_reader())}")
+    engine.run(f"CREATE TABLE wide_rows AS SELECT * FROM {engine.store_rows(rows.to_reader())}")
     query = "SELECT * FROM wide_rows"
-    text = predicting(
-        model, query, schema=engine.describe(Query(query)), engine=engine.name, stored=catalog.find("m")[1]
+    text = select_predictions(
+        model, query, schema=engine.describe(Query(query)), dialect=engine.dialect, stored=catalog.find("m")[1]
     )
     engine.run(f"CREATE OR REPLACE VIEW foretold AS {text}")
     assert len(engine.run("SELECT prediction FROM foretold").rows) == 4
@@ -187,7 +189,7 @@ def test_what_is_missing_makes_the_prediction_null(engine: Any) -> None:
     for kind, classes in (("logistic", ("a", "b")), ("softmax", (0, 1, 2)), ("linear", ())):
         model = model_of(learnt.empty_table(), kind, classes=classes)
         for warehouse in (False, True):
-            found = asked(engine, model, f"SELECT * FROM {engine.keep(rows.to_reader())}", warehouse=warehouse)
+            found = asked(engine, model, f"SELECT * FROM {engine.store_rows(rows.to_reader())}", warehouse=warehouse)
             added = [[value for name, value in row.items() if name.startswith("pr")] for row in found]
             assert all(value is not None for value in added[0])
             assert [set(values) for values in added[1:]] == [{None}] * 7
@@ -196,7 +198,7 @@ def test_what_is_missing_makes_the_prediction_null(engine: Any) -> None:
 def test_odd_arrays_of_a_wide_model(engine: Any) -> None:
     good = [0.5] * 1500
     odd = pa.array([good, [*good[1:], None], good[1:], [*good, 1.0], None], pa.list_(pa.float32()))
-    query = f"SELECT * FROM {engine.keep(pa.table({'features_v': odd}).to_reader())}"
+    query = f"SELECT * FROM {engine.store_rows(pa.table({'features_v': odd}).to_reader())}"
     found = [row["prediction"] is None for row in asked(engine, model_of(vectors(1500), "linear"), query)]
     assert found == [False, True, True, True, True]
 
@@ -223,7 +225,7 @@ def test_sparse_rows_that_are_odd(engine: Any) -> None:
     )
     model = model_of(pairs(2), "linear", width=2)
     model.weights.coef[:], model.weights.intercept[:] = [[1, 2]], 0
-    found = asked(engine, model, f"SELECT * FROM {engine.keep(rows.to_reader())}")
+    found = asked(engine, model, f"SELECT * FROM {engine.store_rows(rows.to_reader())}")
     assert [row["prediction"] for row in found] == list(next(columns))
 
 
@@ -233,7 +235,7 @@ def test_scores_far_out_do_not_overflow(engine: Any, kind: str) -> None:
     model = model_of(rows, kind, classes=(0, 1))
     model.weights.coef[:] = [[1], [-1]] if kind == "softmax" else [[1]]
     model.weights.intercept[:] = 0
-    found = asked(engine, model, f"SELECT * FROM {engine.keep(rows.to_reader())}")
+    found = asked(engine, model, f"SELECT * FROM {engine.store_rows(rows.to_reader())}")
     first = [row["probability_0"] for row in found]
     assert first == pytest.approx([0.5, 1, 0, 1, 0] if kind == "softmax" else [0.5, 0, 1, 0, 1], abs=1e-9)
     assert [row["probability_1"] for row in found] == pytest.approx([1 - share for share in first], abs=1e-9)
@@ -254,7 +256,7 @@ def test_a_thousand_terms_do_not_nest_too_deep(engine: Any) -> None:
     rng = np.random.default_rng(0)
     rows = pa.table({**{f"c{place}": rng.normal(size=2).astype(np.float32) for place in range(1200)}, "label": [0, 1]})
     compare(engine, model_of(rows, "linear", scale=0.1), rows)
-    deepest = max(text.count("(") for text in total(["x"] * 1000).split("x"))
+    deepest = max(text.count("(") for text in nested_sum(["x"] * 1000).split("x"))
     assert deepest <= 10
 
 
@@ -273,25 +275,29 @@ def test_packed_features(engines: dict[str, Any]) -> None:
         if wide:  # as an array of weights
             coef = np.concatenate([model.weights.coef] * 3 + [np.zeros((1, 1500), np.float32)], axis=1)
             more = pa.field("g", pa.list_(pa.float32(), coef.shape[1] - 6))
-            encoder = choose(pa.schema([rows.schema.field("f"), more, rows.schema.field("label")]), label="label")
+            encoder = choose_features(
+                pa.schema([rows.schema.field("f"), more, rows.schema.field("label")]), label="label"
+            )
             model = LinearModel("linear", Weights(coef, model.weights.intercept), encoder)
-        query = f"SELECT *{', array_fill(0::real, ARRAY[1512]) AS g' * wide} FROM {server.keep(packed.to_reader())}"
+        query = (
+            f"SELECT *{', array_fill(0::real, ARRAY[1512]) AS g' * wide} FROM {server.store_rows(packed.to_reader())}"
+        )
         found = [row["prediction"] for row in asked(server, model, query)]
         assert found[:5] == pytest.approx(wanted, rel=1e-5)
         assert found[5:] == [None, None, None]
-    query = f"SELECT * FROM {file.keep(packed.to_reader())}"
+    query = f"SELECT * FROM {file.store_rows(packed.to_reader())}"
     model = model_of(rows, "linear")
-    assert predicting(model, query, schema=file.describe(Query(query)), engine="duckdb") is None
+    assert select_predictions(model, query, schema=file.describe(Query(query)), dialect=DUCKDB) is None
 
 
 def test_pgvector(engines: dict[str, Any]) -> None:
     rows, server = vectors(3), engines["postgresql"]
     model = model_of(rows, "linear")
     wanted = pa.Table.from_batches(list(model.predictions(TableSource.of(rows))))["prediction"].to_pylist()
-    name = server.keep(rows.to_reader())
+    name = server.store_rows(rows.to_reader())
     for kind in ("away.vector", "away.vector(3)"):
         query = f"SELECT label, features_v::{kind} FROM {name}"
-        text = predicting(model, query, schema=server.describe(Query(query)), engine="postgresql") or ""
+        text = select_predictions(model, query, schema=server.describe(Query(query)), dialect=POSTGRES) or ""
         assert "<#>" in text
         assert [row["prediction"] for row in asked(server, model, query)] == pytest.approx(wanted, abs=1e-5)
     query = "SELECT features_v FROM (VALUES ('[1,2]'::away.vector), (NULL)) AS v(features_v)"
@@ -307,17 +313,17 @@ def test_arrays_that_count_from_elsewhere_are_not_mistaken(engines: dict[str, An
 def test_a_model_learnt_from_a_packed_copy_reads_the_columns_it_was_packed_from(engine: Any) -> None:
     rows = pa.table({"a": [1.0, 2.0], "b": [3.0, 4.0], "label": [0, 1]})
     plain = model_of(rows, "linear")
-    packed = choose(pa.schema({"features": pa.list_(pa.float32(), 2), "label": pa.int64()}), label="label")
+    packed = choose_features(pa.schema({"features": pa.list_(pa.float32(), 2), "label": pa.int64()}), label="label")
     origin = [part.to_dict() for part in plain.encoder.parts]
     encoder = type(packed)(packed.parts, "label", origin=origin)
     model = LinearModel("linear", plain.weights, encoder)
-    query = f"SELECT * FROM {engine.keep(rows.to_reader())}"
+    query = f"SELECT * FROM {engine.store_rows(rows.to_reader())}"
     assert asked(engine, model, query) == asked(engine, plain, query)
 
 
 def test_the_columns_that_are_added(engine: Any) -> None:
     rows = pa.table({"x": [1.0], "label": [0]})
-    query = f"SELECT * FROM {engine.keep(rows.to_reader())} -- and a comment"
+    query = f"SELECT * FROM {engine.store_rows(rows.to_reader())} -- and a comment"
     row = asked(engine, model_of(rows, "logistic"), query, warehouse=True)[0]
     assert list(row) == ["x", "label", "predicted_label", "predicted_label_probs"]
     probable = {each["label"]: each["prob"] for each in row["predicted_label_probs"]}
@@ -335,23 +341,23 @@ def test_the_columns_that_are_added(engine: Any) -> None:
 def test_names_that_an_engine_takes_for_one_another() -> None:
     rows = pa.table({"x": [1.0], "label": ["a"]})
     model = model_of(rows, classes=("A", "a"))
-    assert added_columns(model, engine="duckdb") == ["prediction", "probability_A", "probability_a_2"]
-    assert added_columns(model, engine="postgresql") == ["prediction", "probability_A", "probability_a"]
+    assert added_columns(model, dialect=DUCKDB) == ["prediction", "probability_A", "probability_a_2"]
+    assert added_columns(model, dialect=POSTGRES) == ["prediction", "probability_A", "probability_a"]
     with pytest.raises(UsageError, match="'PREDICTION' already"):
-        added_columns(model, engine="duckdb", present=["PREDICTION"])
+        added_columns(model, dialect=DUCKDB, present=["PREDICTION"])
     long = model_of(rows, classes=("é" * 40 + "1", "é" * 40 + "2"))
-    first, second = added_columns(long, engine="postgresql")[1:]
+    first, second = added_columns(long, dialect=POSTGRES)[1:]
     assert (first, second) == ("probability_" + "é" * 25, "probability_" + "é" * 24 + "_2")
     many = model_of(rows, "softmax", classes=tuple(range(1600)))
     with pytest.raises(UsageError, match="1600 classes"):
-        added_columns(many, engine="postgresql")
+        added_columns(many, dialect=POSTGRES)
 
 
 def test_what_cannot_be_written_or_does_not_fit() -> None:
     schema = pa.schema({"word": pa.string(), "label": pa.int64()})
-    encoder = choose(schema, label="label", hash=["word:2^4"])
+    encoder = choose_features(schema, label="label", hash=["word:2^4"])
     hashed = LinearModel("linear", Weights.zeros(16), encoder)
-    assert predicting(hashed, "q", schema=schema, engine="duckdb") is None
+    assert select_predictions(hashed, "q", schema=schema, dialect=DUCKDB) is None
     model = model_of(vectors(3), "svm")
     wrong = [
         (pa.schema({"other": pa.float32()}), ColumnError, "no feature column 'features_v'"),
@@ -361,26 +367,26 @@ def test_what_cannot_be_written_or_does_not_fit() -> None:
     ]
     for present, error, told in wrong:
         with pytest.raises(error, match=told):
-            predicting(model, "q", schema=present, engine="postgresql")
+            select_predictions(model, "q", schema=present, dialect=POSTGRES)
     numbers = model_of(pa.table({"x": [1.0], "label": [0]}), "svm")
     with pytest.raises(FeatureError, match="'x' is string, where a number was learnt from"):
-        predicting(numbers, "q", schema=pa.schema({"x": pa.string()}), engine="duckdb")
-    assert '"X"' in (predicting(numbers, "q", schema=pa.schema({"X": pa.int32()}), engine="duckdb") or "")
+        select_predictions(numbers, "q", schema=pa.schema({"x": pa.string()}), dialect=DUCKDB)
+    assert '"X"' in (select_predictions(numbers, "q", schema=pa.schema({"X": pa.int32()}), dialect=DUCKDB) or "")
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
 def test_weights_are_written_to_the_last_bit(weight: float) -> None:
-    written = number(np.float32(weight))
+    written = double_literal(np.float32(weight))
     assert written.endswith("'::float8")
     assert np.float32(float(written.split("'")[1])) == np.float32(weight)
 
 
 def test_literals_come_back_as_they_were(engine: Any) -> None:
     values: list[Any] = [None, True, 3, -(2**63), 2**63, 0.1, -1e300, "", "it's %s \\ \" {}", *HOSTILE]
-    text = "SELECT " + ", ".join(literal(value, engine.name) for value in values)
+    text = "SELECT " + ", ".join(engine.dialect.literal(value) for value in values)
     assert list(engine.run(text).rows[0]) == values
-    assert engine.run(f"SELECT 1 AS {quote(HOSTILE[0])}").columns == ('a"b',)
+    assert engine.run(f"SELECT 1 AS {quote_identifier(HOSTILE[0])}").columns == ('a"b',)
     with pytest.raises(UsageError, match="zero byte"):
-        quote("a\0b")
+        quote_identifier("a\0b")
     with pytest.raises(UsageError, match="zero byte"):
-        literal("a\0b", "postgresql")
+        POSTGRES.literal("a\0b")

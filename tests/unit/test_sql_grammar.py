@@ -7,8 +7,12 @@ import sys
 
 import pytest
 
-from penstock.errors import MissingExtraError, UnknownOptionError
+from penstock.errors import MissingExtraError
+from penstock.messages import Location
 from penstock.sql import grammar
+from penstock.sql.engines.duckdb.predictions import DUCKDB
+from penstock.sql.engines.postgres.predictions import POSTGRES
+from penstock.sql.expressions.dialect import Dialect
 from penstock.sql.grammar import is_complete, keywords, parse
 from penstock.sql.statements import (
     DescribeModel,
@@ -20,20 +24,20 @@ from penstock.sql.statements import (
     Pack,
     Plain,
     Query,
-    Selected,
     ShowModels,
+    TableSelection,
     Train,
 )
 
-DIALECTS = ("duckdb", "postgres")
+DIALECTS = (DUCKDB, POSTGRES)
 
 
 @pytest.fixture(params=DIALECTS)
-def dialect(request) -> str:
+def dialect(request) -> Dialect:
     return request.param
 
 
-def one(text: str, dialect: str = "duckdb"):
+def one(text: str, dialect: Dialect = DUCKDB):
     (found,) = parse(text, dialect=dialect)
     return found
 
@@ -45,11 +49,11 @@ def values(options) -> dict:
 def test_the_papers_form(dialect):
     text = "SELECT * FROM higgs TRAIN BY svm WITH learning_rate = 0.1, max_epoch_num = 20, block_size = 10MB"
     found = one(text, dialect)
-    assert found.query == Query("SELECT * FROM higgs", Selected("higgs"))
-    assert (found.model, found.name, found.exists, found.dialect) == ("svm", None, "error", "penstock")
+    assert found.query == Query("SELECT * FROM higgs", TableSelection("higgs"))
+    assert (found.model, found.name, found.exists, found.warehouse) == ("svm", None, "error", False)
     assert values(found.options) == {"learning_rate": 0.1, "max_epoch_num": 20, "block_size": "10MB"}
     assert text[found.options["block_size"].at :] == "block_size = 10MB"
-    assert found.options["block_size"].place == "line 1, column 80"
+    assert found.options["block_size"].place == Location(line=1, character=80)
 
 
 @pytest.mark.parametrize(
@@ -132,15 +136,15 @@ def test_explain_of_a_training(dialect):
 def test_create_model_as_the_warehouses_write_it(dialect):
     text = "CREATE OR REPLACE MODEL `shop.churn` OPTIONS(Model_Type='LOGISTIC_REG', input_label_cols=['y'])\nAS SELECT * FROM t"
     found = one(text, dialect)
-    assert (found.name, found.model, found.exists, found.dialect) == ("shop.churn", "logistic", "replace", "warehouse")
+    assert (found.name, found.model, found.exists, found.warehouse) == ("shop.churn", "logistic", "replace", True)
     assert values(found.options) == {"input_label_cols": ["y"]}
-    assert found.query == Query("SELECT * FROM t", Selected("t"))
+    assert found.query == Query("SELECT * FROM t", TableSelection("t"))
     assert one("CREATE MODEL IF NOT EXISTS m OPTIONS(model_type='svm') AS (SELECT 1)").exists == "skip"
 
 
 def test_create_model_in_our_words(dialect):
     found = one("CREATE MODEL m USING softmax WITH (epochs = 3) AS WITH a AS (SELECT 1) SELECT * FROM a", dialect)
-    assert (found.name, found.model, found.exists, found.dialect) == ("m", "softmax", "error", "penstock")
+    assert (found.name, found.model, found.exists, found.warehouse) == ("m", "softmax", "error", False)
     assert values(found.options) == {"epochs": 3}
     assert found.query.text == "WITH a AS (SELECT 1) SELECT * FROM a"
 
@@ -164,8 +168,8 @@ def test_the_small_statements(dialect):
         ImportModel("m", "it's", "replace"),
         ExportModel("m", "c"),
     ]
-    table = Query("TABLE t", Selected("t"))
-    assert found[8] == Evaluate("m", Query("SELECT * FROM t", Selected("t")))
+    table = Query("TABLE t", TableSelection("t"))
+    assert found[8] == Evaluate("m", Query("SELECT * FROM t", TableSelection("t")))
     assert (found[9].query, values(found[9].options)) == (table, {"label": "y"})
     assert found[10] == Evaluate("m", None)
     assert found[11].query == Query("WITH a AS (SELECT 1) SELECT * FROM a")
@@ -176,10 +180,10 @@ def test_the_small_statements(dialect):
 @pytest.mark.parametrize(
     ("query", "selected"),
     [
-        ("SELECT * FROM t", Selected("t")),
-        ('select /* c */ a , "B c"\nfrom -- d\n s . "T"', Selected('s."T"', ("a", '"B c"'))),
-        ("SELECT a FROM db.s.t", Selected("db.s.t", ("a",))),
-        ("TABLE s.t", Selected("s.t")),
+        ("SELECT * FROM t", TableSelection("t")),
+        ('select /* c */ a , "B c"\nfrom -- d\n s . "T"', TableSelection('s."T"', ("a", '"B c"'))),
+        ("SELECT a FROM db.s.t", TableSelection("db.s.t", ("a",))),
+        ("TABLE s.t", TableSelection("s.t")),
         ("SELECT a.b FROM t", None),
         ("SELECT * FROM a.b.c.d", None),
         ("SELECT * FROM t x", None),
@@ -210,8 +214,8 @@ def test_a_query_that_only_names_a_table(query, selected, dialect):
 
 
 def test_from_first_names_a_table_in_duckdb_alone():
-    assert one("FROM s.t TRAIN BY svm", "duckdb").query.selected == Selected("s.t")
-    assert one("FROM s.t TRAIN BY svm", "postgres").query.selected is None
+    assert one("FROM s.t TRAIN BY svm", DUCKDB).query.selected == TableSelection("s.t")
+    assert one("FROM s.t TRAIN BY svm", POSTGRES).query.selected is None
 
 
 ENGINES_OWN = [
@@ -276,7 +280,7 @@ def test_what_is_the_engines_stays_word_for_word(text, dialect):
 
 def test_backticks_quote_names_in_duckdb():
     text = "SELECT `a; TRAIN BY svm` FROM t"
-    assert parse(text, dialect="duckdb") == [Plain(text)]
+    assert parse(text, dialect=DUCKDB) == [Plain(text)]
 
 
 def test_statements_are_cut_at_semicolons_and_keep_their_comments(dialect):
@@ -302,11 +306,6 @@ def test_keywords_are_words_that_statements_begin_or_go_on_with():
     assert {"TRAIN BY", "PREDICT BY", "SHOW MODELS", "svm"} <= set(keywords())
 
 
-def test_an_unknown_dialect_is_refused():
-    with pytest.raises(UnknownOptionError, match="dialect='mysql' is not known; choose one of: duckdb, postgres"):
-        parse("SELECT 1", dialect="mysql")
-
-
 def test_without_sqlglot_the_extra_is_named(monkeypatch):
     real = builtins.__import__
 
@@ -321,6 +320,6 @@ def test_without_sqlglot_the_extra_is_named(monkeypatch):
     grammar._tokenizer.cache_clear()
     try:
         with pytest.raises(MissingExtraError, match=r"pip install 'penstock\[sql\]'"):
-            parse("SELECT 1", dialect="duckdb")
+            parse("SELECT 1", dialect=DUCKDB)
     finally:
         grammar._tokenizer.cache_clear()

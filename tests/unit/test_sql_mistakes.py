@@ -7,15 +7,18 @@ import re
 import pytest
 
 from penstock.errors import SQLSyntaxError
+from penstock.sql.engines.duckdb.predictions import DUCKDB
+from penstock.sql.engines.postgres.predictions import POSTGRES
+from penstock.sql.expressions.dialect import Dialect
 from penstock.sql.grammar import parse
 
 
-@pytest.fixture(params=("duckdb", "postgres"))
-def dialect(request) -> str:
+@pytest.fixture(params=(DUCKDB, POSTGRES))
+def dialect(request) -> Dialect:
     return request.param
 
 
-def refused(text: str, dialect: str = "duckdb") -> tuple[str, str]:
+def refused(text: str, dialect: Dialect = DUCKDB) -> tuple[str, str]:
     """Return what a syntax error tells, and what of the script its caret points at."""
     with pytest.raises(SQLSyntaxError) as caught:
         parse(text, dialect=dialect)
@@ -95,7 +98,7 @@ def test_mistakes_are_pointed_at(text, told, at, dialect):
 
 def test_the_caret_stands_under_the_token():
     with pytest.raises(SQLSyntaxError) as caught:
-        parse("SELECT 1;\n\tSELECT é TRAIN BY svn AS m", dialect="duckdb")
+        parse("SELECT 1;\n\tSELECT é TRAIN BY svn AS m", dialect=DUCKDB)
     told, line, caret = str(caught.value).split("\n")
     assert told.startswith("line 2, column 20: svn is not a model")
     assert (line, caret) == ("    \tSELECT é TRAIN BY svn AS m", "    \t" + " " * 18 + "^")
@@ -104,7 +107,7 @@ def test_the_caret_stands_under_the_token():
 def test_of_a_long_line_only_the_part_around_is_shown():
     text = f"SELECT {'a, ' * 500} b TRAIN BY svn WITH ({'x = 1, ' * 100})"
     with pytest.raises(SQLSyntaxError) as caught:
-        parse(text, dialect="duckdb")
+        parse(text, dialect=DUCKDB)
     _, line, caret = str(caught.value).split("\n")
     assert len(line) <= 104
     assert line[len(caret) - 1 :].startswith("svn")

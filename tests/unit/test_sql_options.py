@@ -10,8 +10,9 @@ import pytest
 from penstock.config import Config
 from penstock.errors import ColumnError, UnknownOptionError, UsageError
 from penstock.sql.engines.base import Reading
+from penstock.sql.engines.duckdb.predictions import DUCKDB
 from penstock.sql.grammar import parse
-from penstock.sql.options import evaluate_settings, names, pack_settings, settings
+from penstock.sql.options import evaluate_settings, option_names, pack_settings, settings
 from penstock.sql.statements import Query, Train
 from penstock.training import Columns
 
@@ -29,12 +30,12 @@ PAPER = pa.schema(
 
 
 def train(options: str = "", model: str = "logistic") -> Train:
-    (found,) = parse(f"TABLE t TRAIN BY {model} WITH ({options})", dialect="duckdb")
+    (found,) = parse(f"TABLE t TRAIN BY {model} WITH ({options})", dialect=DUCKDB)
     return found
 
 
 def create(options: str, model: str = "logistic_reg") -> Train:
-    (found,) = parse(f"CREATE MODEL m OPTIONS(model_type='{model}'{options}) AS SELECT * FROM t", dialect="duckdb")
+    (found,) = parse(f"CREATE MODEL m OPTIONS(model_type='{model}'{options}) AS SELECT * FROM t", dialect=DUCKDB)
     return found
 
 
@@ -144,7 +145,7 @@ def test_hashed_columns():
     found = settings(train("features = age, hash = 'city:2^10:words'"), SCHEMA)
     assert found.columns.hash == ("City:2^10:words",)
     assert found.wanted == ("age", "City", "label")
-    with pytest.raises(UsageError, match=r"line 1, column 33: hash='city:2\^4:2\^5' cannot be read"):
+    with pytest.raises(UsageError, match=r"line 1, column 33: hash = 'city:2\^4:2\^5' cannot be read"):
         settings(train("hash = ['city:2^4:2^5']"), SCHEMA)
 
 
@@ -158,10 +159,10 @@ def test_a_column_that_is_there_twice_cannot_be_used():
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ("learning_rat = 1", "line 1, column 33: there is no option 'learning_rat'; choose from: batch_size, .*mean 'learning_rate'"),
+        ("learning_rat = 1", "line 1, column 33: there is no option 'learning_rat'; choose from: average, batch_size, .*mean 'learning_rate'"),
         ("max_iterations = 1", "there is no option 'max_iterations'"),
         ("to = bytea", "there is no option 'to'"),
-        ("max_epoch_num = 0", "max_epoch_num=0 is not a number of epochs; choose 1 or more"),
+        ("max_epoch_num = 0", "max_epoch_num = 0 is not a number of epochs; choose 1 or more"),
         ("epochs = 1, max_epoch_num = 2", "line 1, column 45: max_epoch_num and epochs mean the same"),
         ("learning_rate = '0.1'", "learning_rate = '0.1' is not a number; write learning_rate = 0.1, without quotes"),
         ("learning_rate = true", "learning_rate = true is not a number"),
@@ -174,19 +175,19 @@ def test_a_column_that_is_there_twice_cannot_be_used():
         ("features = []", r"features = \[\] is not a list of columns"),
         ("features = nothing", "the query has no features column 'nothing'"),
         ("exclude = label", "'label' is the label and cannot be left out"),
-        ("nulls = drop", "nulls='drop' is not known; choose one of: error, skip"),
-        ("cache = maybe", "cache='maybe' is not a size"),
-        ("block_size = 10 %", "block_size='10%' is not a size"),
+        ("nulls = drop", "nulls = 'drop' is not known; choose one of: error, skip"),
+        ("cache = maybe", "cache = 'maybe' is not a size"),
+        ("block_size = 10 %", "block_size = '10%' is not a size"),
         ("block_size = true", "block_size = true is not an amount of memory"),
         ("connections = 0", "connections = 0 is not a number of connections"),
         ("memory = 1.5", "memory = 1.5 is not an amount of memory"),
         # What the config finds is told by the option's own name.
-        ("max_epoch_num = -1", "line 1, column 33: max_epoch_num=-1 is not a number of epochs"),
-        ("buffer_size = lots", "line 1, column 33: buffer_size='lots' is not an amount of memory"),
-        ("test_fraction = 2", "line 1, column 33: test_fraction=2.0 is not a share of the rows"),
-        ("shuffle = corgi", "line 1, column 33: shuffle='corgi' is not known; choose one of: .*corgipile"),
-        ("solver = gd, decay = 0.5", "line 1, column 46: decay=0.5 is for solver='sgd'.*leave decay out"),
-        ("patience = 1, tolerance = -1", "line 1, column 47: tolerance=-1.0 must be zero or a positive number"),
+        ("max_epoch_num = -1", "line 1, column 33: max_epoch_num = -1 is not a number of epochs"),
+        ("buffer_size = lots", "line 1, column 33: buffer_size = 'lots' is not an amount of memory"),
+        ("test_fraction = 2", "line 1, column 33: test_fraction = 2.0 is not a share of the rows"),
+        ("shuffle = corgi", "line 1, column 33: shuffle = 'corgi' is not known; choose one of: .*corgipile"),
+        ("solver = gd, decay = 0.5", "line 1, column 46: decay = 0.5 is for solver = 'sgd'.*leave decay out"),
+        ("patience = 1, tolerance = -1", "line 1, column 47: tolerance = -1.0 must be zero or a positive number"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_with_its_place(asked, told):
@@ -243,7 +244,7 @@ def test_more_of_the_warehouses_ways():
     assert settings(create(", min_rel_progress=0.1"), SCHEMA).config.patience == 1
     assert settings(create(", min_rel_progress=0.1, early_stop=false"), SCHEMA).config.patience is None
     assert settings(create(", input_label_cols='AGE', learn_rate_strategy=null"), SCHEMA).columns.label == "age"
-    (found,) = parse("CREATE OR REPLACE MODEL m OPTIONS(model_type='svm') AS SELECT 1", dialect="duckdb")
+    (found,) = parse("CREATE OR REPLACE MODEL m OPTIONS(model_type='svm') AS SELECT 1", dialect=DUCKDB)
     assert settings(found, SCHEMA).replace
 
 
@@ -253,12 +254,12 @@ def test_more_of_the_warehouses_ways():
         ("input_label_cols=['a','b']", "a model has one label"),
         ("input_label_cols=['label'], label='label'", "input_label_cols and label mean the same"),
         ("learn_rate_strategy='line_search'", "'line_search' is not supported; leave it out, or write 'constant'"),
-        ("learn_rate_strategy='other'", "learn_rate_strategy='other' is not known; choose one of: constant"),
+        ("learn_rate_strategy='other'", "learn_rate_strategy = 'other' is not known; choose one of: constant"),
         ("learn_rate_strategy=1", "learn_rate_strategy = 1 is not a word"),
         ("ls_init_learn_rate=0.1", "ls_init_learn_rate is for a line search.*write learn_rate=0.1"),
         (
             "data_split_method='seq'",
-            "data_split_method='seq' is not known; choose one of: auto_split, no_split, random",
+            "data_split_method = 'seq' is not known; choose one of: auto_split, no_split, random",
         ),
         (
             "data_split_method='no_split', data_split_eval_fraction=0.1",
@@ -268,8 +269,8 @@ def test_more_of_the_warehouses_ways():
         ("optimize_strategy='normal_equation'", "not supported; solver='lbfgs' comes to the same weights"),
         ("optimize_strategy='x'", "choose one of: auto_strategy, batch_gradient_descent"),
         ("max_iterations=5, epochs=6", "epochs and max_iterations mean the same"),
-        ("max_iterations=-5", "max_iterations=-5 is not a number of epochs"),
-        ("data_split_eval_fraction=3", "data_split_eval_fraction=3.0 is not a share"),
+        ("max_iterations=-5", "max_iterations = -5 is not a number of epochs"),
+        ("data_split_eval_fraction=3", "data_split_eval_fraction = 3.0 is not a share"),
         ("warm_start=true", "there is no option 'warm_start'; choose from: .*max_iterations"),
         ("input_label_col=['a']", "did you mean 'input_label_cols'"),
     ],
@@ -282,13 +283,13 @@ def test_what_the_warehouses_have_and_we_have_not(asked, told):
 
 
 def test_evaluate():
-    (asked,) = parse("EVALUATE MODEL m ON TABLE t WITH (label = AGE, nulls = skip, memory = 1MB)", dialect="duckdb")
+    (asked,) = parse("EVALUATE MODEL m ON TABLE t WITH (label = AGE, nulls = skip, memory = 1MB)", dialect=DUCKDB)
     found = evaluate_settings(asked, SCHEMA)
     assert (found.label, found.memory, found.reading.nulls, found.reading.memory) == ("age", "1MB", "skip", 1_000_000)
     assert evaluate_settings(asked).label == "AGE"
-    (plain,) = parse("EVALUATE MODEL m ON TABLE t", dialect="duckdb")
+    (plain,) = parse("EVALUATE MODEL m ON TABLE t", dialect=DUCKDB)
     assert evaluate_settings(plain, SCHEMA).label is None
-    (wrong,) = parse("EVALUATE MODEL m ON TABLE t WITH (epochs = 3)", dialect="duckdb")
+    (wrong,) = parse("EVALUATE MODEL m ON TABLE t WITH (epochs = 3)", dialect=DUCKDB)
     with pytest.raises(
         UnknownOptionError, match="line 1, column 35: there is no option 'epochs'; choose from: block_size"
     ):
@@ -297,7 +298,7 @@ def test_evaluate():
 
 def test_pack():
     def packed(options: str, schema: pa.Schema = SCHEMA, **keys):
-        (asked,) = parse(f"PACK t INTO u WITH ({options})", dialect="duckdb")
+        (asked,) = parse(f"PACK t INTO u WITH ({options})", dialect=DUCKDB)
         return pack_settings(asked, schema, **keys)
 
     found = packed("")
@@ -314,14 +315,14 @@ def test_pack():
         packed("features = [age, label]")
     with pytest.raises(ColumnError, match="t has no numbers to pack; it has: City"):
         packed("", pa.schema([SCHEMA.field("City")]))
-    with pytest.raises(UnknownOptionError, match="to='json' is not known; choose one of: bytea, vector"):
+    with pytest.raises(UnknownOptionError, match="to = 'json' is not known; choose one of: bytea, vector"):
         packed("to = json")
 
 
 def test_names_for_completion():
-    assert {"max_epoch_num", "label", "nulls"} <= set(names())
-    assert "max_iterations" not in names()
-    assert {"max_iterations", "input_label_cols", "label"} <= set(names("warehouse"))
+    assert {"max_epoch_num", "label", "nulls"} <= set(option_names())
+    assert "max_iterations" not in option_names()
+    assert {"max_iterations", "input_label_cols", "label"} <= set(option_names(of_warehouse=True))
 
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.list_(pa.float32(), 3), pa.binary()])

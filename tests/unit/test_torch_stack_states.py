@@ -61,6 +61,7 @@ def test_answers_of_classes_and_numbers_are_judged() -> None:
     np.testing.assert_allclose(errors, 2 * sums, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sgd momentum", "adam", "rmsprop all", "adagrad", "own: nadam"])
 @pytest.mark.parametrize("make", [wide(1), lambda config: Residual(), lambda config: Branching()])
 def test_states_go_on_to_the_last_bit(make: Any, name: str) -> None:

@@ -17,9 +17,10 @@ import traceback
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset
 
 from penstock.errors import BatchTimeoutError, PenstockError, UnknownOptionError, UsageError, WorkerDiedError
+from penstock.torch import processes
 from penstock.torch.unordered import UnorderedDataLoader
 from tests.unit.test_torch_unordered import KINDS, Numbers, Together, flat, lists, sets
 
@@ -81,7 +82,6 @@ WRONG = [
     ({"prefetch_factor": -2}, "prefetch_factor=-2 is negative"),
     ({"seed": 1}, "seed=1 is for shuffle=True"),
     ({"seed": 1, "shuffle": True, "generator": torch.Generator()}, "seed=1 is for shuffle=True without a generator"),
-    ({"multiprocessing_context": "fork"}, "multiprocessing_context is for processes"),
 ]
 
 
@@ -96,14 +96,6 @@ def test_unknown_workers_and_datasets_that_cannot_be_indexed():
     with pytest.raises(UnknownOptionError, match=r"workers='thread' is not known.*did you mean 'threads'"):
         UnorderedDataLoader(Numbers(4), workers="thread")
 
-    class Stream(IterableDataset):
-        def __iter__(self):
-            return iter(range(3))
-
-    with pytest.raises(
-        UsageError, match=r"Stream is an IterableDataset.*torch.utils.data.DataLoader.*CorgiPileDataset"
-    ):
-        UnorderedDataLoader(Stream(), 2)
     with pytest.raises(UsageError, match="set has no __getitem__"):
         UnorderedDataLoader({1, 2}, 2)
 
@@ -378,6 +370,7 @@ def test_a_persistent_loader_that_is_dropped_ends_its_threads():
     assert gone()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("persistent", [False, True])
 def test_processes_end_with_the_loop_however_it_ends(persistent):
     with UnorderedDataLoader(
@@ -442,6 +435,24 @@ def test_a_process_that_dies_is_told_of(persistent):
         assert len(list(loader)) == 4  # with new workers
 
 
+def test_a_dead_process_that_torch_reports_twice_is_one_error(monkeypatch):
+    """Torch's signal handler may raise at any line, also while its first report is handled."""
+
+    class Deadly(Numbers):
+        def __getitem__(self, index):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def interrupted(loop, error):
+        monkeypatch.setattr(processes.ProcessDeliveries, "_translate", translate)
+        raise RuntimeError("DataLoader worker (pid 1) is killed by signal: Killed.")
+
+    translate = processes.ProcessDeliveries._translate
+    monkeypatch.setattr(processes.ProcessDeliveries, "_translate", interrupted)
+    loader = UnorderedDataLoader(Deadly(12), 3, workers="processes", num_workers=1)
+    with pytest.raises(WorkerDiedError, match="a worker process ended while batch 0 was made"):
+        list(loader)
+
+
 def test_processes_know_their_number_and_the_users_dataset():
     class Asking(Dataset):
         def __len__(self):
@@ -458,6 +469,7 @@ def test_processes_know_their_number_and_the_users_dataset():
     assert started == []  # another process's list
 
 
+@pytest.mark.slow
 def test_processes_can_be_spawned():
     loader = UnorderedDataLoader(list(range(6)), 3, workers="processes", num_workers=1, multiprocessing_context="spawn")
     assert sets(loader) == [[0, 1, 2], [3, 4, 5]]
@@ -490,6 +502,7 @@ def test_a_loader_works_after_a_fork(persistent):
         assert first + sets(batches) == expected  # and the one it came from goes on undisturbed
 
 
+@pytest.mark.slow
 def test_an_interpreter_ends_with_a_loop_half_way():
     code = """
         import time

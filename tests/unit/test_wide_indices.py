@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock.batch import Csr
-from penstock.blocks.features import choose
+from penstock.blocks.features import choose_features
 from penstock.blocks.hashing import Hashed, hash_rows_reference
 from penstock.blocks.transpose import copy_part, copy_part_reference, join_parts
 from penstock.errors import FeatureError, UsageError
@@ -28,7 +28,7 @@ def pairs(rows, kind=INT64):
 @pytest.mark.parametrize("kind", [pa.int8(), pa.int32(), pa.uint32(), pa.int64(), pa.uint64()])
 def test_indices_of_any_type_come_out_with_64_bits(kind):
     batch = pairs([[1, 5], [], [100]], kind)
-    x = choose(batch.schema, place="here").encode(batch, wide=True).x
+    x = choose_features(batch.schema, place="here").encode(batch, wide=True).x
     assert x.indices.dtype == np.uint64
     assert x.indices.tolist() == [1, 5, 100]
     assert x.indptr.tolist() == [0, 2, 2, 3]
@@ -37,29 +37,29 @@ def test_indices_of_any_type_come_out_with_64_bits(kind):
 
 def test_indices_above_32_bits():
     batch = pairs([[2**32], [2**63, 2**64 - 1]], pa.uint64())
-    encoder = choose(batch.schema, place="here")
+    encoder = choose_features(batch.schema, place="here")
     x = encoder.encode(batch, wide=True).x
     assert x.indices.tolist() == [2**32, 2**63, 2**64 - 1]
     assert x.width == 2**64
     with pytest.raises(FeatureError, match=r"row 1 .*indices are from 0 to 2\^32 - 1 .*model_dir"):
-        choose(batch.schema, place="here").encode(batch.slice(1), first_row=1)
+        choose_features(batch.schema, place="here").encode(batch.slice(1), first_row=1)
 
 
 def test_a_slice_of_wide_rows_is_its_own():
     batch = pairs([[7], [8, 2**40], [9]]).slice(1, 1)
-    x = choose(batch.schema, place="here").encode(batch, wide=True).x
+    x = choose_features(batch.schema, place="here").encode(batch, wide=True).x
     assert (x.indptr.tolist(), x.indices.tolist()) == ([0, 2], [8, 2**40])
 
 
 def test_a_negative_index_is_refused_by_row_and_value():
     batch = pairs([[1], [], [3, -4]])
     with pytest.raises(FeatureError, match=r"here: row 12 has the index -4 in 'indices'; indices are 0 or more"):
-        choose(batch.schema, place="here").encode(batch, first_row=10, wide=True)
+        choose_features(batch.schema, place="here").encode(batch, first_row=10, wide=True)
 
 
 def test_an_index_beyond_the_declared_width_is_refused_not_dropped():
     batch = pairs([[1], [9], [2**35, 10]])
-    encoder = choose(batch.schema, place="here").with_width(10)
+    encoder = choose_features(batch.schema, place="here").with_width(10)
     with pytest.raises(
         FeatureError, match=r"row 2 has the index 34359738368 .* 10 features \(0 to 9\); .*larger width"
     ):
@@ -104,7 +104,7 @@ def test_parts_side_by_side_in_64_bits():
     batch = pa.record_batch(
         {"a": [0.5, 1.5], "c": ["x", "y"], "indices": [[2**50], [3]], "values": [[1.0], [2.0]]},
     )
-    x = choose(batch.schema, hash=["c:2^40"], place="here", wide=True).encode(batch, wide=True).x
+    x = choose_features(batch.schema, hash=["c:2^40"], place="here", wide=True).encode(batch, wide=True).x
     hashed = Hashed("c", 40).encode(batch["c"], wide=True).indices.tolist()
     base = 1 + 2**40
     assert x.indices.tolist() == [0, 1 + hashed[0], base + 2**50, 0, 1 + hashed[1], base + 3]
@@ -113,7 +113,7 @@ def test_parts_side_by_side_in_64_bits():
 
 def test_dense_columns_alone_are_sparse_when_wide():
     batch = pa.record_batch({"a": [0.5, 1.5], "b": [1.0, 2.0]})
-    x = choose(batch.schema, place="here").encode(batch, wide=True).x
+    x = choose_features(batch.schema, place="here").encode(batch, wide=True).x
     assert x.indices.tolist() == [0, 1, 0, 1]
     assert x.to_dense().tolist() == [[0.5, 1.0], [1.5, 2.0]]
 
@@ -139,7 +139,7 @@ def test_joining_wide_parts_does_as_its_twin():
 
 def test_a_model_in_memory_refuses_wide_hashes():
     table = pa.table({"c": ["a", "b", "c", "d"], "y": [0, 1, 0, 1]})
-    with pytest.raises(UsageError, match=r"hash='c':2\^40 .* penstock\.bigmodel \(model_dir=, --model-dir\)"):
+    with pytest.raises(UsageError, match=r"hash='c:2\^40' .* penstock\.bigmodel \(model_dir=\)"):
         penstock.LogisticRegression().fit(table, y="y", hash=["c:2^40"])
     with pytest.raises(UsageError, match=r"penstock\.bigmodel"):
         Hashed("c", 32).encode(table["c"].chunk(0))

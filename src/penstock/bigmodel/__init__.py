@@ -1,7 +1,7 @@
 """Models that do not fit in memory: their weights live in pages on disk, and a pool holds the pages in use.
 
 What makes it fast is where each weight lies: features that occur often, or together, lie together, and rare ones lie by
-the rows that they occur in. `penstock.bigmodel.prepare` works that out, `penstock.bigmodel.training` learns.
+the rows that they occur in. `penstock.bigmodel.prepare` works that out, `penstock.bigmodel.disk_learner` learns.
 """
 
 from __future__ import annotations

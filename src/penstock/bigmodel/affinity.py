@@ -41,7 +41,7 @@ def _find(keys: Any, used: Any, feature: Any, shift: Any) -> Any:
 
 
 @kernel(fast=False)
-def tally(
+def tally_rows(
     indptr: Any, features: Any, cells: Any, cell_shift: Any, least: Any, keys: Any, shift: Any, counts: Any, seen: Any
 ) -> Any:
     """Count the rows that hold each feature whose cells reach ``least``; return how many, or -1 for a full table.

@@ -26,7 +26,7 @@ CLASSES = _EXACT + _PER_OCTAVE * 24
 
 
 @kernel(inline=True)
-def mix(feature: Any, key: Any) -> Any:
+def mix_feature(feature: Any, key: Any) -> Any:
     """Turn a feature into 64 uniform bits, one to one."""
     x = np.uint64(feature) ^ key
     x = (x ^ (x >> _FOLD)) * np.uint64(_FIRST)
@@ -38,10 +38,10 @@ def mix(feature: Any, key: Any) -> Any:
 def mix_all(features: Any, key: Any, out: Any) -> None:
     """Mix many features."""
     for i in range(len(features)):
-        out[i] = mix(features[i], key)
+        out[i] = mix_feature(features[i], key)
 
 
-def mix_reference(features: UInt64s, key: np.uint64) -> UInt64s:
+def mix_features_reference(features: UInt64s, key: np.uint64) -> UInt64s:
     """Do the same in NumPy."""
     x = features ^ key
     x = (x ^ (x >> _FOLD)) * np.uint64(_FIRST)
@@ -55,7 +55,7 @@ def unmix(mixed: UInt64s, key: np.uint64) -> UInt64s:
     Examples
     --------
     >>> features = np.array([0, 7, 2**63], np.uint64)
-    >>> unmix(mix_reference(features, np.uint64(5)), np.uint64(5)).tolist() == features.tolist()
+    >>> unmix(mix_features_reference(features, np.uint64(5)), np.uint64(5)).tolist() == features.tolist()
     True
     """
     x = mixed ^ (mixed >> _FOLD)
@@ -91,10 +91,10 @@ def least_of(number: int) -> int:
 
 
 @kernel
-def tally(features: Any, at: Any, step: Any, key: Any, shift: Any, tallies: Any, most: Any) -> Any:
+def tally_entries(features: Any, at: Any, step: Any, key: Any, shift: Any, tallies: Any, most: Any) -> Any:
     """Count entries by stretch of ``step`` entries and bucket, the first entry being number ``at``; return the maximum."""
     for i in range(len(features)):
-        tallies[(at + i) // step, mix(features[i], key) >> shift] += np.uint32(1)
+        tallies[(at + i) // step, mix_feature(features[i], key) >> shift] += np.uint32(1)
         most = max(most, np.uint64(features[i]))
     return most
 
@@ -103,7 +103,7 @@ def tally(features: Any, at: Any, step: Any, key: Any, shift: Any, tallies: Any,
 def deal(features: Any, key: Any, shift: Any, cursors: Any, out: Any) -> None:
     """Move entries to their buckets, in order; ``cursors`` says how far each is filled, and is moved on."""
     for i in range(len(features)):
-        bucket = mix(features[i], key) >> shift
+        bucket = mix_feature(features[i], key) >> shift
         out[cursors[bucket]] = features[i]
         cursors[bucket] += np.uint64(1)
 
@@ -112,7 +112,7 @@ def deal(features: Any, key: Any, shift: Any, cursors: Any, out: Any) -> None:
 def collect(features: Any, key: Any, shift: Any, cursors: Any, stored: Any, limit: Any, out: Any) -> Any:
     """Fetch what `deal` moved back in the order of the entries; False where a bucket has fewer than are asked for."""
     for i in range(len(features)):
-        bucket = mix(features[i], key) >> shift
+        bucket = mix_feature(features[i], key) >> shift
         at = cursors[bucket]
         if at >= limit[bucket]:
             return False

@@ -16,7 +16,8 @@ import numpy as np
 
 from penstock.batch import Batch, Csr
 from penstock.bigmodel.pages import distinct_pages, to_slots
-from penstock.bigmodel.pool import Pool
+from penstock.bigmodel.pool import PagePool
+from penstock.bigmodel.position_scale import PositionScale
 from penstock.bigmodel.store import Int64s
 
 ENTRIES = 1 << 20
@@ -46,7 +47,7 @@ class Chunker:
     ----------
     batches : iterator of Batch
         Rows in the order in which they are to be learnt from.
-    pool : Pool
+    pool : PagePool
         Where their pages are to be.
     shift : int
         The power of two of the records in a page.
@@ -58,18 +59,21 @@ class Chunker:
         The most entries in a chunk, unless one update has more.
     learning : bool
         Whether the rows change the pages, rather than being measured only.
+    scale : PositionScale, optional
+        What values are multiplied by.
     """
 
     def __init__(
         self,
         batches: Iterator[Batch],
-        pool: Pool,
+        pool: PagePool,
         *,
         shift: int,
         batch_size: int = 1,
         rows: int | None = None,
         entries: int = ENTRIES,
         learning: bool = True,
+        scale: PositionScale | None = None,
     ) -> None:
         self._batches = batches
         self._pool = pool
@@ -78,6 +82,7 @@ class Chunker:
         self._rows = rows
         self._entries = entries
         self._learning = learning
+        self._scale = scale
         self._batch: Batch | None = None
         self._at = 0
         self._ends = np.zeros(0, np.int64)
@@ -99,7 +104,7 @@ class Chunker:
         start, stop = self._at, self._reach(x)
         if self._pool.whole:
             self._at = stop
-            return Chunk(self._batch.slice(start, stop), np.empty(0, np.int64))
+            return Chunk(self._scaled(self._batch.slice(start, stop)), np.empty(0, np.int64))
         pages = self._acquired(x, start, stop)
         while pages is None and stop > self._end(start + 1):
             stop = self._end(start + (stop - start) // 2)
@@ -109,7 +114,7 @@ class Chunker:
                 raise CrowdedError
             pages = self._acquired(x, start, stop, fresh=len(self._found))
         self._at = stop
-        batch = self._batch.slice(start, stop)
+        batch = self._scaled(self._batch.slice(start, stop))
         if pages is None:
             return Chunk(batch, None)
         assert isinstance(batch.x, Csr)
@@ -119,10 +124,22 @@ class Chunker:
         x = replace(batch.x, indices=slots, width=len(self._pool.buffer) << int(self._shift))
         return Chunk(replace(batch, x=x), pages)
 
+    def each(self) -> Generator[Chunk, None, None]:
+        """Yield the chunks, each given back when the next is asked for."""
+        while (chunk := self.make()) is not None:
+            yield chunk
+            self.release(chunk)
+
     def release(self, chunk: Chunk) -> None:
         """Give back the pages of a chunk that was used."""
         if chunk.pages is not None and len(chunk.pages):
             self._pool.release(chunk.pages, dirty=self._learning)
+
+    def _scaled(self, batch: Batch) -> Batch:
+        x = batch.x
+        if self._scale is None or not isinstance(x, Csr):
+            return batch
+        return replace(batch, x=replace(x, values=self._scale.values(x.indices, x.values)))
 
     def _reach(self, x: Csr) -> int:
         """Return the row that the next chunk ends before: whole updates, up to the most entries."""

@@ -1,30 +1,20 @@
 """What a read of the model costs on this storage: a seek and so much for each record (section 5's t_s and t_u).
 
-Both are measured on a temporary file of a few megabytes, past the page cache where the system lets us: small reads at
-random, and reading straight on. Where direct reads are not to be had, the file's pages are dropped from the cache.
+Both are measured on a temporary file of a few megabytes, out of the page cache: small reads at random, and sequential ones.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
-import tempfile
-import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
 
-import numpy as np
-from numpy.typing import NDArray
-
 from penstock import seeds
 from penstock.errors import UsageError, WriteError
-from penstock.loader.direct import PAGE, aligned, open_direct
+from penstock.loader.direct_reads import PAGE
+from penstock.storage_timer import MB, ReadTimer, random_file
 
-MB = 1 << 20
 FILE_BYTES = 8 * MB
-_SMALL_READS = 128
 # The best round counts: other work on the machine only ever slows.
 _ROUNDS = 3
 # Below what any clock tells apart; a cost of nothing would make every merge, or none, worth while.
@@ -49,7 +39,7 @@ class Cost:
     def __post_init__(self) -> None:
         for name, value in (("seek", self.seek), ("unit", self.unit)):
             if not (isfinite(value) and value >= 0):
-                raise UsageError(f"{name}={value!r} is not a cost; give seconds, 0 or more")
+                raise UsageError("is not a cost", option=name, value=value, fixes=["give seconds, 0 or more"])
 
     def of(self, size: int) -> float:
         """Return the cost of reading a partition of so many records."""
@@ -57,70 +47,31 @@ class Cost:
 
 
 def measure_cost(folder: str | os.PathLike[str], *, record_bytes: int = 4) -> Cost:
-    """Measure what reads cost where a model is to lie.
+    """Measure what reads of a model in a folder cost; both parts are above zero.
 
-    Parameters
-    ----------
-    folder : path
-        A folder on the storage in question, which must take a temporary file of 8 MB.
-    record_bytes : int
-        The size of one record: 4 for a weight, 8 for a weight with its accumulator.
-
-    Returns
-    -------
-    Cost
-        Both of its parts above zero.
+    ``record_bytes`` is the size of one record: 4 for a weight, 8 for a weight with its accumulator. The folder must take a
+    temporary file of 8 MB.
 
     Examples
     --------
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     cost = measure_cost(folder)
     >>> cost.seek > 0 and cost.unit > 0
     True
     """
     if record_bytes < 1:
-        raise UsageError(f"record_bytes={record_bytes} is not a size; give 1 or more bytes")
+        raise UsageError("is not a size", option="record_bytes", value=record_bytes, fixes=["give 1 or more bytes"])
     rng = seeds.generator(0, "partition", "cost")
     try:
-        with tempfile.TemporaryFile(prefix=".penstock-cost-", dir=folder) as file:
-            file.write(rng.bytes(FILE_BYTES))  # of chance, so that a storage that compresses gains nothing
-            file.flush()
-            with contextlib.suppress(OSError):
-                os.fsync(file.fileno())  # what is not yet written cannot leave the cache
-            direct = open_direct(file.fileno(), nbytes=sys.maxsize)
-            try:
-                return _measure(file.fileno() if direct is None else direct, rng, record_bytes)
-            finally:
-                if direct is not None:
-                    os.close(direct)
+        with random_file(folder, FILE_BYTES) as path, ReadTimer(path) as timer:
+            rounds = [(timer.sequential(rng, threads=1), timer.random(rng, PAGE, threads=1)) for _ in range(_ROUNDS)]
     except OSError as error:
         raise WriteError(
             f"{os.fspath(folder)}: cannot measure storage there ({error.strerror or error});"
             f" give a folder that exists and has {FILE_BYTES // MB} MB free"
         ) from error
-
-
-def _measure(fd: int, rng: np.random.Generator, record_bytes: int) -> Cost:
-    page, run = aligned(PAGE)[:PAGE], aligned(MB)[:MB]
-    places = rng.choice(FILE_BYTES // PAGE, _SMALL_READS, replace=False) * PAGE
-    straight, small = [], []
-    for _ in range(_ROUNDS):
-        straight.append(sum(_times(fd, range(0, FILE_BYTES, MB), run)))
-        small.append(float(np.median(_times(fd, places.tolist(), page))))
-    unit = max(min(straight) / FILE_BYTES * record_bytes, _LEAST_SECONDS)
+    sequential, small = (max(speeds) for speeds in zip(*rounds, strict=True))
+    unit = max(record_bytes / sequential, _LEAST_SECONDS)
     # A small read also carries its records; what is left is the seek.
-    seek = max(min(small) - PAGE / record_bytes * unit, _LEAST_SECONDS)
-    return Cost(seek, unit)
-
-
-def _times(fd: int, places: Iterable[int], buffer: NDArray[np.uint8]) -> list[float]:
-    """Return the seconds that each read takes, of what is not in the page cache."""
-    if hasattr(os, "posix_fadvise"):
-        with contextlib.suppress(OSError):
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    found = []
-    for place in places:
-        began = time.perf_counter()
-        os.preadv(fd, [buffer.data], place)
-        found.append(time.perf_counter() - began)
-    return found
+    return Cost(max(PAGE / small - PAGE / record_bytes * unit, _LEAST_SECONDS), unit)

@@ -7,38 +7,47 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batch import Floats
+from penstock.bigmodel.disk_learner import disk_job
 from penstock.bigmodel.model import BigLinearModel
-from penstock.bigmodel.storage import Storage
-from penstock.bigmodel.training import BigTraining
+from penstock.bigmodel.storage import MemorySplit, Storage
 from penstock.blocks.base import BlockSource
 from penstock.blocks.memory import ArraySource
 from penstock.blocks.open import open as open_source
-from penstock.budget import Budget
 from penstock.closing import Closing
 from penstock.config import Config
+from penstock.encoded_model import decide, log_probabilities
 from penstock.errors import UsageError
 from penstock.events import Listener, Stream
-from penstock.linear import decide
+from penstock.model import write_predictions
+from penstock.options import default
+from penstock.outputs import require_file, require_folder
 from penstock.training import Columns
 
-# Of the one number for memory, the part that rows get, up to a size beyond which more would shuffle no better.
-_ROWS_SHARE, _ROWS_MOST = 4, 512_000_000
-_ROWS = "256MB"
 
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class OnDisk(Closing):
     """What all estimators share whose model lives in a directory: parameters by name, and that they can be closed."""
 
-    model_dir: str | os.PathLike[str]
-    memory: str | int
+    model_dir: str | os.PathLike[str] = field(kw_only=False)
+    memory: str | int = default("memory", "disk")
+    threads: int = default("threads")
+    learning_rate: float | str | None = "auto"
+    decay: float = default("decay")
+    power: float = default("power")
+    epochs: int | None = default("epochs")
+    seed: int = default("seed")
+    validation: float | None = default("validation")
+    patience: int | None = default("patience")
+    tolerance: float = default("tolerance")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.model_dir)!r}, memory={self.memory!r})"
@@ -60,55 +69,23 @@ class OnDisk(Closing):
         """Close the model's files, where any are open; leaving a ``with`` block does, too."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class _Linear(OnDisk):
     """What the linear ones share."""
 
     _kind: ClassVar[str]
 
-    def __init__(
-        self,
-        model_dir: str | os.PathLike[str],
-        *,
-        memory: str | int = "1GB",
-        threads: int = 1,
-        optimizer: str = "sgd",
-        learning_rate: float | None = None,
-        rate: str = "exponential",
-        decay: float = 0.95,
-        power: float = 0.25,
-        epochs: int = 20,
-        batch_size: int = 1,
-        l1: float = 0.0,
-        l2: float = 0.0,
-        intercept: bool = True,
-        shuffle: str = "corgipile",
-        seed: int = 0,
-        validation: float = 0.0,
-        patience: int | None = None,
-        tolerance: float = 1e-4,
-        keep: int = 10_000,
-        dimension: int | None = None,
-    ) -> None:
-        self.model_dir = model_dir
-        self.memory = memory
-        self.threads = threads
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.rate = rate
-        self.decay = decay
-        self.power = power
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.l1 = l1
-        self.l2 = l2
-        self.intercept = intercept
-        self.shuffle = shuffle
-        self.seed = seed
-        self.validation = validation
-        self.patience = patience
-        self.tolerance = tolerance
-        self.keep = keep
-        self.dimension = dimension
+    optimizer: str = default("optimizer", "disk")
+    rate: str = default("rate")
+    batch_size: int = default("batch_size")
+    l1: float = default("l1")
+    l2: float | None = default("l2")
+    class_weight: str | Mapping[Any, float] | None = default("class_weight")
+    intercept: bool = default("intercept")
+    shuffle: str = default("shuffle")
+    standardize: bool = default("standardize")
+    keep: int = default("keep", "disk")
+    dimension: int | None = default("dimension")
 
     def fit(
         self,
@@ -142,14 +119,11 @@ class _Linear(OnDisk):
         listeners : callables
             Hear the events of `penstock.events`.
         """
-        rows, model = self._shares()
-        config = Config(
-            model=self._kind, learning_rate=self.learning_rate, rate=self.rate, decay=self.decay, power=self.power,
-            epochs=self.epochs, batch_size=self.batch_size, l1=self.l1, l2=self.l2, intercept=self.intercept,
-            shuffle=self.shuffle, memory=rows, seed=self.seed, standardize=False, validation=self.validation,
-            patience=self.patience, tolerance=self.tolerance,
-        )  # fmt: skip
-        storage = Storage(model_memory=model, optimizer=self.optimizer, threads=self.threads, keep=self.keep)
+        require_folder(self.model_dir)
+        memory = MemorySplit.of(self.memory)
+        own = {name: value for name, value in self.get_params().items() if name in Config.__dataclass_fields__}
+        config = Config(**{**own, "model": self._kind, "solver": "sgd", "memory": memory.rows})
+        storage = Storage(model_memory=memory.model, threads=self.threads, keep=self.keep)
         with ExitStack() as stack:
             if y is None or isinstance(y, str):
                 source, columns = opened(stack, X), Columns(y, features, sample_weight, exclude, hash)
@@ -157,7 +131,7 @@ class _Linear(OnDisk):
                 source = stack.enter_context(ArraySource(X, y, weight=sample_weight))
                 columns = Columns("label", weight=None if sample_weight is None else "weight")
             measured = None if test is None else opened(stack, test)
-            job = BigTraining(
+            job = disk_job(
                 source,
                 self.model_dir,
                 config,
@@ -166,29 +140,23 @@ class _Linear(OnDisk):
                 test=measured,
                 dimension=self.dimension,
                 memory=str(self.memory),
+                hold_out=y is None or isinstance(y, str),
                 stream=Stream(list(listeners)),
             )
-            job.run(resume=resume)
-        self.traffic_ = {
-            "requests": job.requests,
-            "hits": job.hits,
-            "misses": job.misses,
-            "bytes_read": job.page_bytes_read,
-            "bytes_written": job.page_bytes_written,
-        }
-        return self._take()
+            self.traffic_ = job.run(resume=resume).traffic
+        return self._take(BigLinearModel(self.model_dir, memory=self.memory))
 
     @classmethod
     def load(cls, model_dir: str | os.PathLike[str], *, memory: str | int = "1GB") -> Self:
         """Return the estimator of a model in its directory."""
-        return cls(model_dir, memory=memory)._take()
+        return cls(model_dir, memory=memory)._take(BigLinearModel(model_dir, memory=memory))
 
     def weights(self, indices: Any) -> Floats:
         """Return the weights of some features by their indices; zero for those that never occurred."""
         return self._fitted().weights(indices)
 
-    def evaluate(self, X: Any, y: Any = None) -> dict[str, float]:
-        """Measure the model on a path, source or table, or a sparse matrix with labels: loss, accuracy or r2, and rows."""
+    def evaluate(self, X: Any, y: Any = None) -> dict[str, Any]:
+        """Measure the model on a path, source or table, or a sparse matrix with labels: all of `penstock.measures`."""
         model = self._fitted()
         with ExitStack() as stack:
             if y is None or isinstance(y, str):
@@ -200,10 +168,12 @@ class _Linear(OnDisk):
     ) -> NDArray[Any] | int:
         """Return the prediction of each row, or write them to the Parquet file ``out`` and return how many there are."""
         model = self._fitted()
+        if out is not None:
+            require_file(out)
         with ExitStack() as stack:
             source = opened(stack, X)
             if out is not None:
-                return model.predict_to(source, out, keep=keep)
+                return write_predictions(model, source, out, keep=keep)
             return decide(self._kind, model.encoder, self._scores(source))
 
     def decision_function(self, X: Any) -> Floats:
@@ -224,32 +194,22 @@ class _Linear(OnDisk):
     def _scores(self, source: BlockSource) -> Floats:
         return np.concatenate([np.zeros(0, np.float32), *self._fitted().block_scores(source)])
 
-    def _shares(self) -> tuple[str | int, str | int]:
-        """Return the memory for rows and that for the model."""
-        total = Budget.parse(self.memory).bytes
-        if total is None:
-            return _ROWS, self.memory
-        rows = min(total // _ROWS_SHARE, _ROWS_MOST)
-        return rows, total - rows
-
     def _fitted(self) -> BigLinearModel:
         if not hasattr(self, "model_"):
             raise UsageError(f"this {type(self).__name__} is not fitted yet; call fit, or load a model's directory")
         return self.model_
 
-    def _take(self) -> Self:
+    def _take(self, model: BigLinearModel) -> Self:
         self.close()
-        self.model_ = BigLinearModel(self.model_dir, memory=self.memory)
-        if self.model_.kind != self._kind:
-            kind = self.model_.kind
-            self.model_.close()
-            del self.model_
-            raise UsageError(f"{self.model_dir} holds a {kind} model, not a {self._kind} one")
-        self.history_ = self.model_.history
+        if model.kind != self._kind:
+            model.close()
+            raise UsageError(f"{self.model_dir} holds a {model.kind} model, not a {self._kind} one")
+        self.model_ = model
+        self.history_ = model.history
         self.n_iter_ = len(self.history_)
-        self.intercept_ = np.array([self.model_.intercept], np.float32)
-        if self.model_.classes is not None:
-            self.classes_ = self.model_.classes
+        self.intercept_ = np.array([model.intercept], np.float32)
+        if model.classes is not None:
+            self.classes_ = model.classes
         return self
 
 
@@ -271,8 +231,12 @@ class LogisticRegression(_Linear):
         The most frequent features that are stored by what they occur with.
     dimension : int, optional
         How many features there may be; an index at or beyond it is refused. Any 64-bit index is taken if not given.
-    learning_rate, rate, decay, power, epochs, batch_size, l2, intercept, shuffle, seed, validation, patience, tolerance
-        As for `penstock.LogisticRegression`. With ``patience`` the weights of the last epoch stay, not of the best.
+    standardize : bool
+        Bring each of the ``keep`` most frequent features to a root mean square of 1 over the values that are not 0, and all others
+        together, by a sample of the rows.
+    learning_rate, rate, decay, power, epochs, batch_size, l2, class_weight, intercept, shuffle, seed, validation, patience, tolerance
+        As for `penstock.LogisticRegression`: of stored rows a part is held out, and where training may stop early the weights of the best
+        epoch by the held-out loss are kept.
 
     Examples
     --------
@@ -292,6 +256,12 @@ class LogisticRegression(_Linear):
         assert found is not None  # logistic models have them
         return found
 
+    def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
+        """Return the logarithm of each row's probability of either class."""
+        found = log_probabilities(self._kind, self.decision_function(X))
+        assert found is not None  # as above
+        return found
+
 
 class LinearSVM(_Linear):
     """A linear support vector machine of two classes whose weights live on disk; see `LogisticRegression`."""
@@ -303,6 +273,16 @@ class LinearRegression(_Linear):
     """Least squares whose weights live on disk; see `LogisticRegression`."""
 
     _kind = "linear"
+
+
+def estimator_of(model: BigLinearModel, *, memory: str | int = "1GB") -> _Linear:
+    """Return the estimator of a model on disk, with the hyper-parameters that it was trained with."""
+    kinds = {each._kind: each for each in (LogisticRegression, LinearSVM, LinearRegression)}
+    estimator = kinds[model.kind](model.folder, memory=memory)._take(model)
+    # Not the memory: training had two numbers, one of them perhaps a share, and scoring needs another one.
+    trained = {**model.config, **model.storage.to_dict()}
+    known = [name for name in estimator.get_params() if name in trained and name != "memory"]
+    return estimator.set_params(**{name: trained[name] for name in known})
 
 
 def opened(stack: ExitStack, data: Any) -> BlockSource:

@@ -9,23 +9,23 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import Any, Self
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from penstock.batch import Floats
 from penstock.bigmodel.estimators import OnDisk, opened
+from penstock.bigmodel.factor_config import FactorConfig
+from penstock.bigmodel.factor_learner import factor_job
 from penstock.bigmodel.factor_model import FactorModel
-from penstock.bigmodel.factor_training import FactorConfig, FactorTraining
 from penstock.bigmodel.ratings import Roles
-from penstock.budget import Budget
 from penstock.errors import UsageError
 from penstock.events import Listener, Stream
-from penstock.modelfile import atomic_path, require_other
+from penstock.model import predict, write_predictions
+from penstock.options import default
+from penstock.outputs import require_file, require_folder
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MatrixFactorization(OnDisk):
     """Low-rank matrix factorisation of ratings, learnt by SGD, larger than memory if need be.
 
@@ -39,24 +39,31 @@ class MatrixFactorization(OnDisk):
         What pages and ratings may take together; ``"25%"`` is of the model's own size. Keys come on top: about 40 bytes
         a user or item, more for long text.
     learning_rate, rate, decay, power
-        How far a step goes, as in `penstock.config.Config`.
+        How far a step goes, as in `penstock.config.Config`; ``"auto"`` is 0.01 at first.
     l2 : float
         How strongly factors and biases are drawn to zero, at every rating of theirs.
-    epochs : int
-        Passes over the ratings.
+    epochs : int, optional
+        Passes over the ratings, 20 at most if not given.
     seed : int
         Of the first factors and of the order.
     threads : int
         Threads that learn at the same time, without locks; with one, the result is the same whenever it is run.
-    validation : float
-        Share of the rows held out and measured after every epoch.
+    validation : float, optional
+        Share of the ratings held out and measured after every epoch, 0 for none; if not given 10 %, about 10,000 ratings at
+        most, none of fewer than 500 or where a test set is given.
+    patience : int, optional
+        Stop after so many epochs in which the loss of held-out ratings, or of the test set, has not fallen, 0 for never; if not given 5 where ratings are held out
+        and ``epochs`` is left open. The model then has the factors of the best epoch.
+    tolerance : float
+        What counts as a fall of the loss, as a share of it.
 
     Attributes
     ----------
     history_ : list of dict
-        For each epoch its ``rmse``, ``loss`` (half the mean squared error, without the penalty), ``seconds``, ``rows``
-        and ``bytes``; ``test_rmse`` and ``test_loss`` where rows are held out or a test set is given. Each rating
-        counts as predicted just before its own update.
+        For each epoch its ``progressive_rmse``, ``progressive_loss`` (half the mean squared error, without the penalty),
+        ``seconds``, ``rows`` and ``bytes``; ``held_out_rmse`` and ``held_out_loss`` where ratings are held out, ``test_rmse``
+        and ``test_loss`` where a test set is given. For progressive figures each rating counts as predicted just before its
+        own update.
     mean_ : float
         The mean rating.
 
@@ -72,34 +79,9 @@ class MatrixFactorization(OnDisk):
     (True, 3.3333, 30)
     """
 
-    def __init__(
-        self,
-        model_dir: str | os.PathLike[str],
-        *,
-        rank: int = 100,
-        memory: str | int = "1GB",
-        learning_rate: float = 0.01,
-        rate: str = "exponential",
-        decay: float = 0.95,
-        power: float = 0.25,
-        l2: float = 0.02,
-        epochs: int = 20,
-        seed: int = 0,
-        threads: int = 1,
-        validation: float = 0.0,
-    ) -> None:
-        self.model_dir = model_dir
-        self.rank = rank
-        self.memory = memory
-        self.learning_rate = learning_rate
-        self.rate = rate
-        self.decay = decay
-        self.power = power
-        self.l2 = l2
-        self.epochs = epochs
-        self.seed = seed
-        self.threads = threads
-        self.validation = validation
+    rank: int = default("rank")
+    rate: str = default("rate", "factor")
+    l2: float = default("l2", "factor")
 
     def fit(
         self,
@@ -127,9 +109,10 @@ class MatrixFactorization(OnDisk):
         resume : bool
             Whether to go on where an earlier training of the same data was broken off, or has ended with fewer epochs.
         """
+        require_folder(self.model_dir)
         self.__dict__.pop("model_", None)
         with ExitStack() as stack:
-            job = FactorTraining(
+            job = factor_job(
                 opened(stack, data),
                 self.model_dir,
                 self._config(),
@@ -139,7 +122,9 @@ class MatrixFactorization(OnDisk):
             )
             return self._take(job.run(resume=resume))
 
-    def predict(self, data: Any, *, out: str | os.PathLike[str] | None = None) -> Floats | int:
+    def predict(
+        self, data: Any, *, out: str | os.PathLike[str] | None = None, keep: Sequence[str] = ()
+    ) -> Floats | int:
         """Return what each row is expected to be rated, in the rows' order.
 
         Parameters
@@ -149,52 +134,49 @@ class MatrixFactorization(OnDisk):
         out : path, optional
             A Parquet file to write the predictions of a path, source or table to, as they are made; their number is
             then returned.
+        keep : list of str
+            Columns to carry over to that file.
         """
-        model, memory = self._model(), self._memory()
+        model = self._model()
         if isinstance(data, tuple) and len(data) == 2:
             if out is not None:
-                raise UsageError("out= streams the predictions of a path, source or table; for pairs leave it out")
-            return model.predict_pairs(*data, memory=memory)
+                raise UsageError(
+                    "streams the predictions of a path, source or table", option="out", fixes=["for pairs leave it out"]
+                )
+            return model.predict_pairs(*data)
+        if out is not None:
+            require_file(out)
         with ExitStack() as stack:
             source = opened(stack, data)
-            if out is None:
-                parts = list(model.predictions(source, memory=memory))
-                return np.concatenate(parts) if parts else np.empty(0, np.float32)
-            require_other(out, source.name)
-            count, schema = 0, pa.schema([("prediction", pa.float32())])
-            with atomic_path(out) as temporary, pq.ParquetWriter(temporary, schema) as writer:
-                for scores in model.predictions(source, memory=memory):
-                    writer.write_batch(pa.record_batch({"prediction": pa.array(scores)}))
-                    count += len(scores)
-            return count
+            return predict(model, source) if out is None else write_predictions(model, source, out, keep=keep)
 
-    def evaluate(self, data: Any, *, rating: str | None = None) -> dict[str, float]:
-        """Measure the model on the ratings of a path, source or table: rmse, r2, and rows."""
-        model = self._model()
-        roles = model.roles if rating is None else Roles(model.roles.user, model.roles.item, rating)
+    def evaluate(self, data: Any, *, rating: str | None = None) -> dict[str, Any]:
+        """Measure the model on the ratings of a path, source or table: loss, rmse, mae, r2, and rows."""
         with ExitStack() as stack:
-            return model.evaluate(opened(stack, data), memory=self._memory(), roles=roles)
+            return self._model().evaluate(opened(stack, data), label=rating)
 
     def score(self, data: Any, *, rating: str | None = None) -> float:
         """Return the R² over the ratings of a path, source or table, as of every regression."""
-        return self.evaluate(data, rating=rating)["r2"]
+        return float(self.evaluate(data, rating=rating)["r2"])
 
     def factors(self, *, users: Any = None, items: Any = None) -> tuple[Floats, Floats]:
         """Return the factors (a row each) and the biases of some users, or of some items, by their keys."""
-        return self._model().factors(users=users, items=items, memory=self._memory())
+        return self._model().factors(users=users, items=items)
 
     @classmethod
     def load(cls, model_dir: str | os.PathLike[str], *, memory: str | int | None = None) -> Self:
         """Open a model that was trained, to predict with or to go on training; ``memory`` may differ from then."""
-        model = FactorModel.load(model_dir)
-        given = dict(model.header["config"])
-        if memory is not None:
-            given["memory"] = memory
-        return cls(model_dir=model_dir, **given)._take(model)
+        return cls.of(FactorModel.load(model_dir, memory=memory))
+
+    @classmethod
+    def of(cls, model: FactorModel, *, memory: str | int | None = None) -> Self:
+        """Return the estimator of a model, with the hyper-parameters that it was trained with."""
+        memory = model.memory if memory is None else memory
+        return cls(model_dir=model.folder, **{**model.config, "memory": memory})._take(model)
 
     def _take(self, model: FactorModel) -> Self:
         self.model_ = model
-        self.history_ = [dict(row) for row in model.header["history"]]
+        self.history_ = [dict(row) for row in model.history]
         self.mean_ = model.mean
         return self
 
@@ -202,10 +184,7 @@ class MatrixFactorization(OnDisk):
         model: FactorModel | None = self.__dict__.get("model_")
         if model is None:
             raise UsageError("this model is not trained yet; call fit, or MatrixFactorization.load(model_dir)")
-        return model
-
-    def _memory(self) -> int:
-        return Budget.parse(self.memory).resolve(self._model().layout.nbytes)
+        return replace(model, memory=self.memory)
 
     def _config(self) -> FactorConfig:
         names = FactorConfig.__dataclass_fields__

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,15 +21,21 @@ from numpy.typing import NDArray
 
 from penstock import seeds
 from penstock.batch import Floats
-from penstock.bigmodel.grid import Grid, Layout
+from penstock.bigmodel.checkpoint import STATE, copy_directory, read_state
+from penstock.bigmodel.factor_trainer import MOST_ROWS, FactorTrainer, first_factors
+from penstock.bigmodel.grid import FactorLayout, Grid
 from penstock.bigmodel.keys import KeyTable, as_keys
-from penstock.bigmodel.model import STATE, read_state
-from penstock.bigmodel.pool import Pool
-from penstock.bigmodel.ratings import Read, Roles, Triples, read_blocks, triples
+from penstock.bigmodel.pool import PagePool
+from penstock.bigmodel.ratings import Read, Roles, Triples, read_ratings, triples
 from penstock.bigmodel.store import Blank, Int64s, PageStore
-from penstock.bigmodel.visits import MOST_ROWS, Visits, first_factors
-from penstock.blocks.base import BlockSource
+from penstock.blocks.base import BlockSource, require_columns
+from penstock.budget import Budget, show_bytes
+from penstock.closing import Closing
 from penstock.errors import DataError, ModelFileError, UsageError
+from penstock.evaluation import both
+from penstock.measures import NumberMeasures, OnScores
+from penstock.metric_names import finished_figures
+from penstock.model import Description
 from penstock.sgd.factor import ABSENT
 
 USERS, ITEMS = "users.arrow", "items.arrow"
@@ -40,14 +46,14 @@ _NOISE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class FactorModel:
+class FactorModel(Closing):
     """A factorisation that was trained, or is in the making.
 
     Attributes
     ----------
     folder : Path
         The model's directory.
-    layout : Layout
+    layout : FactorLayout
         Where users and items lie in its pages.
     users, items : KeyTable
         Their keys.
@@ -55,23 +61,33 @@ class FactorModel:
         How it was made: config, columns, mean, history.
     saved : mapping
         What the last checkpoint noted of each page.
+    memory : str or int
+        What pages and rows may occupy while it predicts; a share is of the model's own size.
     """
 
+    kind: ClassVar[str] = "factor"
+    metric: ClassVar[str] = "rmse"
+    classes: ClassVar[None] = None
+    by: ClassVar[tuple[str, ...]] = ()
+    linear: ClassVar[None] = None
+
     folder: Path
-    layout: Layout
+    layout: FactorLayout
     users: KeyTable
     items: KeyTable
     header: Mapping[str, Any]
     saved: Mapping[str, NDArray[Any]]
+    memory: str | int = "1GB"
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> FactorModel:
-        """Read a model's directory."""
+    def load(cls, folder: str | os.PathLike[str], *, memory: str | int | None = None) -> FactorModel:
+        """Read a model's directory; ``memory`` is that of its training if not given."""
         place = Path(folder)
         saved, header = read_state(place, kind="factor")
         try:
-            layout = Layout(**header["layout"])
-            model = cls(place, layout, KeyTable.load(place / USERS), KeyTable.load(place / ITEMS), header, saved)
+            layout = FactorLayout(**header["layout"])
+            keys = KeyTable.load(place / USERS), KeyTable.load(place / ITEMS)
+            model = cls(place, layout, *keys, header, saved, header["config"]["memory"] if memory is None else memory)
         except (KeyError, TypeError) as error:
             raise ModelFileError(f"{place / STATE} does not tell of a whole factorisation: {error!r}") from error
         if (len(model.users), len(model.items)) != (layout.users, layout.items):
@@ -91,37 +107,112 @@ class FactorModel:
         """The mean rating."""
         return float(self.header["mean"])
 
-    def predict_pairs(self, users: Any, items: Any, *, memory: int) -> Floats:
+    @property
+    def label(self) -> str:
+        """The column of ratings."""
+        return self.roles.rating
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The hyper-parameters."""
+        config: Mapping[str, Any] = self.header["config"]
+        return config
+
+    @property
+    def history(self) -> Sequence[Mapping[str, Any]]:
+        """A row of metrics for each epoch."""
+        return list(self.header["history"])
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """Figures of the finished model; of one whose training was broken off, those after its last epoch."""
+        known: Mapping[str, Any] | None = self.header.get("metrics")
+        return known or (finished_figures(self.history[-1]) if self.history else {})
+
+    @property
+    def finished(self) -> bool:
+        """Whether it was trained for all of its epochs."""
+        return bool(self.header.get("done", len(self.history) >= (self.config["epochs"] or 1)))
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the data it was trained on."""
+        return str(self.header["fingerprint"])
+
+    def predict_pairs(self, users: Any, items: Any) -> Floats:
         """Return what users are expected to rate items, given the keys of both."""
         read = Read(_keys(users, "user"), _keys(items, "item"), np.zeros(0, np.float32))
         if len(read.users) != len(read.items):
             raise UsageError(f"{len(read.users)} users came with {len(read.items)} items; give one item for each user")
         rows = triples(read, self.users, self.items, self.layout)
         pages = len(np.unique(rows[:, :2][rows[:, :2] != ABSENT] >> np.uint32(self.layout.shift)))
-        with self._reading(memory, most_pages=pages) as (visits, grid):
-            return visits.score_rows(rows, grid, most=MOST_ROWS)
+        with self._reading(self._bytes, most_pages=pages) as (trainer, grid):
+            return trainer.score_rows(rows, grid, most=MOST_ROWS)
 
-    def predictions(self, source: BlockSource, *, memory: int, roles: Roles | None = None) -> Iterator[Floats]:
-        """Yield the predictions of a source's rows, in their order, a batch at a time."""
-        for _, scores in self._scored(source, roles or self.roles, memory, rated=False):
-            yield scores
+    def predictions(self, source: BlockSource, *, keep: Sequence[str] = ()) -> Generator[pa.RecordBatch, None, None]:
+        """Yield the ratings expected, in stored order, after the columns to keep."""
+        require_columns(source.schema, keep, place=source.name)
+        blocks = iter(range(len(source.block_rows) if keep else 0))
+        held: list[pa.RecordBatch] = []
+        with closing(self._scored(source, self.roles, self._bytes, rated=False)) as batches:
+            for _, scores in batches:
+                out: dict[str, Any] = {}
+                if keep:
+                    while sum(map(len, held)) < len(scores):
+                        held.append(source.read(next(blocks), list(keep)))
+                    rows = pa.concat_batches(held)
+                    held = [rows.slice(len(scores))]
+                    out = {name: rows.column(name).slice(0, len(scores)) for name in keep}
+                yield pa.record_batch({**out, "prediction": pa.array(scores)})
 
-    def evaluate(self, source: BlockSource, *, memory: int, roles: Roles | None = None) -> dict[str, float]:
-        """Return the root mean squared error and the R² over a source's ratings, and how many there are."""
-        squares, shifted, shifted2, count = 0.0, 0.0, 0.0, 0
-        with closing(self._scored(source, roles or self.roles, memory, rated=True)) as batches:
+    def evaluate(
+        self,
+        source: BlockSource,
+        *,
+        label: str | None = None,
+        memory: str | int | None = None,
+        on_scores: OnScores | None = None,
+    ) -> dict[str, Any]:
+        """Return half the mean squared error as the loss, ``rmse``, ``mae``, ``r2`` and the number of ratings.
+
+        Without ``memory``, pages and rows take what the model was opened with.
+        """
+        measures, count = NumberMeasures(), 0
+        hear = both(measures.add, on_scores)
+        roles, room = replace(self.roles, rating=label or self.roles.rating), self._bytes
+        if memory is not None:
+            room = Budget.parse(memory).resolve(self.layout.nbytes)
+        with closing(self._scored(source, roles, room, rated=True)) as batches:
             for rows, scores in batches:
                 ratings = np.ascontiguousarray(rows[:, 2]).view(np.float32).astype(np.float64)
-                errors, ratings = scores - ratings, ratings - self.mean
-                squares, count = squares + float(errors @ errors), count + len(rows)
-                shifted, shifted2 = shifted + float(ratings.sum()), shifted2 + float(ratings @ ratings)
+                hear(scores.astype(np.float64), ratings, np.ones(len(rows)))
+                count += len(rows)
         if not count:
             raise DataError(f"{source.name} has no ratings; there is nothing to measure")
-        spread = shifted2 - shifted**2 / count
-        r2 = 1 - squares / spread if spread > 0 else float(squares == 0)
-        return {"rmse": math.sqrt(squares / count), "r2": r2, "rows": count}
+        figures = measures.figures()
+        return {"loss": figures["rmse"] ** 2 / 2, **figures, "rows": count}
 
-    def factors(self, *, users: Any = None, items: Any = None, memory: int) -> tuple[Floats, Floats]:
+    def describe(self, *, most: int | None = None) -> Description:
+        """Say what is in the model; the factors of single users and items are read by their keys."""
+        layout = self.layout
+        sizes = {"users": layout.users, "items": layout.items, "rank": layout.rank}
+        counted = f"{layout.users:,} users and {layout.items:,} items of rank {layout.rank}, {show_bytes(layout.nbytes)} on disk"
+        lines = (
+            f"mean rating {self.mean:.5g}; {len(self.history)} epochs",
+            f"factors are read by keys: penstock.load({str(self.folder)!r}).factors(users=[…])",
+        )
+        return Description.of(
+            self, counted, values={**sizes, "mean": self.mean, "model_bytes": layout.nbytes}, lines=lines
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Copy the model's directory to another one."""
+        copy_directory(self.folder, path)
+
+    def close(self) -> None:
+        """Do nothing: files are open only while they are read."""
+
+    def factors(self, *, users: Any = None, items: Any = None) -> tuple[Floats, Floats]:
         """Return the factors, a row each, and the biases of some users or of some items, by their keys."""
         if (users is None) == (items is None):
             raise UsageError("give the keys of users or of items, not of both: factors(users=[...])")
@@ -136,15 +227,15 @@ class FactorModel:
         rows = np.empty((len(records), self.layout.rank + 1), np.float32)
         of_page = records >> self.layout.shift
         wanted = np.unique(of_page)
-        with self._reading(memory, most_pages=len(wanted)) as (visits, _):
-            pool = visits.pool
+        with self._reading(self._bytes, most_pages=len(wanted)) as (trainer, _):
+            pool = trainer.pool
             for pages in _runs(wanted, len(pool.buffer)):
                 if not pool.whole:
                     pool.acquire(pages)
                 here = np.flatnonzero((of_page >= pages[0]) & (of_page <= pages[-1]))
                 inside = records[here] & (self.layout.page_records - 1)
                 slots = (pool.frame_of[of_page[here]].astype(np.int64) << self.layout.shift) | inside
-                rows[here] = visits.records[slots, : self.layout.rank + 1]
+                rows[here] = trainer.records[slots, : self.layout.rank + 1]
                 if not pool.whole:
                     pool.release(pages, dirty=False)
         return rows[:, :-1].copy(), rows[:, -1].copy()
@@ -153,8 +244,12 @@ class FactorModel:
         """Return what fills pages that were never written."""
         return blank(self.layout, seed=int(self.header["config"]["seed"]), spread=float(self.header["spread"]))
 
+    @property
+    def _bytes(self) -> int:
+        return Budget.parse(self.memory).resolve(self.layout.nbytes)
+
     @contextmanager
-    def _reading(self, memory: int, *, most_pages: int | None = None) -> Iterator[tuple[Visits, Grid]]:
+    def _reading(self, memory: int, *, most_pages: int | None = None) -> Iterator[tuple[FactorTrainer, Grid]]:
         layout = self.layout
         page = layout.page_floats * 4
         if most_pages is not None:
@@ -168,16 +263,16 @@ class FactorModel:
             writable=False,
         )
         with store:
-            pool = Pool(store, memory=memory)
-            with Visits(pool, layout, mean=self.mean) as visits:
-                yield visits, Grid.plan(layout, frames=len(pool.buffer))
+            pool = PagePool(store, memory=memory)
+            with FactorTrainer(pool, layout, mean=self.mean) as trainer:
+                yield trainer, Grid.plan(layout, frames=len(pool.buffer))
 
     def _scored(
         self, source: BlockSource, roles: Roles, memory: int, *, rated: bool
     ) -> Generator[tuple[Triples, Floats], None, None]:
         most = max(1024, min(memory // 8 // _HELD, 4 * MOST_ROWS))
-        blocks = read_blocks(source, roles, rated=rated)
-        with closing(blocks), self._reading(memory - memory // 8) as (visits, grid):
+        blocks = read_ratings(source, roles, rated=rated)
+        with closing(blocks), self._reading(memory - memory // 8) as (trainer, grid):
             held: list[Triples] = []
             count = 0
             for read in blocks:
@@ -185,13 +280,13 @@ class FactorModel:
                 count += len(held[-1])
                 if count >= most:
                     rows, held, count = np.concatenate(held), [], 0
-                    yield rows, visits.score_rows(rows, grid, most=MOST_ROWS)
+                    yield rows, trainer.score_rows(rows, grid, most=MOST_ROWS)
             if count:
                 rows = np.concatenate(held)
-                yield rows, visits.score_rows(rows, grid, most=MOST_ROWS)
+                yield rows, trainer.score_rows(rows, grid, most=MOST_ROWS)
 
 
-def blank(layout: Layout, *, seed: int, spread: float) -> Blank:
+def blank(layout: FactorLayout, *, seed: int, spread: float) -> Blank:
     """Return what fills pages that were never written: small factors, a pure function of the seed and the record."""
     deviation = math.sqrt(_NOISE * (spread or 1.0) / math.sqrt(layout.rank))
     reach = np.float32(math.sqrt(12) * deviation)  # a uniform number of this width has that deviation

@@ -28,12 +28,12 @@ _BUCKET = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FactorLayout:
     """The places of users and items.
 
     Examples
     --------
-    >>> layout = Layout.of(rank=100, users=1000, items=50)
+    >>> layout = FactorLayout.of(rank=100, users=1000, items=50)
     >>> layout.width, layout.page_records, layout.user_pages, layout.pages, layout.first_item
     (104, 128, 8, 9, 1024)
     """
@@ -45,7 +45,7 @@ class Layout:
     page_records: int
 
     @classmethod
-    def of(cls, rank: int, *, users: int, items: int, page_bytes: int = PAGE_BYTES) -> Layout:
+    def of(cls, rank: int, *, users: int, items: int, page_bytes: int = PAGE_BYTES) -> FactorLayout:
         """Choose the records of a page: as many as fit in ``page_bytes``, but not so few that a fifth is padding."""
         choices = [1 << power for power in range(_MOST_RECORDS.bit_length())]
         choices = [n for n in choices if 4 * _width(rank, n) <= 5 * _width(rank, _MOST_RECORDS)]
@@ -103,7 +103,7 @@ class Grid:
 
     Parameters
     ----------
-    layout : Layout
+    layout : FactorLayout
         Where the records lie.
     user_part, item_part : int
         Pages in a part; the last part may have fewer.
@@ -112,7 +112,7 @@ class Grid:
 
     Examples
     --------
-    >>> layout = Layout.of(rank=1000, users=6000, items=4000)
+    >>> layout = FactorLayout.of(rank=1000, users=6000, items=4000)
     >>> grid = Grid.plan(layout, frames=layout.pages // 4)
     >>> grid.user_parts, grid.item_parts, round(grid.page_reads() / layout.pages, 1)
     (25, 2, 1.6)
@@ -120,13 +120,13 @@ class Grid:
     1
     """
 
-    layout: Layout
+    layout: FactorLayout
     user_part: int
     item_part: int
     by_items: bool = False
 
     @classmethod
-    def plan(cls, layout: Layout, *, frames: int) -> Grid:
+    def plan(cls, layout: FactorLayout, *, frames: int) -> Grid:
         """Choose the grid that reads the fewest pages an epoch with so many frames.
 
         A bucket's parts and the moving part of the next bucket must fit together. When the part that stays is exchanged

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.bigmodel.buckets import UInt32s, UInt64s, mix_all, unmix
-from penstock.bigmodel.spill import Spill
+from penstock.bigmodel.scratch_file import ScratchFile
 from penstock.blocks.storage import LocalFile
 from penstock.closing import Closing
 from penstock.errors import CorruptFileError
@@ -59,7 +59,7 @@ class MapWriter:
         self._counts = np.zeros((len(sizes), self._leaves), np.uint32)
         self._checks = np.zeros_like(self._counts)
         self._starts = _HEAD.size + 8 * self._counts.size + _ENTRY * (np.cumsum(sizes) - sizes)
-        self._spill = Spill(path)
+        self._spill = ScratchFile(path)
 
     def add(self, bucket: int, mixed: UInt64s, positions: UInt32s) -> None:
         """Write a bucket's features, mixed and ascending, with their positions."""
@@ -185,7 +185,7 @@ class IndexMap(Closing):
         np.cumsum(ends, out=ends)
         starts = np.concatenate([[0], ends[:-1]])
         grouped, order = np.empty_like(mixed), np.empty(len(mixed), np.int64)
-        group(mixed, self._bits, starts.copy(), grouped, order)
+        group_by_leaf(mixed, self._bits, starts.copy(), grouped, order)
         for first, stop in self._runs(wanted):
             for leaf, words in self._leaves(first, stop):
                 here = slice(starts[leaf], ends[leaf])
@@ -238,7 +238,7 @@ def count_leaves(mixed: Any, bits: Any, counts: Any) -> None:
 
 
 @kernel
-def group(mixed: Any, bits: Any, cursors: Any, grouped: Any, order: Any) -> None:
+def group_by_leaf(mixed: Any, bits: Any, cursors: Any, grouped: Any, order: Any) -> None:
     """Put features of one leaf side by side, with the places they come from; ``cursors`` says where each leaf begins."""
     for i in range(len(mixed)):
         leaf = _leaf(mixed[i], bits)

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from penstock.blocks.hashing import murmur3
 from penstock.errors import ColumnError, DataError, ModelFileError
-from penstock.modelfile import atomic_path
 from penstock.native import kernel
+from penstock.outputs import atomic_path
+from penstock.sealed import read_sealed, seal
 from penstock.sgd.factor import ABSENT
 from penstock.shuffle.permute import mix
 
@@ -164,20 +165,21 @@ class KeyTable:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the table as an Arrow file of the columns key and count."""
         batch = pa.record_batch({"key": self.keys, "count": pa.array(self.counts)})
-        with atomic_path(path) as temporary, ipc.new_file(str(temporary), batch.schema) as writer:
-            writer.write_batch(batch)
+        with atomic_path(path) as temporary:
+            with ipc.new_file(str(temporary), batch.schema) as writer:
+                writer.write_batch(batch)
+            seal(temporary)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> KeyTable:
         """Read a table that `save` wrote."""
         try:
-            with pa.OSFile(str(path), "rb") as file:
-                table = ipc.open_file(file).read_all()
+            table = ipc.open_file(pa.BufferReader(read_sealed(path))).read_all()
             keys = table.column("key").combine_chunks()
             if keys.type not in (pa.int64(), pa.uint64(), pa.large_string()) or keys.null_count:
                 raise pa.ArrowInvalid(f"keys of type {keys.type}")
             return cls(keys, table.column("count").to_numpy().astype(np.int64))
-        except (OSError, pa.ArrowException, KeyError) as error:
+        except (OSError, pa.ArrowException, KeyError, ValueError) as error:
             raise ModelFileError(
                 f"{Path(path)} is not a whole table of keys: {error}; restore the model's directory from a copy"
             ) from error

@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FeatureLayout:
     """What `rewrite` found and wrote.
 
     Attributes
@@ -51,6 +51,6 @@ class Layout:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Layout:
+    def from_dict(cls, data: Mapping[str, Any]) -> FeatureLayout:
         """Build the layout again."""
         return cls(**data)

@@ -3,73 +3,38 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats
-from penstock.bigmodel.hogwild import Learner
-from penstock.bigmodel.pool import Pool
-from penstock.bigmodel.rewrite import Layout
+from penstock.bigmodel.checkpoint import copy_directory, read_state
+from penstock.bigmodel.page_trainer import BESIDE_PAGES, PageTrainer
+from penstock.bigmodel.pool import PagePool
+from penstock.bigmodel.position_scale import PositionScale
+from penstock.bigmodel.rewrite import FeatureLayout
 from penstock.bigmodel.scoring import Scorer
 from penstock.bigmodel.storage import Storage
 from penstock.bigmodel.store import PageStore
 from penstock.blocks.base import BlockSource
 from penstock.blocks.features import Encoder
-from penstock.blocks.reading import require_columns
-from penstock.budget import Budget
-from penstock.closing import Closing
-from penstock.config import LOSSES
-from penstock.errors import ModelFileError, UsageError
-from penstock.events import Stream
-from penstock.linear import predicted, probabilities, write_predictions
-from penstock.modelfile import read_model
+from penstock.budget import Budget, show_bytes
+from penstock.encoded_model import EncodedModel, Scored
+from penstock.errors import UsageError
+from penstock.evaluation import both, measured_encoder
+from penstock.measures import OnScores
+from penstock.measuring import measures_for
+from penstock.model import Description
 from penstock.sgd.loop import Spec
-from penstock.training import default_label
+from penstock.sgd.losses import loss_of
 
-STATE = "state.penstock"
-FORMAT = 1
-# Of the memory, for rows being scored.
 _ROWS_SHARE = 2
-
-
-def read_state(
-    folder: str | os.PathLike[str], *, kind: str | None = None
-) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Read the arrays and the header of the last checkpoint in a model's directory: of ``kind``, linear or factor.
-
-    Raises
-    ------
-    ModelFileError
-        There is none, it is damaged, or it is of another kind.
-    """
-    place = Path(folder)
-    if not (place / STATE).is_file():
-        why = f"it has no {STATE}" if place.is_dir() else "it is a file" if place.exists() else "it does not exist"
-        raise ModelFileError(
-            f"there is no model in {place}: {why}; name the directory that was given as model_dir or --model-dir, or"
-            " train a model there first"
-        )
-    try:
-        arrays, header = read_model(place / STATE)
-    except ModelFileError as error:
-        if error.__cause__ is None:  # of another program or a newer version, and it says so
-            raise
-        raise ModelFileError(f"{error}; restore {place} from a copy, or remove it and train anew") from error
-    if kind not in (None, header.get("bigmodel")):
-        raise ModelFileError(
-            f"{place} holds a {header.get('kind')} model, not a {kind} one; choose another directory, or remove that one"
-        )
-    if int(header.get("format", 0)) > FORMAT:
-        raise ModelFileError(f"{place} was written by a newer Penstock; upgrade with: pip install -U penstock")
-    return arrays, header
+"""Of the memory, for rows being scored: one part in so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +57,20 @@ class Saved:
         return cls(header, arrays)
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> FeatureLayout:
         """Where features lie."""
-        return Layout.from_dict(self.header["layout"])
+        return FeatureLayout.from_dict(self.header["layout"])
 
     @property
     def storage(self) -> Storage:
         """How the model lies on disk."""
         return Storage(**self.header["storage"])
+
+    @property
+    def scale(self) -> PositionScale | None:
+        """What values of features are multiplied by."""
+        factors = self.arrays.get("scale")
+        return None if factors is None else PositionScale(factors)
 
     def store(self, folder: str | os.PathLike[str], *, writable: bool) -> PageStore:
         """Open the pages."""
@@ -114,7 +85,24 @@ class Saved:
         )
 
 
-class BigLinearModel(Closing):
+@dataclass(frozen=True, slots=True)
+class TrainedPages:
+    """What training leaves: the model's directory, and what came of its pages.
+
+    Attributes
+    ----------
+    folder : Path
+        The model's directory.
+    traffic : dict
+        ``hits`` and ``misses``: pages wanted by chunks that were in memory, and that had to be read; nothing where all fit.
+        ``requests``: pages read or written. ``bytes_read`` and ``bytes_written`` of pages.
+    """
+
+    folder: Path
+    traffic: dict[str, int]
+
+
+class BigLinearModel(EncodedModel):
     """A linear model whose weights are on disk.
 
     Parameters
@@ -125,37 +113,49 @@ class BigLinearModel(Closing):
         What scoring may take: rows, pages and the map's parts in use.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, memory: str | int = "512MB") -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, memory: str | int = "1GB") -> None:
         self.folder = Path(folder)
         saved = Saved.read(folder)
         header, self.layout, self.storage = saved.header, saved.layout, saved.storage
         self.kind = str(header["kind"])
         self.encoder = Encoder.from_dict(header["encoder"])
         self.config: Mapping[str, Any] = header["config"]
-        self.history: list[dict[str, Any]] = list(header["history"])
+        self._history = list(header["history"])
+        self.metrics: Mapping[str, Any] = header.get("metrics", {})
         self.fingerprint = str(header["fingerprint"])
+        self._finished = bool(header.get("done", True))
         total = Budget.parse(memory).resolve(self.storage.model_bytes(self.layout.features))
+        self._memory = total // _ROWS_SHARE
         with ExitStack() as stack:
             store = stack.enter_context(saved.store(folder, writable=False))
-            pool = Pool(store, memory=max(store.page_bytes, total - total // _ROWS_SHARE))
+            pool = PagePool(store, memory=max(store.page_bytes, total - total // _ROWS_SHARE))
             shift, optimizer = self.storage.shift, self.storage.optimizer
-            self._learner = Learner(Spec(LOSSES[self.kind]), pool, shift=shift, optimizer=optimizer)
-            self._learner.restore(dict(saved.arrays))
-            self._scorer = stack.enter_context(Scorer(folder, self._learner, memory=total // _ROWS_SHARE))
+            self._trainer = PageTrainer(
+                Spec(loss_of(self.kind).name), pool, shift=shift, optimizer=optimizer, scale=saved.scale
+            )
+            self._trainer.restore({name: saved.arrays.get(f"best.{name}", saved.arrays[name]) for name in BESIDE_PAGES})
+            self._scorer = stack.enter_context(Scorer(folder, self._trainer, memory=self._memory))
             self._open = stack.pop_all()
 
     @property
-    def classes(self) -> NDArray[Any] | None:
-        """The class labels in ascending order; None for a regression."""
-        return None if self.encoder.labels is None else np.array(self.encoder.labels.classes)
+    def history(self) -> Sequence[Mapping[str, Any]]:
+        """A row of metrics for each epoch."""
+        return self._history
+
+    @property
+    def finished(self) -> bool:
+        """Whether its training came to its end."""
+        return self._finished
 
     @property
     def intercept(self) -> float:
         """The intercept."""
-        return float(self._learner.intercept[0])
+        return float(self._trainer.intercept[0])
 
     def weights(self, indices: Any) -> Floats:
-        """Return the weights of some features by their indices; zero for those that never occurred."""
+        """Return the weights of some features by their indices, for values as they are in the data; zero for those that never
+        occurred.
+        """
         wanted = np.asarray(indices)
         if wanted.shape == (0,):  # NumPy takes an empty list for one of floats
             return np.zeros(0, np.float32)
@@ -166,55 +166,58 @@ class BigLinearModel(Closing):
         rows = Csr(
             np.arange(len(wanted) + 1, dtype=np.uint64), wanted.astype(np.uint64), np.ones(len(wanted), np.float32), 0
         )
-        return self._learner.factor * self._scorer.dots(Batch(rows))
+        return self._trainer.factor * self._scorer.dots(Batch(rows))
 
-    def block_scores(self, source: BlockSource) -> Iterator[Floats]:
-        """Yield the scores of a source's rows, in stored order, many blocks at a time."""
-        encoder = self.encoder.for_schema(source.schema, place=source.name)
-        with closing(self._scored(source, encoder, encoder.columns)) as found:
-            for _, scores in found:
-                yield scores
+    def scores(self, batch: Batch) -> Floats:
+        """Return a score a row; indices are the data's own."""
+        return self._scorer.scores(batch)
 
-    def predictions(self, source: BlockSource, *, keep: Sequence[str] = ()) -> Generator[pa.RecordBatch, None, None]:
-        """Yield the prediction of each row, in stored order (and columns to keep beside it)."""
-        require_columns(source.schema, keep, place=source.name)
-        encoder = self.encoder.for_schema(source.schema, place=source.name)
-        columns = list(dict.fromkeys([*encoder.columns, *keep]))
-        with closing(self._scored(source, encoder, columns)) as found:
-            for rows, scores in found:
-                yield predicted(self.kind, self.encoder, scores, rows, keep)
+    def scored(
+        self, source: BlockSource, encoder: Encoder, *, keep: Sequence[str] = ()
+    ) -> Generator[Scored, None, None]:
+        """Yield the rows of a source with their scores in stored order, many blocks at a time."""
+        with closing(self._scorer.batches(source, encoder, keep)) as found:
+            for rows, batch in found:
+                yield rows, batch, self.scores(batch)
 
-    def predict_to(
+    def evaluate(
         self,
         source: BlockSource,
-        path: str | os.PathLike[str],
         *,
-        keep: Sequence[str] = (),
-        stream: Stream | None = None,
-    ) -> int:
-        """Write the predictions of a source to a Parquet file, and return how many there are."""
-        made = partial(self.predictions, source, keep=keep)
-        return write_predictions(made, source, path, stream=stream or Stream())
+        label: str | None = None,
+        memory: str | int | None = None,
+        on_scores: OnScores | None = None,
+    ) -> dict[str, Any]:
+        """Return the loss, all measures and the number of rows; see `penstock.model.Model`.
 
-    def probabilities(self, scores: Floats) -> Floats | None:
-        """Turn scores into a probability for each class; None for models that have none."""
-        return probabilities(self.kind, scores)
+        Pages and rows take what the model was opened with; an eighth of ``memory`` is for ranks of scores.
+        """
+        encoder, loss = measured_encoder(self.encoder, source, label), loss_of(self.kind).name
+        measures = measures_for(encoder, loss, self._memory if memory is None else memory)
+        stats = self._scorer.measure(source, encoder, on_scores=both(measures.add, on_scores))
+        return {"loss": stats.loss, **measures.figures(), stats.metric: stats.score, "rows": stats.rows}
 
-    def evaluate(self, source: BlockSource, *, label: str | None = None) -> dict[str, float]:
-        """Return the model's loss, accuracy or r2 and the number of rows it was measured on."""
-        fitted = self.encoder
-        wanted = label or (fitted.label if fitted.label in source.schema.names else default_label(source))
-        encoder = replace(fitted, label=wanted or fitted.label, weight=None)
-        encoder = encoder.for_schema(source.schema, place=source.name, scored=True)
-        return self._scorer.evaluate(source, encoder, LOSSES[self.kind])
+    def describe(self, *, most: int | None = None) -> Description:
+        """Say what is in the model; its weights are too many to sort, and are read singly."""
+        features, size = self.layout.features, self.storage.model_bytes(self.layout.features)
+        values = {
+            "features": features,
+            "dimension": self.layout.dimension,
+            "hot_features": self.layout.hot,
+            "optimizer": self.storage.optimizer,
+            "model_bytes": size,
+            "intercept": [self.intercept],
+        }
+        lines = (
+            f"intercept {self.intercept:.5g}; optimizer {self.storage.optimizer}, {len(self.history)} epochs",
+            f"weights are read by the indices of their features: penstock.load({str(self.folder)!r}).weights([…])",
+        )
+        return Description.of(self, f"{features:,} features, {show_bytes(size)} on disk", values=values, lines=lines)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Copy the model's directory to another one."""
+        copy_directory(self.folder, path)
 
     def close(self) -> None:
         """Close the files."""
         self._open.close()
-
-    def _scored(
-        self, source: BlockSource, encoder: Encoder, columns: Sequence[str]
-    ) -> Generator[tuple[pa.RecordBatch, Floats], None, None]:
-        with closing(self._scorer.batches(source, encoder, columns)) as found:
-            for rows, batch in found:
-                yield rows, self._scorer.scores(batch)

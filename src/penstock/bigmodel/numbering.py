@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.bigmodel.buckets import UInt32s, UInt64s, class_of, mix
+from penstock.bigmodel.buckets import UInt32s, UInt64s, class_of, mix_feature
 from penstock.native import kernel, prefetch_line
 
 # Slots are anywhere in the table: they are asked for this many entries before they are looked at.
@@ -25,12 +25,12 @@ _HALF = np.uint64(32)
 
 
 @dataclass(slots=True)
-class Numbering:
+class FeatureNumbering:
     """A bucket's features as they are found; `add` takes entries in the order of the data.
 
     Examples
     --------
-    >>> bucket = Numbering(np.uint64(9), 0)
+    >>> bucket = FeatureNumbering(np.uint64(9), 0)
     >>> bucket.add(np.array([70, 7, 70], np.uint32), np.array([2, 1], np.uint32), 0).tolist()
     [0, 1, 0]
     >>> bucket.used
@@ -133,8 +133,8 @@ def number(
         stop = at + np.int64(stretches[stretch])
         for i in range(max(at, start), stop):
             if i + _AHEAD < total:
-                prefetch_line(table, np.int64((mix(features[i + _AHEAD], key) << bits) >> down) * 2)
-            mixed = mix(features[i], key)
+                prefetch_line(table, np.int64((mix_feature(features[i + _AHEAD], key) << bits) >> down) * 2)
+            mixed = mix_feature(features[i], key)
             slot = np.int64((mixed << bits) >> down) * 2
             while True:
                 word = table[slot + 1]

@@ -30,7 +30,7 @@ _MASK = (1 << 64) - 1
 
 
 @kernel
-def checksum(words: Any, number: Any) -> Any:  # noqa: D103 - the twin is the documentation
+def page_checksum(words: Any, number: Any) -> Any:  # noqa: D103 - the twin is the documentation
     a = (np.uint64(number) + np.uint64(1)) * _PRIME
     b, c, d = a ^ _OTHER, a + _PRIME, a + _OTHER
     for i in range(0, len(words), 4):
@@ -47,7 +47,7 @@ def checksum(words: Any, number: Any) -> Any:  # noqa: D103 - the twin is the do
     return total ^ (total >> np.uint64(32))
 
 
-def checksum_reference(words: NDArray[np.uint64], number: int) -> int:
+def page_checksum_reference(words: NDArray[np.uint64], number: int) -> int:
     """Return a page's checksum: four running products over its 64-bit words, begun from its number, then joined."""
     prime, other = int(_PRIME), int(_OTHER)
     a = (number + 1) * prime & _MASK
@@ -65,14 +65,14 @@ def checksum_reference(words: NDArray[np.uint64], number: int) -> int:
 def note_checksums(words: Any, pages: Any, sums: Any) -> None:
     """Write each frame's checksum, as that of the page it holds."""
     for i in range(len(pages)):
-        sums[i] = checksum(words[i], pages[i])
+        sums[i] = page_checksum(words[i], pages[i])
 
 
 @kernel
 def find_damage(words: Any, pages: Any, frames: Any, sums: Any) -> Any:
     """Return the place of the first page whose content is not that of its checksum, or -1."""
     for i in range(len(pages)):
-        if checksum(words[frames[i]], pages[i]) != sums[pages[i]]:
+        if page_checksum(words[frames[i]], pages[i]) != sums[pages[i]]:
             return i
     return -1
 
@@ -88,7 +88,7 @@ def write_pages(fd: Any, pages: Any, frames: Any, words: Any, base: Any, sums: A
     while first < len(pages):
         last = first
         while last < len(pages) and pages[last] == pages[first] + (last - first) and (last - first + 1) * size <= room:
-            sums[pages[last]] = checksum(words[frames[last]], pages[last])
+            sums[pages[last]] = page_checksum(words[frames[last]], pages[last])
             _memcpy(staging + (last - first) * size, base + frames[last] * size, np.uint64(size))
             last += 1
         done, total = np.int64(0), (last - first) * size
@@ -104,7 +104,7 @@ def write_pages(fd: Any, pages: Any, frames: Any, words: Any, base: Any, sums: A
 def write_pages_reference(fd: int, pages: NDArray[np.int64], frames: NDArray[np.int64], words: Any, sums: Any) -> None:
     """Write frame ``frames[i]`` as page ``pages[i]`` and note its checksum."""
     for page, frame in zip(pages.tolist(), frames.tolist(), strict=True):
-        sums[page] = checksum_reference(words[frame], page)
+        sums[page] = page_checksum_reference(words[frame], page)
         os.pwrite(fd, words[frame].tobytes(), page * words.shape[1] * 8)
 
 

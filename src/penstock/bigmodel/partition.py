@@ -20,15 +20,16 @@ from numpy.typing import NDArray
 
 from penstock.bigmodel import affinity
 from penstock.bigmodel.costs import Cost
-from penstock.budget import show_bytes
+from penstock.budget import Bytes, show_bytes
 from penstock.errors import BudgetError, DataError, UsageError
+from penstock.messages import Given, Text, Use
 
 Int64s = NDArray[np.int64]
 Features = NDArray[np.uint64]
 _CELL_BITS = 20
 
 
-class SparseRows(Protocol):
+class FeatureRows(Protocol):
     """Rows of which only the features count: row ``i`` holds ``indices[indptr[i]:indptr[i+1]]``."""
 
     @property
@@ -98,7 +99,7 @@ class Partitions:
 
 
 def partition(
-    sample: SparseRows,
+    sample: FeatureRows,
     *,
     keep: int,
     cost: Cost,
@@ -109,7 +110,7 @@ def partition(
 
     Parameters
     ----------
-    sample : SparseRows
+    sample : FeatureRows
         Such as a `Csr`. A feature that a row holds twice counts once.
     keep : int
         The number of features to partition (the paper's K); time and memory grow with its square.
@@ -160,7 +161,7 @@ def partition(
 
 
 def partition_reference(
-    sample: SparseRows, *, keep: int, cost: Cost, counts: tuple[Features, Int64s] | None = None
+    sample: FeatureRows, *, keep: int, cost: Cost, counts: tuple[Features, Int64s] | None = None
 ) -> Partitions:
     """Say what `partition` does: Algorithm 3 to the letter, without rounding, affinities counted anew for every merge."""
     began = time.perf_counter()
@@ -197,7 +198,7 @@ def partition_reference(
     return _result(np.array(kept, np.uint64), frequencies, owners, rows, requests, len(sets), began)
 
 
-def most_frequent(sample: SparseRows, *, keep: int) -> tuple[Features, Int64s]:
+def most_frequent(sample: FeatureRows, *, keep: int) -> tuple[Features, Int64s]:
     """Return the features that most rows hold, and how many rows do; ties go to the lower feature.
 
     Features of which a sketch tells that they are too rare are never counted one by one, so that memory grows with
@@ -222,7 +223,7 @@ def most_frequent(sample: SparseRows, *, keep: int) -> tuple[Features, Int64s]:
         while True:
             keys, counts, shift = _table(room)
             seen = np.zeros(len(keys), np.int64)
-            found = affinity.tally(indptr, indices, cells, cell_shift, least, keys, shift, counts, seen)
+            found = affinity.tally_rows(indptr, indices, cells, cell_shift, least, keys, shift, counts, seen)
             if found >= 0:
                 break
             room *= 2
@@ -234,9 +235,9 @@ def most_frequent(sample: SparseRows, *, keep: int) -> tuple[Features, Int64s]:
         least = last
 
 
-def _checked(sample: SparseRows, keep: int) -> tuple[NDArray[np.uint64], NDArray[Any]]:
+def _checked(sample: FeatureRows, keep: int) -> tuple[NDArray[np.uint64], NDArray[Any]]:
     if keep < 1:
-        raise UsageError(f"keep={keep} keeps no features; give 1 or more")
+        raise UsageError("keeps no features", option="keep", value=keep, fixes=["give 1 or more"])
     indptr, indices = sample.indptr, sample.indices
     if len(indptr) < 1 or int(indptr[-1]) > len(indices) or bool((indptr[1:] < indptr[:-1]).any()):
         raise DataError(
@@ -275,9 +276,11 @@ def _afford(count: int, *, rest: int, memory: int | None) -> None:
     needed = 2 * count * (count - 1) + rest
     if memory is not None and needed > memory:
         fits = int(max(memory - rest, 0) / 2) ** 0.5
-        advice = f"keep={int(fits)} would fit" if fits >= 2 else "take a smaller sample"
+        advice = Text(Use("keep", int(fits)), " would fit") if fits >= 2 else "take a smaller sample"
         raise BudgetError(
-            f"partitioning {count} features takes {show_bytes(needed)}, but memory={show_bytes(memory)}; {advice}"
+            f"partitioning {count} features takes {show_bytes(needed)}, but ",
+            Given("memory", Bytes(memory)),
+            fixes=[advice],
         )
 
 

@@ -14,13 +14,13 @@ from penstock.bigmodel.pages import note_checksums, pin, unpin, victims
 from penstock.bigmodel.store import Int64s, PageStore
 from penstock.budget import show_bytes
 from penstock.errors import BudgetError
-from penstock.loader.direct import aligned
+from penstock.loader.direct_reads import aligned
 
 _HOTTEST = 7
 """How often a page met time and again is passed by before it may go."""
 
 
-class Pool:
+class PagePool:
     """Frames for the pages in use.
 
     Parameters
@@ -36,7 +36,7 @@ class Pool:
     --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder, PageStore(folder, pages=100, page_floats=1024) as store:
-    ...     pool = Pool(store, memory=10 * 4096)
+    ...     pool = PagePool(store, memory=10 * 4096)
     ...     pool.acquire(np.array([3, 70]))
     ...     pool.buffer[pool.frame_of[70], 5] = 1.5
     ...     pool.release(np.array([3, 70]))
@@ -66,10 +66,23 @@ class Pool:
         self.room = frames
         """Frames that are not pinned."""
         if self.whole:
-            self.frame_of[:] = np.arange(frames)
-            self._page_in[:] = np.arange(frames)
-            store.read(self._page_in, self._page_in, self.buffer)
-            self._sums = self._checksums()
+            self._bring_all()
+
+    def reload(self) -> None:
+        """Forget all pages, none of which is in use: what the store has now is read anew."""
+        self._dirty[:] = False
+        if self.whole:
+            self._bring_all()
+        else:
+            self.frame_of[:] = -1
+            self._page_in[:] = -1
+            self._heat[:] = 0
+
+    def _bring_all(self) -> None:
+        self.frame_of[:] = np.arange(len(self._page_in))
+        self._page_in[:] = np.arange(len(self._page_in))
+        self.store.read(self._page_in, self._page_in, self.buffer)
+        self._sums = self._checksums()
 
     @property
     def pinned(self) -> bool:

@@ -20,27 +20,34 @@ from numpy.typing import NDArray
 
 from penstock import seeds
 from penstock.batch import Batch
+from penstock.bigmodel.checkpoint import begin_anew
 from penstock.bigmodel.costs import measure_cost
 from penstock.bigmodel.index_map import NAME as MAP
 from penstock.bigmodel.index_map import IndexMap
-from penstock.bigmodel.model import STATE
 from penstock.bigmodel.partition import Partitions, partition
-from penstock.bigmodel.rewrite import ROWS, Layout, rewrite
+from penstock.bigmodel.rewrite import ROWS, FeatureLayout, rewrite
 from penstock.bigmodel.sampling import sample_of
 from penstock.bigmodel.storage import Storage
-from penstock.blocks.base import BlockSource
+from penstock.blocks.base import BlockSource, one_piece_open
 from penstock.blocks.features import Encoder
-from penstock.budget import give_back
+from penstock.blocks.storage import convert_line
+from penstock.budget import Bytes, give_back, show_bytes
+from penstock.encoded_model import encoded
+from penstock.errors import BudgetError
 from penstock.events import Stream
-from penstock.linear import encoded
-from penstock.modelfile import atomic_path
+from penstock.loader.decode import divided, unit_bytes
+from penstock.loader.plan import round_up
+from penstock.messages import Text
 from penstock.parallel import in_order
+from penstock.sealed import read_note, write_note
 
 NOTE = "layout.json"
 SAMPLE_SHARE, SAMPLE_LEAST = 0.01, 100_000
 """The part of the rows whose features are looked at together, and how many at least where there are as many."""
 LEAST_MEMORY = 16_000_000
 """What preparing takes however little it is given."""
+_SMALL = 4_000_000
+"""What a half-read row group may hold beside that."""
 _SAMPLED_BYTES, _LEAST_ENTRIES = 128, 1 << 16
 
 
@@ -49,7 +56,7 @@ class Prepared:
     """What a model's directory was prepared with."""
 
     encoder: Encoder
-    layout: Layout
+    layout: FeatureLayout
     partitions: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -89,7 +96,7 @@ def prepare(
     if found is not None:
         return Prepared(encoder, *found)
     told: dict[str, Any] = {}
-    room = max(memory + storage.least_memory, LEAST_MEMORY)
+    room = _room(source, encoder, memory + storage.least_memory)
 
     def order(features: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
         # Half of the memory for a table of keep by keep counts, half for the sample, as drawn and as kept.
@@ -103,35 +110,59 @@ def prepare(
         return _by_partition(parts, features)
 
     def give_up() -> None:
-        for name in (NOTE, STATE):  # of other rows, or of the same laid out otherwise
-            (place / name).unlink(missing_ok=True)
+        (place / NOTE).unlink(missing_ok=True)  # of other rows, or of the same laid out otherwise
+        begin_anew(place)
 
-    layout = rewrite(
-        source,
-        encoder,
-        place,
-        memory=room,
-        hot=storage.hot,
-        seed=seed,
-        order_hot=order,
-        on_ready=give_up,
-        stream=stream,
-    )
+    with one_piece_open(source):
+        layout = rewrite(
+            source,
+            encoder,
+            place,
+            memory=room,
+            hot=storage.hot,
+            seed=seed,
+            order_hot=order,
+            on_ready=give_up,
+            stream=stream,
+        )
     give_back()
-    with atomic_path(place / NOTE) as temporary:
-        temporary.write_text(json.dumps({**wanted, "layout": layout.to_dict(), "partitions": told}))
+    write_note(place / NOTE, {**wanted, "layout": layout.to_dict(), "partitions": told})
     return Prepared(encoder, layout, told)
 
 
-def _noted(place: Path, wanted: dict[str, Any]) -> tuple[Layout, dict[str, Any]] | None:
+def _room(source: BlockSource, encoder: Encoder, memory: int) -> int:
+    """Return the memory for preparing beside a row group that is read in parts.
+
+    Raises
+    ------
+    BudgetError
+        Such a row group leaves too little; the smallest memory that works is named.
+    """
+    held = unit_bytes(source, encoder.columns) if divided(source) else 0
+    if held > _SMALL and memory < held + LEAST_MEMORY:
+        raise BudgetError(
+            f"for rows and model is too little to prepare {source.name}: a row group read in parts holds "
+            f"{show_bytes(held)}",
+            option="memory",
+            value=Bytes(memory),
+            fixes=[
+                f"the smallest that works is {round_up(held + LEAST_MEMORY)}",
+                "write smaller row groups",
+                Text("convert the data, whose blocks are read singly: ", convert_line(source.name)),
+            ],
+        )
+    return max(memory - held, LEAST_MEMORY)
+
+
+def _noted(place: Path, wanted: dict[str, Any]) -> tuple[FeatureLayout, dict[str, Any]] | None:
     """Return what the directory was prepared with, if that is what is wanted."""
     try:
-        noted = json.loads((place / NOTE).read_text())
+        noted = read_note(place / NOTE)
         same = all(noted[name] == json.loads(json.dumps(value)) for name, value in wanted.items())
         if same and (place / ROWS).is_file() and (place / MAP).is_file():
             with IndexMap.open(place) as index:
                 index.check()
-            return Layout.from_dict(noted["layout"]), noted["partitions"]
+            return FeatureLayout.from_dict(noted["layout"]), noted["partitions"]
     except (OSError, ValueError, KeyError, TypeError):
         pass  # not prepared, or half so, damaged, or by another version: it is done anew
     return None

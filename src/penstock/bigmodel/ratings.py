@@ -25,17 +25,18 @@ from numpy.typing import NDArray
 
 from penstock import seeds
 from penstock.batch import Floats
-from penstock.bigmodel.grid import Grid, Layout
+from penstock.bigmodel.grid import FactorLayout, Grid
 from penstock.bigmodel.keys import KeyCounts, KeyTable, as_keys
 from penstock.bigmodel.store import Int64s
-from penstock.blocks.base import BlockSource
+from penstock.blocks.base import BlockSource, naming_rows
 from penstock.closing import Closing
 from penstock.errors import ColumnError, CorruptFileError, DataError, LabelError, UsageError
 from penstock.events import Advanced, Finished, Started, Stream
-from penstock.loader.decode import row_number
-from penstock.loader.holdout import Part
-from penstock.modelfile import atomic_path
+from penstock.loader.holdout import SplitPart
+from penstock.messages import Text, Use
+from penstock.outputs import atomic_path
 from penstock.parallel import in_order
+from penstock.rawfile import read_at, read_into
 from penstock.sgd.factor import ABSENT
 from penstock.shuffle.permute import slots
 
@@ -100,8 +101,8 @@ class Scanned:
     spread: float
 
 
-def read_blocks(
-    source: BlockSource, roles: Roles, *, part: Part | None = None, rated: bool = True
+def read_ratings(
+    source: BlockSource, roles: Roles, *, part: SplitPart | None = None, rated: bool = True
 ) -> Generator[Read, None, None]:
     """Yield a source's rows block by block, or those on one side of a split; what cannot be used is refused by its row.
 
@@ -112,26 +113,25 @@ def read_blocks(
 
     def read(block: int) -> Read:
         rows = source.read(block, names)
-        try:
-            found = _decoded(rows, roles, rated, source.name, 0)
-        except DataError:
-            found = _decoded(rows, roles, rated, source.name, row_number(source, block, 0))
+        found = naming_rows(source, block, lambda place, first: _decoded(rows, roles, rated, place, first))
         if part is None:
             return found
-        kept = np.flatnonzero(part.keeps(np.int64(block), np.arange(len(rows))))
+        kept = np.flatnonzero(part.has(np.int64(block), np.arange(len(rows))))
         picks = pa.array(kept)
         return Read(found.users.take(picks), found.items.take(picks), found.ratings[kept] if rated else found.ratings)
 
     return in_order(read, range(len(source.block_rows)), threads=source.threads)
 
 
-def scan(source: BlockSource, roles: Roles, *, part: Part | None = None, stream: Stream | None = None) -> Scanned:
+def scan_ratings(
+    source: BlockSource, roles: Roles, *, part: SplitPart | None = None, stream: Stream | None = None
+) -> Scanned:
     """Count the users and items of a source's rows (or of one side of a split) and find the mean rating."""
     stream = stream or Stream()
     users, items = KeyCounts(), KeyCounts()
     rows, total, squares, pivot = 0, 0.0, 0.0, 0.0
     stream.emit(Started("scan", len(source.block_rows), "blocks"))
-    with closing(read_blocks(source, roles, part=part)) as blocks:
+    with closing(read_ratings(source, roles, part=part)) as blocks:
         for read in blocks:
             if len(read.ratings):
                 users.add(read.users)
@@ -149,7 +149,7 @@ def scan(source: BlockSource, roles: Roles, *, part: Part | None = None, stream:
     return Scanned(users.table(), items.table(), rows, pivot + shift, spread)
 
 
-def triples(read: Read, users: KeyTable, items: KeyTable, layout: Layout) -> Triples:
+def triples(read: Read, users: KeyTable, items: KeyTable, layout: FactorLayout) -> Triples:
     """Return rows by their records; what is not known becomes ABSENT."""
     out = np.empty((len(read.users), 3), np.uint32)
     out[:, 0] = users.find(read.users)
@@ -222,12 +222,12 @@ class RatingsFile(Closing):
     def _open(self) -> None:
         size = os.fstat(self._file.fileno()).st_size
         fd = self._file.fileno()
-        end = os.pread(fd, _END.size, max(0, size - _END.size))
+        end = read_at(fd, _END.size, max(0, size - _END.size))
         if len(end) < _END.size or end[-8:] != _MAGIC:
             raise self._damaged("it does not end as it should")
         crc, length, _ = _END.unpack(end)
         start = size - _END.size - length
-        tail = os.pread(fd, length, start) if start >= len(_MAGIC) else b""
+        tail = read_at(fd, length, start) if start >= len(_MAGIC) else b""
         if zlib.crc32(tail) != crc or not tail:
             raise self._damaged("its index is not what was written")
         (noted,) = struct.unpack_from("<Q", tail)
@@ -270,7 +270,7 @@ class RatingsFile(Closing):
         out = np.empty((int(ends[-1]) if len(ends) else 0, 3), np.uint32)
         for block, end in zip(blocks.tolist(), ends.tolist(), strict=True):
             view = out[end - int(self._rows[block]) : end].data.cast("B")
-            got = os.preadv(self._file.fileno(), [view], int(self._starts[block]))
+            got = read_into(self._file.fileno(), view, int(self._starts[block]))
             if got != len(view) or zlib.crc32(view, block) != int(self._sums[block]):
                 raise self._damaged(f"block {block} is not what was written")
         return out
@@ -281,7 +281,8 @@ class RatingsFile(Closing):
 
     def _damaged(self, why: str) -> CorruptFileError:
         return CorruptFileError(
-            f"{self.path} is damaged: {why}; delete it and go on with resume=True, and it is made again from the data"
+            f"{self.path} is damaged: {why}",
+            fixes=[Text("delete it and go on with ", Use("resume", True), ", and it is made again from the data")],
         )
 
 

@@ -11,24 +11,26 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.bigmodel import buckets
-from penstock.bigmodel.dealing import Passes
+from penstock.bigmodel.data_passes import DataPasses
+from penstock.bigmodel.feature_positions import FeaturePositions, OrderHot
 from penstock.bigmodel.index_map import NAME as MAP
 from penstock.bigmodel.index_map import MapWriter
-from penstock.bigmodel.layout import Layout as Layout
-from penstock.bigmodel.places import OrderHot, Places
-from penstock.bigmodel.spill import Spill
+from penstock.bigmodel.layout import FeatureLayout as FeatureLayout
+from penstock.bigmodel.scratch_file import ScratchFile
 from penstock.blocks.arrow import ArrowSource, layout_of
 from penstock.blocks.base import BlockSource
-from penstock.blocks.features import Encoder, choose
+from penstock.blocks.features import Encoder, choose_features
 from penstock.budget import give_back
-from penstock.errors import DataError, WriteError
+from penstock.errors import CorruptFileError, DataError, WriteError
 from penstock.events import Stream
 from penstock.seeds import key as seed_key
 
@@ -47,7 +49,7 @@ def rewrite(
     order_hot: OrderHot | None = None,
     on_ready: Callable[[], object] = lambda: None,
     stream: Stream | None = None,
-) -> Layout:
+) -> FeatureLayout:
     """Write ``rows.arrow`` and ``map.bin`` into a folder.
 
     Parameters
@@ -80,10 +82,10 @@ def rewrite(
     >>> from penstock.bigmodel.index_map import IndexMap
     >>> from penstock.blocks.memory import TableSource
     >>> table = pa.table({"y": [1.0, 2.0], "indices": [[2**40, 7], [7]], "values": [[0.5, 1.0], [2.0]]})
-    >>> encoder = choose(table.schema, label="y", wide=True)
+    >>> encoder = choose_features(table.schema, label="y", wide=True)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     layout = rewrite(TableSource.of(table), encoder, folder, memory=10**7, hot=1)
-    ...     with IndexMap.open(folder) as index, open_rows(folder)[0] as rows:
+    ...     with IndexMap.open(folder) as index, prepared_rows(folder)[0] as rows:
     ...         index.positions(np.array([7, 8, 2**40])).tolist()
     ...         rows.read(0, ["indices"]).to_pydict()
     [0, 4294967295, 1]
@@ -95,16 +97,16 @@ def rewrite(
         raise DataError(f"{source.name} has no rows; there is nothing to train on")
     with ExitStack() as stack:
         work = stack.enter_context(_scratch(Path(folder) / TEMPORARY))
-        job = Passes(source, encoder, np.uint64(seed_key(seed, "features")), memory, stream)
+        job = DataPasses(source, encoder, np.uint64(seed_key(seed, "features")), memory, stream)
         job.estimate()
         clock.lap("estimate")
         dealt, numbers, found = (
-            stack.enter_context(closing(Spill(work / name))) for name in ("dealt", "numbers", "found")
+            stack.enter_context(closing(ScratchFile(work / name))) for name in ("dealt", "numbers", "found")
         )
         parts = job.deal(dealt)
         give_back()
         clock.lap("read")
-        places = Places(job.split, parts, dealt, numbers, found, stream)
+        places = FeaturePositions(job.split, parts, dealt, numbers, found, stream)
         places.count()
         dealt.drop()
         clock.lap("count")
@@ -124,7 +126,7 @@ def rewrite(
             os.replace(work / name, Path(folder) / name)
         clock.lap("write")
     entries = sum(part.entries for part in parts)
-    return Layout(
+    return FeatureLayout(
         rows=sum(part.rows for part in parts),
         entries=entries,
         features=int(places.sizes.sum()),
@@ -140,11 +142,37 @@ def rewrite(
     )
 
 
-def open_rows(folder: str | os.PathLike[str]) -> tuple[ArrowSource, Encoder]:
-    """Open the rows that `rewrite` wrote, with an encoder whose label is the target itself."""
-    source = ArrowSource(Path(folder) / ROWS)
+class PositionSource(ArrowSource):
+    """Rows by positions, each of which must be one of the model's."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(path)
+        self.features = int(layout_of(self.schema).get("width") or 0)
+
+    def read(self, block: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """Read one block; a position past the end of the model is refused, where an encoder would leave it out."""
+        batch = super().read(block, columns)
+        for name in set(batch.schema.names) & {"indices"}:
+            most = pc.max(batch.column(name).flatten()).as_py()
+            if most is not None and most >= self.features:
+                raise CorruptFileError(
+                    f"{self.name} is damaged: block {block} names position {most}, and the model has {self.features};"
+                    " remove the file and train anew"
+                )
+        return batch
+
+
+def prepared_rows(folder: str | os.PathLike[str], *, features: int | None = None) -> tuple[ArrowSource, Encoder]:
+    """Open the rows that `rewrite` wrote, for a model of so many features; the encoder's label is the target itself."""
+    source = PositionSource(Path(folder) / ROWS)
+    if features not in (None, source.features):
+        source.close()
+        raise CorruptFileError(
+            f"{source.name} is of a model of {source.features} features, and this one has {features}; restore the directory"
+            " from a copy, or train anew"
+        )
     noted = layout_of(source.schema)
-    encoder = choose(source.schema, label=noted.get("label"), weight=noted.get("weight"), place=source.name)
+    encoder = choose_features(source.schema, label=noted.get("label"), weight=noted.get("weight"), place=source.name)
     return source, encoder
 
 
@@ -161,7 +189,7 @@ class _Clock:
         self._last = now
 
 
-def _by_octave(places: Places) -> list[list[int]]:
+def _by_octave(places: FeaturePositions) -> list[list[int]]:
     sums: dict[int, list[int]] = {}
     for number in np.flatnonzero(places.features).tolist():
         least = 1 << (buckets.least_of(number).bit_length() - 1)

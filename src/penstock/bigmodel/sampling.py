@@ -16,7 +16,7 @@ from penstock.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class RowSample:
     """Some rows of the data, in their order: row ``i`` holds ``indices[indptr[i]:indptr[i+1]]``."""
 
     indptr: NDArray[np.uint64]
@@ -34,7 +34,7 @@ def sample_of(
     least: int = 100_000,
     seed: int = 0,
     most_entries: int = 1 << 25,
-) -> Sample:
+) -> RowSample:
     """Draw rows without replacement from a stream of unknown length, as a reservoir does, in one pass.
 
     Every row draws a number; those with the lowest stay. Which rows they are hangs on the seed and on the rows' order,
@@ -75,9 +75,9 @@ def sample_of(
             kept, bound = _lowest(held, share=share, least=least, most_entries=most_entries, bound=bound)
             held, rows, fresh_rows, fresh_entries = [kept], len(kept.draws), 0, 0
     if not held:
-        return Sample(np.zeros(1, np.uint64), np.empty(0, np.uint64), 0)
+        return RowSample(np.zeros(1, np.uint64), np.empty(0, np.uint64), 0)
     kept, _ = _lowest(held, share=share, least=least, most_entries=most_entries, bound=bound)
-    return Sample(kept.indptr, kept.indices, seen)
+    return RowSample(kept.indptr, kept.indices, seen)
 
 
 @dataclass(frozen=True, slots=True)

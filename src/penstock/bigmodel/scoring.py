@@ -15,16 +15,22 @@ import pyarrow as pa
 
 from penstock.batch import Batch, Csr, Floats
 from penstock.bigmodel.chunks import Chunker
-from penstock.bigmodel.hogwild import Learner
 from penstock.bigmodel.index_map import ABSENT, IndexMap
-from penstock.blocks.base import BlockSource
+from penstock.bigmodel.page_trainer import PageTrainer
+from penstock.blocks.base import BlockSource, one_piece_open
 from penstock.blocks.features import Encoder
+from penstock.budget import give_back
 from penstock.closing import Closing
-from penstock.linear import encoded
+from penstock.encoded_model import encoded
+from penstock.loader.decode import divided, unit_bytes
+from penstock.measures import OnScores
 from penstock.parallel import in_order
 from penstock.sgd import kernels, losses
+from penstock.sgd.loop import EpochStats
 
 _LEAST = 1 << 20
+_COPIES = 4
+"""Of rows as they came, put together, the places of their features, and those once more in the pool."""
 
 
 class Scorer(Closing):
@@ -34,42 +40,49 @@ class Scorer(Closing):
     ----------
     folder : path
         The model's directory.
-    learner : Learner
+    trainer : PageTrainer
         Has the pool of pages.
     memory : int
         Bytes for rows and what is looked up for them.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], learner: Learner, *, memory: int) -> None:
-        self._learner = learner
+    def __init__(self, folder: str | os.PathLike[str], trainer: PageTrainer, *, memory: int) -> None:
+        self._trainer = trainer
         self._map = IndexMap.open(folder)
-        # Of rows as they came, as they are encoded, the places of their features, and those once more in the pool.
-        self._most = max(_LEAST, memory // 4)
+        self._memory = memory
 
     def batches(
-        self, source: BlockSource, encoder: Encoder, columns: Sequence[str]
+        self, source: BlockSource, encoder: Encoder, keep: Sequence[str] = ()
     ) -> Generator[tuple[pa.RecordBatch, Batch], None, None]:
-        """Yield a source's rows in stored order with their encoded form, many blocks together."""
+        """Yield a source's rows in stored order, encoded, with the columns to keep beside them; many blocks together."""
+        columns = list(dict.fromkeys([*encoder.columns, *keep]))
+        beside = unit_bytes(source, columns) if divided(source) else 0
+        most = max(_LEAST, (self._memory - beside) // _COPIES)
 
         def read(block: int) -> tuple[pa.RecordBatch, Batch]:
             rows = source.read(block, columns)
-            return rows, encoded(encoder, source, block, rows, wide=True)
+            return rows.select(list(keep)), encoded(encoder, source, block, rows, wide=True)
 
+        if beside:
+            give_back()  # what another pass over the row groups has left
         held: list[tuple[pa.RecordBatch, Batch]] = []
         size = 0
-        with closing(in_order(read, range(len(source.block_rows)), threads=source.threads)) as blocks:
+        with (
+            one_piece_open(source),
+            closing(in_order(read, range(len(source.block_rows)), threads=source.threads)) as blocks,
+        ):
             for rows, batch in blocks:
-                if held and size + batch.nbytes > self._most:
+                if held and size + rows.nbytes + batch.nbytes > most:
                     yield _joined(held)
                     held, size = [], 0
                 held.append((rows, batch))
-                size += batch.nbytes
+                size += rows.nbytes + batch.nbytes
         if held:
             yield _joined(held)
 
     def scores(self, batch: Batch) -> Floats:
         """Return the scores of rows whose indices are the data's own."""
-        return self._learner.scores(self.dots(batch))
+        return self._trainer.scores(self.dots(batch))
 
     def dots(self, batch: Batch) -> Floats:
         """Return the rows' dot products, before the weights' common factor and the intercept."""
@@ -80,23 +93,21 @@ class Scorer(Closing):
         running = np.zeros(len(at) + 1, np.uint64)
         np.cumsum(kept, out=running[1:])
         known = Batch(Csr(running[x.indptr.astype(np.int64)], at[kept], x.values[kept], 0))
-        chunker = Chunker(iter([known]), self._learner.pool, shift=int(self._learner.shift), learning=False)
-        dots = [np.zeros(0, np.float32)]
-        while (chunk := chunker.make()) is not None:
-            dots.append(self._learner.dots(chunk))
-            chunker.release(chunk)
-        return np.concatenate(dots)
+        trainer = self._trainer
+        shift, scale = int(trainer.shift), trainer.scale
+        chunker = Chunker(iter([known]), trainer.pool, shift=shift, learning=False, scale=scale)
+        return np.concatenate([np.zeros(0, np.float32), *map(trainer.dots, chunker.each())])
 
-    def evaluate(self, source: BlockSource, encoder: Encoder, loss: str) -> dict[str, float]:
-        """Return the loss, accuracy or r2 of a source's rows, and how many there are."""
-        measure, totals = losses.named(loss), kernels.Totals()
-        with closing(self.batches(source, encoder, encoder.columns)) as found:
-            for _, batch in found:
+    def measure(self, source: BlockSource, encoder: Encoder, *, on_scores: OnScores | None = None) -> EpochStats:
+        """Return the loss and score on a source's rows; ``on_scores`` hears the scores of all of them."""
+        loss, totals = losses.find_loss(self._trainer.spec.loss), kernels.Totals(on_scores)
+        with closing(self.batches(source, encoder)) as blocks:
+            for _, batch in blocks:
                 assert batch.y is not None  # the encoder has a label
                 totals.start(batch)
                 weight = np.zeros(0, np.float32) if batch.weight is None else batch.weight
-                kernels.add_scores(self.scores(batch)[:, None], batch.y, weight, loss=measure, totals=totals)
-        return {"loss": totals.loss(), measure.metric: totals.score(measure), "rows": totals.rows}
+                kernels.add_scores(self.scores(batch)[:, None], batch.y, weight, loss=loss, totals=totals)
+        return self._trainer.stats(totals)
 
     def close(self) -> None:
         """Close the map; the pool stays."""
@@ -104,4 +115,5 @@ class Scorer(Closing):
 
 
 def _joined(held: list[tuple[pa.RecordBatch, Batch]]) -> tuple[pa.RecordBatch, Batch]:
-    return pa.concat_batches([rows for rows, _ in held]), Batch.concat([batch for _, batch in held])
+    rows = pa.concat_batches([rows for rows, _ in held]) if held[0][0].num_columns else held[0][0]
+    return rows, Batch.concat([batch for _, batch in held])

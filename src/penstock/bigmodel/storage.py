@@ -6,11 +6,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from penstock.bigmodel.chunks import ENTRIES
-from penstock.bigmodel.hogwild import OPTIMIZERS
+from penstock.bigmodel.page_trainer import OPTIMIZERS
 from penstock.bigmodel.store import STAGING, THREADS
-from penstock.budget import Budget, parse_size, show_bytes
+from penstock.budget import Budget, Bytes, parse_size, show_bytes
 from penstock.errors import BudgetError, UnknownOptionError, UsageError
-from penstock.loader.direct import PAGE
+from penstock.loader.direct_reads import PAGE
+from penstock.options import check_fields, default
+from penstock.sgd.optimizers import ADAPTIVE
 
 # What the tables of a page come to: its side now and at the checkpoint, its checksum, its frame, its stamp.
 _TABLES = 18
@@ -20,6 +22,43 @@ _SIXTEENTH = 16
 _LEAST_ENTRIES = 4096
 _LEAST_FRAMES = 16
 _HOT_SHARE = 0.75
+
+
+# Of one number for memory, the part that rows get, up to a size beyond which more would shuffle no better.
+_ROWS_SHARE, _MOST_ROWS_MEMORY = 4, 512_000_000
+_ROWS_MEMORY = "256MB"
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySplit:
+    """What of the memory is for rows and what for the model, and the one number that was split, if it was one.
+
+    Examples
+    --------
+    >>> print(MemorySplit.of("1GB"))
+    memory of 1GB: 250 MB for rows, 750 MB for the model
+    >>> print(MemorySplit.of("25%"))
+    memory of 25%: 256MB for rows, 25% of its size for the model
+    """
+
+    rows: str | int
+    model: str | int
+    total: str | int | None = None
+
+    @classmethod
+    def of(cls, memory: str | int) -> MemorySplit:
+        """Split one number: a quarter is for rows, 512 MB at most. A share is of the model, with 256 MB for rows beside it."""
+        total = Budget.parse(memory).bytes
+        if total is None:
+            return cls(_ROWS_MEMORY, memory, memory)
+        rows = min(total // _ROWS_SHARE, _MOST_ROWS_MEMORY)
+        return cls(rows, total - rows, memory)
+
+    def __str__(self) -> str:
+        rows, model = (show_bytes(part) if isinstance(part, int) else part for part in (self.rows, self.model))
+        share = " of its size" if str(self.model).strip().endswith("%") else ""
+        whole = "memory" if self.total is None else f"memory of {self.total}"
+        return f"{whole}: {rows} for rows, {model}{share} for the model"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,27 +86,26 @@ class Storage:
     """
 
     model_memory: str | int = "1GB"
-    optimizer: str = "sgd"
-    threads: int = 1
-    keep: int = 10_000
+    optimizer: str = default("optimizer", "disk")
+    threads: int = default("threads")
+    keep: int = default("keep", "disk")
     page_size: str | int = PAGE
 
     def __post_init__(self) -> None:
+        if self.optimizer in ADAPTIVE and self.optimizer not in OPTIMIZERS:
+            raise UsageError(
+                f"is for models in memory; those on disk learn by one of: {', '.join(sorted(OPTIMIZERS))}",
+                option="optimizer",
+                value=self.optimizer,
+            )
         if self.optimizer not in OPTIMIZERS:
             raise UnknownOptionError.of("optimizer", self.optimizer, OPTIMIZERS)
-        if self.threads < 1:
-            raise UsageError(f"threads={self.threads!r} is not a number of threads; choose 1 or more")
-        if self.keep < 0:
-            raise UsageError(f"keep={self.keep!r} is not a number of features; choose 0 or more")
+        check_fields(self, "disk")
         size = parse_size(self.page_size, option="page_size")
         if size < PAGE or size & (size - 1):
-            raise UsageError(f"page_size={self.page_size!r} is not a power of two of {PAGE} bytes or more")
+            raise UsageError(f"is not a power of two of {PAGE} bytes or more", option="page_size", value=self.page_size)
         object.__setattr__(self, "page_size", size)
-        try:
-            Budget.parse(self.model_memory)
-        except UsageError as error:
-            told = str(error).replace("memory=", "model_memory=", 1).replace("share of the data", "share of the model")
-            raise UsageError(told) from None
+        Budget.parse(self.model_memory, option="model_memory", whole="model")
 
     @property
     def cells(self) -> int:
@@ -119,9 +157,13 @@ class Storage:
         least = int(self.page_size)
         if memory - beside < _LEAST_FRAMES * least:
             raise BudgetError(
-                f"model_memory={show_bytes(memory)} is too little for a model of {features:,} features in pages of"
-                f" {show_bytes(least)}; the smallest that works is about"
-                f" {show_bytes(1.2 * (self.pages(features) * _TABLES + 8 * _LEAST_ENTRIES + (THREADS + _LEAST_FRAMES) * least))}"
+                f"is too little for a model of {features:,} features in pages of {show_bytes(least)}",
+                option="model_memory",
+                value=Bytes(memory),
+                fixes=[
+                    "the smallest that works is about "
+                    f"{show_bytes(1.2 * (self.pages(features) * _TABLES + 8 * _LEAST_ENTRIES + (THREADS + _LEAST_FRAMES) * least))}"
+                ],
             )
         return memory - beside
 

@@ -1,7 +1,8 @@
-"""Pages of a model in two files, so that the last checkpoint is whole whatever happens after it.
+"""Pages of a model in several files, so that the last checkpoint is whole whatever happens after it.
 
-Each page has a home in both. A page that is written goes to the side that the last checkpoint does not use; a checkpoint
-syncs both files and then has the caller save which side is good and each page's checksum. Pages that were never written
+Each page has a home in each. A page that is written goes to a side that the last checkpoint does not use; a checkpoint
+syncs the files and then has the caller save which side is good and each page's checksum. Two sides are enough, unless the
+pages of the best epoch are kept too (`keep_best`): a page then has a third side. Pages that were never written
 take no space and no reading. Pages of models too large to be cached pass the page cache by: the pool is their cache.
 """
 
@@ -22,14 +23,17 @@ from penstock.bigmodel.pages import DONE, NEVER, find_damage, write_pages
 from penstock.budget import available_memory
 from penstock.closing import Closing
 from penstock.errors import CorruptFileError, ModelFileError, UsageError, WriteError
-from penstock.loader.direct import LEAST, PAGE, aligned
-from penstock.loader.pieces import read_pieces
+from penstock.loader.direct_reads import LEAST, PAGE, aligned
+from penstock.loader.read_kernels import read_pieces
+from penstock.messages import Text, Use
 
 Int64s = NDArray[np.int64]
 Blank = Callable[[Int64s, Int64s, Floats], None]
 """Fills frames with what pages hold that were never written: (pages, frames, buffer)."""
 
-SIDES = ("pages.a", "pages.b")
+SIDES = ("pages.a", "pages.b", "pages.c")
+_CODES = (0, 1, 3)
+"""What stands for each side in a checkpoint; 2 is `NEVER`."""
 STAGING = 1 << 20
 """Bytes that a thread joins neighbouring pages in."""
 THREADS = 8
@@ -51,6 +55,7 @@ class PageStore(Closing):
         float32 cells in a page; its bytes are a multiple of 4,096.
     saved : mapping, optional
         What `arrays` gave at the last checkpoint; without it the model is new, and any pages there are given up.
+        Where it has pages of a best epoch, these are read unless the store is writable.
     blank : callable, optional
         Fills pages that were never written; zeros if not given.
     staging : int
@@ -89,22 +94,29 @@ class PageStore(Closing):
         self._room = max(staging, page_floats * 4)
         self._sides = np.full(pages, NEVER, np.uint8)
         self._sums = np.zeros(pages, np.uint64)
+        self._best: tuple[NDArray[np.uint8], NDArray[np.uint64]] | None = None
         if saved is not None:
             self._restore(saved)
+            if not writable:
+                self.show_best()
         self._good = self._sides.copy()
         self._local = threading.local()
         self._fds: list[int] = []
+        if saved is None and writable:
+            (self.folder / SIDES[2]).unlink(missing_ok=True)
         flags = (os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY) | (os.O_TRUNC if saved is None else 0)
         size = pages * self.page_bytes
         # What the cache can hold is left to it; the pool of a larger model would only be copied there.
         if hasattr(os, "O_DIRECT") and size >= max(LEAST, available_memory() // 2):
             flags |= os.O_DIRECT
         try:
-            for name in SIDES:
+            third = (self.folder / SIDES[2]).exists() or (self._sides == _CODES[2]).any()
+            for name in SIDES[: 3 if third else 2]:
                 self._fds.append(_opened(self.folder / name, flags))
         except OSError as error:
             self.close()
             raise ModelFileError(f"cannot open {error.filename}: {error.strerror}; is the model whole?") from error
+        self._flags = flags
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-pages")
 
     @property
@@ -126,14 +138,14 @@ class PageStore(Closing):
         never = sides == NEVER
         if never.any():
             self._blank(pages[never], frames[never], buffer)
-        for side, fd in enumerate(self._fds):
+        for side, fd in zip(_CODES, self._fds):
             here = sides == side
             self._in_parts(self._read_some, fd, pages[here], frames[here], buffer)
         self.requests += len(pages) - int(never.sum())
         self.bytes_read += (len(pages) - int(never.sum())) * self.page_bytes
 
     def write(self, pages: Int64s, frames: Int64s, buffer: Floats) -> None:
-        """Write frames as pages, in the files' order, each to the side that the last checkpoint does not use.
+        """Write frames as pages, in the files' order, each to a side that neither the last checkpoint nor the best epoch uses.
 
         Raises
         ------
@@ -142,8 +154,8 @@ class PageStore(Closing):
         """
         order = np.argsort(pages)
         pages, frames = pages[order], frames[order]
-        sides = (self._good[pages] == 0).astype(np.uint8)
-        for side, fd in enumerate(self._fds):
+        sides = self._free_sides(pages)
+        for side, fd in zip(_CODES, self._fds):
             here = sides == side
             self._in_parts(self._write_some, fd, pages[here], frames[here], buffer)
         self._sides[pages] = sides
@@ -160,7 +172,19 @@ class PageStore(Closing):
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return what the caller saves to make a checkpoint, after `sync`: each page's side and checksum."""
-        return {"pages.side": self._sides.copy(), "pages.checksum": self._sums.copy()}
+        found: dict[str, NDArray[Any]] = {"pages.side": self._sides.copy(), "pages.checksum": self._sums.copy()}
+        if self._best is not None:
+            found |= {"best.side": self._best[0], "best.checksum": self._best[1]}
+        return found
+
+    def keep_best(self) -> None:
+        """Take note that the pages as they are now, all written, are the best so far: they will not be written over."""
+        self._best = (self._sides.copy(), self._sums.copy())
+
+    def show_best(self) -> None:
+        """Have `read` give the pages of the best epoch, where they are kept; nothing may be written afterwards."""
+        if self._best is not None:
+            self._sides, self._sums = self._best[0].copy(), self._best[1].copy()
 
     def committed(self) -> None:
         """Take note that `arrays` are saved: what was written up to then will not be written over."""
@@ -180,6 +204,22 @@ class PageStore(Closing):
                 f"{self.folder}: its state does not tell of {self.pages} pages; it is not a whole model"
             )
         self._sides[:], self._sums[:] = sides, sums
+        if "best.side" in saved:
+            self._best = (np.array(saved["best.side"], np.uint8), np.array(saved["best.checksum"], np.uint64))
+
+    def _free_sides(self, pages: Int64s) -> NDArray[np.uint8]:
+        """Return for each page the first side that is neither in the last checkpoint nor of the best epoch."""
+        kept = [self._good[pages]] if self._best is None else [self._good[pages], self._best[0][pages]]
+        found = np.full(len(pages), _CODES[-1], np.uint8)
+        for side in reversed(_CODES[:-1]):
+            found[np.logical_and.reduce([each != side for each in kept])] = side
+        if len(self._fds) < len(SIDES) and (found == _CODES[-1]).any():
+            name = self.folder / SIDES[-1]
+            try:
+                self._fds.append(_opened(name, self._flags))
+            except OSError as error:
+                raise WriteError(f"cannot make {name}: {error.strerror}; the last checkpoint is whole") from error
+        return found
 
     def _in_parts(
         self,
@@ -255,7 +295,8 @@ class PageStore(Closing):
         except OSError as error:
             why = error.strerror or str(error)
         return WriteError(
-            f"cannot write page {page} of {name}: {why}; the last checkpoint is whole: make room, then go on with --resume"
+            f"cannot write page {page} of {name}: {why}",
+            fixes=[Text("the last checkpoint is whole: make room, then go on with ", Use("resume", True))],
         )
 
 

@@ -1,6 +1,6 @@
 """Sources: data sets cut into blocks, and the fast layout that they can be converted to.
 
-`open` gives a source for whatever a user names; `choose` settles which columns are features; `convert` writes
+`penstock.open` gives a source for whatever a user names; `choose_features` settles which columns are features; `convert` writes
 the fast layout. Each source's library is imported when it is first used.
 """
 
@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-# Bound here and not lazily: the module of the same name would otherwise take its place once imported.
-from penstock.blocks.open import open
-
 if TYPE_CHECKING:
     from penstock.blocks.arrow import ArrowSource
-    from penstock.blocks.cached import CachedSource
+    from penstock.blocks.cached_source import CachedSource
     from penstock.blocks.conversion import Converted, convert
     from penstock.blocks.csv import CsvSource
     from penstock.blocks.duckdb import DuckDBSource
-    from penstock.blocks.features import Encoder, choose
+    from penstock.blocks.features import Encoder, choose_features
     from penstock.blocks.labels import LabelMap
     from penstock.blocks.libsvm import LibsvmSource
     from penstock.blocks.memory import ArraySource, TableSource
@@ -30,7 +27,7 @@ _HOMES = {
     "ArraySource": "memory",
     "ArrowSource": "arrow",
     "BlockWriter": "write",
-    "CachedSource": "cached",
+    "CachedSource": "cached_source",
     "Converted": "conversion",
     "CsvSource": "csv",
     "DuckDBSource": "duckdb",
@@ -41,7 +38,7 @@ _HOMES = {
     "ParquetSource": "parquet",
     "PostgresSource": "postgres",
     "TableSource": "memory",
-    "choose": "features",
+    "choose_features": "features",
     "convert": "conversion",
 }
 
@@ -60,9 +57,8 @@ __all__ = [
     "ParquetSource",
     "PostgresSource",
     "TableSource",
-    "choose",
+    "choose_features",
     "convert",
-    "open",
 ]
 
 

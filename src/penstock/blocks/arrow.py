@@ -1,7 +1,8 @@
 """Arrow IPC files: a record batch is a block, read by one ``pread`` and decoded without a copy.
 
 Files that `penstock convert` wrote say in their metadata how many rows a block has, so that opening one costs
-the same for ten blocks and for a hundred thousand. Foreign files are opened by reading every batch's header.
+the same for ten blocks and for a hundred thousand; each of their blocks is verified against its checksum whenever it is
+read. Foreign files are opened by reading every batch's header.
 An Arrow *stream* has no index of its blocks and is refused with the line that converts it.
 """
 
@@ -10,17 +11,18 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.blocks.base import Int64s, PackedLayout, Source
+from penstock.blocks.base import Int64s, PackedLayout, Source, require_block, require_columns, select_columns
+from penstock.blocks.block_sums import content_of, verify_block
 from penstock.blocks.fields import Fields
-from penstock.blocks.ipc import BatchHeader, Footer, leading_buffers, read_footer, read_header
-from penstock.blocks.ipc_rows import Piece, cut, read_rows
-from penstock.blocks.reading import require_block, require_columns, select, take_by_block
+from penstock.blocks.ipc import METADATA_KEY, BatchHeader, Footer, leading_buffers, read_footer, read_header
+from penstock.blocks.ipc_rows import BatchSlice, read_rows, slices_of
+from penstock.blocks.refined_source import RefinedSource, by_rows, worth_reading
 from penstock.blocks.row_layout import RowLayout, StoredBlocks, row_layout
 from penstock.blocks.storage import (
     PathLike,
@@ -35,7 +37,6 @@ from penstock.blocks.storage import (
 from penstock.errors import CorruptFileError, SourceError
 
 SUFFIXES = (".arrow", ".feather", ".ipc")
-METADATA_KEY = b"penstock"
 BLOCK_SIZE = 1_000_000
 
 
@@ -44,7 +45,7 @@ class _Blocks:
     """A file's blocks: rows, bytes, offset, header's length and record batch of each; and which are pieces."""
 
     columns: tuple[Int64s, ...]
-    pieces: dict[int, Piece]
+    pieces: dict[int, BatchSlice]
 
 
 def layout_of(schema: pa.Schema) -> dict[str, Any]:
@@ -108,13 +109,18 @@ class ArrowSource(Source):
             for n, found in enumerate(blocks)
             for block, piece in found.pieces.items()
         }
-        self._row_ends = np.cumsum(self.block_rows)
+        self._noted = [bool(layout_of(footer.schema)) for footer in self._footers]
+        stored = np.cumsum([0] + [len(footer.sums) for footer in self._footers])
+        # Of the stored batch that each block is, or is a piece of: its number among all, and its checksum.
+        self._stored = self._batches + np.repeat(stored[:-1], np.diff(self._first))
+        self._sums = np.concatenate([footer.sums for footer in self._footers])[self._stored]
+        self._verified = np.zeros(int(stored[-1]), np.bool_)
 
     @property
     def fingerprint(self) -> str:
-        """A hash over size, time of change and both ends of each file."""
+        """A hash over the files' content: the checksums of their blocks, or else a sample of their bytes."""
         if self._print is None:
-            self._print = fingerprint(self._files)
+            self._print = fingerprint(self._files, known=[self._content(n) for n in range(len(self._files))])
         return self._print
 
     def read(self, block: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
@@ -124,24 +130,56 @@ class ArrowSource(Source):
         if block in self._pieces:
             wanted = list(self.schema.names if columns is None else columns)
             require_columns(self.schema, wanted, place=self.name)
+            self._verify_new(np.array([block]))
             return read_rows(file, self._pieces[block], self._footers[number].schema, wanted)
         if self._footers[number].dictionaries:
             batch = self._read_with_dictionaries(number, int(self._batches[block]))
         else:
-            data = pa.py_buffer(file.read_at(int(self._offsets[block]), int(self.block_bytes[block])))
+            offset = int(self._offsets[block])
+            data = file.read_at(offset, int(self.block_bytes[block]))
+            verify_block(file, data, offset=offset, expected=int(self._sums[block]), block=block)
             try:
-                batch = pa.ipc.read_record_batch(pa.ipc.read_message(data), self._footers[number].schema)
+                message = pa.ipc.read_message(pa.py_buffer(data))
+                batch = pa.ipc.read_record_batch(message, self._footers[number].schema)
             except (pa.ArrowException, OSError, EOFError) as error:
                 raise CorruptFileError(f"{file.name}: block {block} is damaged ({error})") from error
         if batch.num_rows != self.block_rows[block]:
             raise CorruptFileError(
                 f"{file.name}: block {block} has {batch.num_rows} rows where {self.block_rows[block]} were expected"
             )
-        return select(batch, columns, place=self.name)
+        return select_columns(batch, columns, place=self.name)
 
-    def take(self, rows: Int64s, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """Read the rows with these numbers, in this order; each block they lie in is read once."""
-        return take_by_block(self, rows, columns, row_ends=self._row_ends)
+    def refine(self, rows: int, most: int) -> RefinedSource | None:
+        """Return the same rows in smaller blocks, of which only the bytes are read; see `BlockSource.refine`.
+
+        Blocks of a converted file go straight to their slots as they are, so they are cut only where ``most`` asks for it.
+        None where a batch is compressed, or has dictionaries.
+        """
+        if all(self._noted) and int(self.block_rows.max(initial=0)) <= most:
+            return None
+        rows = worth_reading(self, rows, most)
+        pieces: dict[int, BatchSlice] = {}
+        for block in np.flatnonzero(self.block_rows > rows).tolist():
+            piece = self._pieces.get(block) or self._as_piece(block)
+            if piece is None:
+                return None
+            pieces[block] = piece
+
+        def read(block: int, start: int, stop: int, columns: Sequence[str] | None) -> pa.RecordBatch:
+            if block not in pieces:
+                return self.read(block, columns)
+            number, file = self._locate(block)
+            file.check()
+            wanted = list(self.schema.names if columns is None else columns)
+            require_columns(self.schema, wanted, place=self.name)
+            self._verify_new(np.array([block]))
+            piece = pieces[block]
+            part = replace(piece, start=piece.start + start, stop=piece.start + stop)
+            return read_rows(file, part, self._footers[number].schema, wanted)
+
+        # A batch with a checksum is read as a whole once, to verify it.
+        verified = int(self.block_bytes.max(initial=0)) if any(footer.summed for footer in self._footers) else 0
+        return by_rows(self, rows, read, read_bytes=verified)
 
     def packed(self, features: str, label: str | None, weight: str | None) -> PackedLayout | None:
         """Return where the rows lie, or None where a column needs decoding.
@@ -178,6 +216,7 @@ class ArrowSource(Source):
             fd=self._files[0].fd,
             offsets=self._offsets,
             nbytes=self.block_bytes,
+            sums=self._sums,
             rows=self.block_rows,
             width=self.schema.field(features).type.list_size,
             features_at=place(features, 2),
@@ -200,7 +239,9 @@ class ArrowSource(Source):
             metas=self._metas,
             nbytes=self.block_bytes,
             rows=self.block_rows,
+            sums=self._sums,
             pieces=self._pieces,
+            verify=self._verify_new,
         )
         return row_layout(stored, fields)
 
@@ -223,7 +264,21 @@ class ArrowSource(Source):
         # The converter checks columns that it marks as never null; elsewhere each header must be asked.
         sure = bool(layout_of(self.schema)) and not any(self.schema.field(n).nullable for n in wanted)
         blocks = [0, count - 1] if uniform and sure and count > 2 else range(count)
+        if len(blocks) < count:  # they stand for the others, which are verified as they are read
+            self._verify_new(np.array(blocks))
         return [read_header(self._files[0], int(footer.offset[b]), int(footer.meta[b])) for b in blocks]
+
+    def _verify_new(self, blocks: Int64s) -> None:
+        """Verify the stored batches that blocks are, or are pieces of, the first time that something of them is read."""
+        for block in blocks[~self._verified[self._stored[blocks]]].tolist():
+            number, file = self._locate(block)
+            batch, footer = int(self._batches[block]), self._footers[number]
+            offset, nbytes = int(footer.offset[batch]), int(footer.meta[batch] + footer.body[batch])
+            expected = int(self._sums[block])
+            if expected and not self._verified[self._stored[block]]:
+                data = file.read_at(offset, nbytes)
+                verify_block(file, data, offset=offset, expected=expected, block=block)
+            self._verified[self._stored[block]] = True
 
     def _find_blocks(self, number: int, block_size: int) -> _Blocks:
         """Return a file's blocks: its record batches, the large ones of other writers in pieces."""
@@ -240,18 +295,33 @@ class ArrowSource(Source):
         if not any(large):
             return _Blocks((rows, *columns), {})
         found: list[tuple[int, ...]] = []
-        pieces: dict[int, Piece] = {}
+        pieces: dict[int, BatchSlice] = {}
         for batch, header in enumerate(headers):
             place = [int(column[batch]) for column in columns[1:]]
             if not large[batch]:
                 found.append((header.rows, int(columns[0][batch]), *place))
                 continue
             body = int(footer.body[batch])
-            for piece in cut(header, int(footer.offset[batch] + footer.meta[batch]), body, block_size):
+            for piece in slices_of(header, int(footer.offset[batch] + footer.meta[batch]), body, block_size):
                 pieces[len(found)] = piece
                 size = piece.stop - piece.start
                 found.append((size, max(body * size // header.rows, 1), *place))
         return _Blocks(tuple(np.array(found, np.int64).T), pieces)
+
+    def _content(self, number: int) -> bytes | None:
+        """Return what stands for a file's content, where its blocks have checksums."""
+        footer = self._footers[number]
+        return content_of(self._files[number], footer.at, len(footer.sums)) if footer.summed else None
+
+    def _as_piece(self, block: int) -> BatchSlice | None:
+        """Return a whole record batch as something to read parts of, or None where it has to be read at once."""
+        number, file = self._locate(block)
+        footer = self._footers[number]
+        if footer.dictionaries or leading_buffers(footer.schema) is None:
+            return None
+        offset, meta = int(self._offsets[block]), int(self._metas[block])
+        header = read_header(file, offset, meta)
+        return None if header.compressed else BatchSlice(header, offset + meta, 0, header.rows)
 
     def _noted_rows(self, file: ReadAt, footer: Footer) -> Int64s | None:
         """Return the rows of each block from the converter's note, if the file is still as it was written."""
@@ -276,6 +346,11 @@ class ArrowSource(Source):
                 if isinstance(error, SourceError):
                     raise
                 raise CorruptFileError(f"{self._files[number].name}: block {block} is damaged ({error})") from error
+
+    def file_of(self, block: int) -> tuple[str, int]:
+        """Return the name of the file that a block lies in, and the first block of that file."""
+        number, file = self._locate(block)
+        return str(file.name), int(self._first[number])
 
     def _locate(self, block: int) -> tuple[int, ReadAt]:
         require_block(block, len(self.block_rows), name=self.name)

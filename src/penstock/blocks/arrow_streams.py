@@ -13,12 +13,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.blocks.ahead import MOST, ahead
-from penstock.blocks.ipc import STREAM_MARK, Message, read_header, read_message
-from penstock.blocks.ipc_rows import Piece, Walk, count, cut, read_rows
+from penstock.blocks.file_kinds import STREAM_MARK
+from penstock.blocks.ipc import Message, read_header, read_message
+from penstock.blocks.ipc_rows import BatchSlice, Walk, buffers_and_nodes, read_rows, slices_of
+from penstock.blocks.row_streams import Reached, RowStream
 from penstock.blocks.storage import ReadAt, SeekableView, open_file, require_equal, show_names
-from penstock.blocks.streams import Rows
 from penstock.errors import CorruptFileError, DataChangedError, PenstockError
+from penstock.parallel import MOST, in_order
 
 PIECE = 4 << 20
 
@@ -29,7 +30,7 @@ class _Part:
 
     stream: StreamFile
     message: Message
-    piece: Piece | None
+    piece: BatchSlice | None
     nbytes: int
 
 
@@ -69,7 +70,7 @@ class StreamFile:
         self._batches = [message for message in messages if message.kind == "batch"]
         # What stands between the batches, or what cannot be had cheaply from afar, is left to pyarrow's reader.
         self.plain = local and all(message.kind in ("batch", "schema") for message in messages)
-        self._can_cut = all(count(field.type) is not None for field in self.schema)
+        self._can_cut = all(buffers_and_nodes(field.type) is not None for field in self.schema)
         self.rows = sum(message.rows for message in self._batches) if local else None
 
     @property
@@ -100,7 +101,7 @@ class StreamFile:
                 yield _Part(self, message, None, whole)
                 continue
             body = message.offset + message.meta
-            for piece in cut(header, body, message.body, PIECE):
+            for piece in slices_of(header, body, message.body, PIECE):
                 for part in self._halve(piece):
                     yield _Part(self, message, part, self._measure(part))
 
@@ -138,31 +139,37 @@ class StreamFile:
         if file is not None:
             file.close()
 
-    def _halve(self, piece: Piece) -> Iterator[Piece]:
+    def _halve(self, piece: BatchSlice) -> Iterator[BatchSlice]:
         """Cut a piece again where its rows are far larger than the batch's others."""
         if piece.stop - piece.start <= 1 or self._measure(piece) <= 2 * PIECE:
             yield piece
             return
         middle = (piece.start + piece.stop) // 2
-        yield from self._halve(Piece(piece.header, piece.body, piece.start, middle))
-        yield from self._halve(Piece(piece.header, piece.body, middle, piece.stop))
+        yield from self._halve(BatchSlice(piece.header, piece.body, piece.start, middle))
+        yield from self._halve(BatchSlice(piece.header, piece.body, middle, piece.stop))
 
-    def _measure(self, piece: Piece) -> int:
+    def _measure(self, piece: BatchSlice) -> int:
         walk = Walk(self.file, piece, 0, 0)
         return sum(walk.measure(field.type, piece.start, piece.stop) for field in self.schema)
 
 
 def read_parts(
-    streams: Sequence[StreamFile], columns: Sequence[str] | None
+    streams: Sequence[StreamFile], columns: Sequence[str] | None, reached: Reached | None = None
 ) -> Generator[tuple[pa.RecordBatch, int], None, None]:
     """Yield the rows of several streams, one stream after another, reading ahead within a few megabytes."""
+    reached = reached or Reached()
     for run in _runs(streams):
         if not run[0].plain:
+            reached.file = run[0].name
             yield from run[0].one_by_one(columns)
             continue
-        work = ahead(lambda p: (p.stream.read(p, columns), p.nbytes), _parts(run), weigh=lambda part: part.nbytes)
+        work = in_order(
+            lambda p: (p.stream.read(p, columns), p), _parts(run), threads=4, weigh=lambda part: part.nbytes
+        )
         with closing(work):
-            yield from work
+            for batch, part in work:
+                reached.file = part.stream.name
+                yield batch, part.nbytes
 
 
 def open_streams(files: Sequence[str]) -> list[StreamFile]:
@@ -174,22 +181,24 @@ def open_streams(files: Sequence[str]) -> list[StreamFile]:
     return opened
 
 
-def stream_rows(files: Sequence[str]) -> Rows:
+def stream_rows(files: Sequence[str]) -> RowStream:
     """Return the rows of Arrow streams, in the files' order."""
     opened = open_streams(files)
+    reached = Reached()
 
     def close() -> None:
         for stream in opened:
             stream.close()
 
-    return Rows(
+    return RowStream(
         show_names(files),
         opened[0].schema,
         sum(stream.size for stream in opened),
         tuple(files),
-        lambda columns: read_parts(opened, columns),
+        lambda columns: read_parts(opened, columns, reached),
         close,
         count=total_rows(opened),
+        reached=reached,
     )
 
 

@@ -15,20 +15,23 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.batch import Csr
 from penstock.blocks.arrow import layout_of
-from penstock.blocks.features import Encoder, choose
+from penstock.blocks.feature_columns import PAIRS
+from penstock.blocks.features import Encoder, choose_features
 from penstock.blocks.hashing import Hashed
 from penstock.blocks.labels import numeric, refuse_missing
-from penstock.blocks.open import SUFFIXES
-from penstock.blocks.parts import PAIRS
+from penstock.blocks.open import JSON_LINES, SUFFIXES
+from penstock.blocks.pandas_index import index_notice
+from penstock.blocks.row_streams import RowStream, rows_of
 from penstock.blocks.storage import PathLike, is_remote
-from penstock.blocks.streams import Rows, rows_of
 from penstock.blocks.write import BlockWriter
 from penstock.budget import parse_size
-from penstock.errors import ColumnError, LabelError, UsageError, WriteError
-from penstock.events import Advanced, Finished, Listener, Started, Stream
+from penstock.errors import ColumnError, LabelError, UsageError
+from penstock.events import Advanced, Finished, Listener, Started, Stream, Warned
+from penstock.outputs import only_writer, require_file
 
 # With many reads in flight, blocks of 256 KB in random order come at the speed of sequential reads; a window of many
 # small blocks is shuffled better than one of few large, so small data are cut finer.
@@ -40,6 +43,7 @@ BLOCKS_WANTED = 4096
 LARGEST_BLOCK = 4 << 20
 """A block ends early where rows far larger than the others would make it larger than this, or twice its size."""
 SAMPLE = 8 << 20
+_NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
 """Bytes in the fast layout from which the size of all the data is judged."""
 
 
@@ -77,14 +81,14 @@ def convert(
     Parameters
     ----------
     data : path, source, table or RecordBatchReader
-        Whatever `open` takes, and also compressed text, Arrow streams and one-shot readers; and data sets of samples:
-        a Hugging Face folder, a folder of images, WebDataset tars, a folder of MDS shards.
+        Whatever `open` takes, and also compressed text, JSON lines, Arrow streams and one-shot readers; and data sets of
+        samples: a Hugging Face folder, a folder of images, WebDataset tars, a folder of MDS shards.
     dst : path
         The Arrow file to make; it appears when it is complete.
     label, weight : str, optional
         The columns of the target and of the row's weight; kept under their names and types.
     features, exclude, hash
-        Which columns are features, as in `choose`.
+        Which columns are features, as in `choose_features`.
     keep : list of str
         Further columns to keep as they are.
     block_size : int or str
@@ -109,15 +113,13 @@ def convert(
     (3, 1)
     """
     started = time.perf_counter()
-    path = os.fspath(dst)
-    if is_remote(path):
-        raise UsageError(f"{path}: files are written on this machine only; give a local path")
+    path = os.fspath(require_file(dst))
     suffix = os.path.splitext(path)[1].lower()
-    if any(suffix in suffixes for name, suffixes in SUFFIXES.items() if name != "arrow"):
+    if suffix in (*JSON_LINES, ".json") or any(suffix in found for name, found in SUFFIXES.items() if name != "arrow"):
         raise UsageError(f"{path}: what is written is an Arrow file; give it a name that ends in .arrow")
     size = None if block_size == "auto" else parse_size(block_size, option="block_size")
     rows = rows_of(data, format=format, split=split, **options)
-    try:
+    with closing(rows), only_writer(path):
         _refuse_own_input(path, rows)
         pair = next((p for p in PAIRS if all(name in rows.schema.names for name in p)), None)
         if label is None and pair and "label" in rows.schema.names:
@@ -126,7 +128,7 @@ def convert(
         form: _Packed | _AsIs = (
             _Packed.of(
                 rows,
-                choose(
+                choose_features(
                     rows.schema,
                     label=label,
                     weight=weight,
@@ -140,11 +142,18 @@ def convert(
             if packing
             else _AsIs.of(rows, exclude)
         )
-        stream = Stream([listen] if listen else [])
+        stream = Stream([] if listen is None else [listen])
+        kept = rows.schema.names if form.asked is None else form.asked
+        notice = index_notice(rows.schema, kept, exclude=exclude)
+        if notice is not None:
+            stream.emit(Warned(notice))
         task = f"convert {rows.name}"
         stream.emit(Started(task, rows.nbytes, "bytes"))
         with closing(_shape(rows, form, stream, task)) as shaped:
             first = list(_until(shaped, SAMPLE))
+            if not rows.typed:
+                for notice in _mixed_text([batch for batch, _ in first], rows.name):
+                    stream.emit(Warned(notice))
             block_bytes, per_block = _block_shape(first, size, rows)
             most = max(2 * block_bytes, LARGEST_BLOCK)
             with BlockWriter(
@@ -156,8 +165,6 @@ def convert(
                     writer.write(batch)
                 writer.width = form.width
         stream.emit(Finished(task))
-    finally:
-        rows.close()
     seconds = time.perf_counter() - started
     return Converted(path, writer.rows, writer.blocks, writer.nbytes, seconds, rows.skipped)
 
@@ -183,7 +190,7 @@ class _Packed:
         }
 
     @classmethod
-    def of(cls, rows: Rows, encoder: Encoder, keep: Sequence[str]) -> _Packed:
+    def of(cls, rows: RowStream, encoder: Encoder, keep: Sequence[str]) -> _Packed:
         for name in keep:
             if name not in rows.schema.names:
                 raise ColumnError.missing(name, rows.schema.names, place=rows.name, role="column to keep")
@@ -200,17 +207,17 @@ class _Packed:
             raise UsageError(f"the columns {others} cannot be named 'indices' or 'values' beside sparse features")
         return cls(encoder, pa.schema([*packed, *fields]), columns, others)
 
-    def shape(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
-        """Return the batch in the fast layout."""
-        encoder = self._encoder
+    def shape(self, batch: pa.RecordBatch, first_row: int, place: str) -> pa.RecordBatch:
+        """Return the batch in the fast layout; a row that cannot be used is named by its place."""
+        encoder = self._encoder.at(place)
         try:
             if encoder.label is not None:
                 refuse_missing(batch.column(encoder.label), encoder.label, first_row=first_row)
             if encoder.weight is not None:
                 numeric(batch.column(encoder.weight), column=encoder.weight, first_row=first_row)
         except LabelError as error:
-            raise LabelError(f"{encoder.place}: {error}") from None
-        x = self._bare.encode(batch, first_row=first_row).x
+            raise error.replace(place=encoder.place) from None
+        x = self._bare.at(place).encode(batch, first_row=first_row).x
         if isinstance(x, Csr):
             if encoder.width is None:
                 self.width = max(self.width or 0, x.width)
@@ -236,7 +243,7 @@ class _AsIs:
         self.width: int | None = metadata.get("width")
 
     @classmethod
-    def of(cls, rows: Rows, exclude: Sequence[str]) -> _AsIs:
+    def of(cls, rows: RowStream, exclude: Sequence[str]) -> _AsIs:
         for name in exclude:
             if name not in rows.schema.names:
                 raise ColumnError.missing(name, rows.schema.names, place=rows.name, role="column to exclude")
@@ -246,19 +253,22 @@ class _AsIs:
         schema = pa.schema([rows.schema.field(name) for name in kept], rows.schema.metadata)
         return cls(schema, kept if exclude else None, noted)
 
-    def shape(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
+    def shape(self, batch: pa.RecordBatch, first_row: int, place: str) -> pa.RecordBatch:
         """Return the batch itself."""
         return batch
 
 
 def _shape(
-    rows: Rows, form: _Packed | _AsIs, stream: Stream, task: str
+    rows: RowStream, form: _Packed | _AsIs, stream: Stream, task: str
 ) -> Generator[tuple[pa.RecordBatch, int], None, None]:
     """Yield batches in the layout to be written, each with the stored bytes it came from."""
     done = told = 0
+    file = ""
     with closing(rows.batches(form.asked)) as batches:
         for batch, nbytes in batches:
-            yield form.shape(batch, done), nbytes
+            if rows.reached.file != file:
+                file, done = rows.reached.file, 0
+            yield form.shape(batch, done, file or rows.name), nbytes
             done += batch.num_rows
             told += nbytes
             stream.emit(Advanced(task, nbytes))
@@ -275,7 +285,7 @@ def _until(shaped: Iterator[tuple[pa.RecordBatch, int]], nbytes: int) -> Iterato
             return
 
 
-def _block_shape(first: list[tuple[pa.RecordBatch, int]], size: int | None, rows: Rows) -> tuple[int, int]:
+def _block_shape(first: list[tuple[pa.RecordBatch, int]], size: int | None, rows: RowStream) -> tuple[int, int]:
     """Return a block's bytes, those wanted or few enough to make many blocks of all the data, and its rows."""
     count = sum(batch.num_rows for batch, _ in first)
     nbytes = sum(batch.nbytes for batch, _ in first)
@@ -292,6 +302,23 @@ def _block_shape(first: list[tuple[pa.RecordBatch, int]], size: int | None, rows
     return size, max(int(size * count / max(nbytes, 1)), 1)
 
 
+def _mixed_text(batches: Sequence[pa.RecordBatch], place: str) -> Iterator[str]:
+    """Say of each column of text that most of its first values are numbers, and which one is not."""
+    for at, field in enumerate(batches[0].schema if batches else ()):
+        if not pa.types.is_string(field.type):
+            continue
+        values = pa.chunked_array([batch.column(at) for batch in batches]).drop_null()
+        values = values.filter(pc.not_equal(values, ""))
+        numbers = pc.match_substring_regex(values, _NUMBER)
+        count = pc.sum(numbers).as_py() or 0
+        if len(values) / 2 < count < len(values):
+            other = values.filter(pc.invert(numbers))[0].as_py()
+            yield (
+                f"{place}: column {field.name!r} is kept as text, though {count:,} of its first {len(values):,} values are"
+                f" numbers: {other!r} is none; for a column of numbers, correct such values or leave the fields empty"
+            )
+
+
 def _column_names(sparse: bool) -> list[str]:
     return ["indices", "values"] if sparse else ["features"]
 
@@ -300,9 +327,7 @@ def _plain(array: pa.Array) -> pa.Array:
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
-def _refuse_own_input(path: str, rows: Rows) -> None:
-    if os.path.isdir(path):
-        raise WriteError(f"{path} is a folder; name the file to write, such as {os.path.join(path, 'data.arrow')}")
+def _refuse_own_input(path: str, rows: RowStream) -> None:
     for name in rows.files:
         if not is_remote(name) and os.path.exists(path) and os.path.samefile(name, path):
             raise UsageError(f"{path} is the file being read; write to another name")

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.blocks.csv_sniff import Layout, has_header, header_names, sniff_delimiter, split_line
+from penstock.blocks.csv_sniff import CsvLayout, has_header, header_names, sniff_delimiter, split_line
 from penstock.blocks.parse import BAD_QUOTE, BAD_WIDTH, OK, csv_rows, csv_rows_quoted, find_ends
 from penstock.blocks.storage import PathLike
 from penstock.blocks.text import (
@@ -23,14 +23,15 @@ from penstock.blocks.text import (
     TextFile,
     TextSource,
     as_lines,
-    choose,
     close_all,
+    column_numbers,
     line_at,
     line_number,
     open_text,
     show_text,
 )
 from penstock.errors import DataError, ParseError, SchemaError
+from penstock.messages import Location
 
 SUFFIXES = (".csv", ".tsv", ".tab")
 _WORDS = {"true", "false"}
@@ -113,7 +114,7 @@ class CsvFormat:
     ) -> pa.RecordBatch:
         """Read whole lines; only the columns named, in that order, or all."""
         data, name = as_lines(chunk), name or self.name
-        picks = choose(self.schema, columns, place=name)
+        picks = column_numbers(self.schema, columns, place=name)
         types = self.schema.types
         numeric = [i for i in dict.fromkeys(picks) if types[i].id == _NUMBER]
         others = [i for i in dict.fromkeys(picks) if types[i].id != _NUMBER]
@@ -129,7 +130,7 @@ class CsvFormat:
 
     def header_of(self, sample: bytes, name: str) -> int:
         """Return the bytes ahead of the rows in another file of the same data set, whose sample is given."""
-        layout = Layout.of(sample, name)
+        layout = CsvLayout.of(sample, name)
         fields = split_line(layout.first, self.delimiter)
         found = header_names(fields) if self.header else [f"column_{i}" for i in range(len(fields))]
         if found != self.schema.names:
@@ -148,26 +149,32 @@ class CsvFormat:
             raise self._text_error(data, others, str(error), name=name, first_line=first_line) from None
         if len(read) != rows:
             raise ParseError(
-                f"{name}:{line_number(data, 0, first_line)}: the quotes in the lines from here on cannot be paired;"
-                " " + _QUOTE_ADVICE
+                "the quotes in the lines from here on cannot be paired",
+                place=Location(name, line=line_number(data, 0, first_line)),
+                fixes=[_QUOTE_ADVICE],
             )
         return {i: read.column(f.name) for i, f in zip(others, fields, strict=True)}
 
     def _error(self, data: NDArray[np.uint8], numbers: CsvNumbers, *, name: str, first_line: LineNumber) -> ParseError:
         line = line_at(data, numbers.place)
-        place = f"{name}:{line_number(data, numbers.place, first_line)}"
+        place = Location(name, line=line_number(data, numbers.place, first_line))
         if numbers.fault == BAD_QUOTE or line.count('"') % 2:
-            return ParseError(f"{place}: a quote is opened but not closed on this line; {_QUOTE_ADVICE}")
+            return ParseError("a quote is opened but not closed on this line", place=place, fixes=[_QUOTE_ADVICE])
         fields = split_line(line, self.delimiter)
         if numbers.fault == BAD_WIDTH:
             return ParseError(
-                f"{place}: expected {len(self.schema)} fields and found {len(fields)} in the line {show_text(line)};"
-                " correct or remove the line" + ("" if len(fields) > 1 else ", or say what the delimiter is")
+                f"expected {len(self.schema)} fields and found {len(fields)} in the line {show_text(line)}",
+                place=place,
+                fixes=["correct or remove the line", *([] if len(fields) > 1 else ["say what the delimiter is"])],
             )
         column, value = self.schema.names[numbers.column], show_text(fields[numbers.column])
         return ParseError(
-            f"{place}: column {column!r} holds numbers, but here {value}; correct the value or leave the field empty"
-            " (or, if the column is text, convert the file to Parquet, which states its types)"
+            f"column {column!r} holds numbers, but here {value}",
+            place=place,
+            fixes=[
+                "correct the value or leave the field empty (or, if the column is text, convert the file to"
+                " Parquet, which states its types)"
+            ],
         )
 
     def _text_error(
@@ -185,8 +192,10 @@ class CsvFormat:
                     told = f"true and false, but here {show_text(value)}; correct the value or leave the field empty"
                 if told:
                     first = line_number(data, 0, first_line)
-                    return ParseError(f"{name}:{first + number}: column {column.name!r} holds {told}")
-        return ParseError(f"{name}:{line_number(data, 0, first_line)}: lines from here on cannot be read: {message}")
+                    return ParseError(f"column {column.name!r} holds {told}", place=Location(name, line=first + number))
+        return ParseError(
+            f"lines from here on cannot be read: {message}", place=Location(name, line=line_number(data, 0, first_line))
+        )
 
 
 _QUOTE_ADVICE = (
@@ -222,7 +231,7 @@ def csv_format(
     """
     if not whole:
         sample = sample[: sample.rfind(b"\n") + 1] or sample
-    layout = Layout.of(sample, name)
+    layout = CsvLayout.of(sample, name)
     delimiter = sniff_delimiter(layout.text, name, delimiter)
     first = split_line(layout.first, delimiter)
     rest = sample[layout.after :]

@@ -17,7 +17,7 @@ DELIMITERS = (",", "\t", ";", "|")
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class CsvLayout:
     """Where the first line that is not empty lies: from ``begin`` to ``after``, the number of it, and its text."""
 
     begin: int
@@ -27,7 +27,7 @@ class Layout:
     text: str
 
     @classmethod
-    def of(cls, sample: bytes, name: str) -> Layout:
+    def of(cls, sample: bytes, name: str) -> CsvLayout:
         """Find the first line of a sample."""
         begin = len(BYTE_ORDER_MARK) if sample.startswith(BYTE_ORDER_MARK) else 0
         body = sample[begin:]
@@ -60,7 +60,10 @@ def sniff_delimiter(text: str, name: str, given: str | None) -> str:
     if given is not None:
         if len(given) != 1 or not given.isascii() or given.isalnum() or given in ' "+-.\r\n':
             raise UsageError(
-                f"delimiter={given!r} cannot be used; give one character such as ',', ';', '|' or a tab ('\\t')"
+                "cannot be used",
+                option="delimiter",
+                value=given,
+                fixes=["give one character such as ',', ';', '|' or a tab ('\\t')"],
             )
         return given
     if name.lower().endswith((".tsv", ".tab")):

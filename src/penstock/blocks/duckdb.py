@@ -2,7 +2,7 @@
 
 DuckDB keeps rows in row groups of 122,880 (the last one of each load can be smaller) and skips those a rowid range does
 not touch, and inside them vectors of 2,048 rows, from version 2.0 on; older ones are refused. Every reading thread has a
-cursor of its own. Views and temporary tables are refused: `penstock.sql` copies them.
+cursor of its own. Views and temporary tables are refused: `penstock.connect` copies them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,21 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from penstock.blocks.base import Int64s, Source
-from penstock.blocks.duckdb_blocks import VECTOR, state_of, survey
-from penstock.blocks.duckdb_table import Column, TableName, ask, find_table, plain_type, quote, tables_in
-from penstock.blocks.reading import require_block, require_columns, take_by_block
+from penstock.blocks.base import Source, require_block, require_columns
+from penstock.blocks.duckdb_blocks import VECTOR, TableLayout, cut_vectors, state_of, survey_table
+from penstock.blocks.duckdb_table import (
+    DuckDBColumn,
+    TableName,
+    fetch_rows,
+    find_table,
+    plain_type,
+    quote_name,
+    tables_in,
+)
+from penstock.blocks.refined_source import RefinedSource
 from penstock.errors import (
     CorruptFileError,
+    DatabaseInUseError,
     DataChangedError,
     DataError,
     MissingExtraError,
@@ -33,6 +42,7 @@ from penstock.errors import (
     UsageError,
     some_of,
 )
+from penstock.messages import Text, Use
 
 MEMORY = ":memory:"
 _CACHE = "256MB"
@@ -42,18 +52,18 @@ SETTLED = "SET python_enable_replacements = false; SET enable_progress_bar = fal
 """A name in a statement is a table, never a variable of whichever function happens to run it; stdout is for results."""
 
 
-def connect(database: str | os.PathLike[str] = MEMORY, *, read_only: bool = False, **config: Any) -> Any:
+def connect_duckdb(database: str | os.PathLike[str] = MEMORY, *, read_only: bool = False, **config: Any) -> Any:
     """Open a DuckDB database: a file, made if it is not there, or ``:memory:``.
 
     Examples
     --------
-    >>> connect(":memory:").execute("SELECT 6 * 7").fetchone()
+    >>> connect_duckdb(":memory:").execute("SELECT 6 * 7").fetchone()
     (42,)
     """
     duckdb = _library()
     path = os.fspath(database)
     if read_only and path == MEMORY:
-        raise UsageError("read_only=True is for files; a database in memory begins empty")
+        raise UsageError("is for files", option="read_only", value=True, fixes=["a database in memory begins empty"])
     if path != MEMORY and (read_only or not os.path.isdir(os.path.dirname(path) or ".")) and not os.path.exists(path):
         raise SourceNotFoundError(f"there is no file {path}")
     try:
@@ -70,7 +80,7 @@ def first_line(error: BaseException) -> str:
 
 
 @contextmanager
-def refusals(told: Callable[[str, Exception], Exception]) -> Iterator[None]:
+def translated_errors(told: Callable[[str, Exception], Exception]) -> Iterator[None]:
     """Tell what DuckDB refuses as the error that is made of its message, and Ctrl-C as what it is."""
     duckdb = _library()
     try:
@@ -109,7 +119,7 @@ class DuckDBSource(Source):
 
     Examples
     --------
-    >>> connection = connect(":memory:")
+    >>> connection = connect_duckdb(":memory:")
     >>> _ = connection.execute("CREATE TABLE t AS SELECT [i, i + 1]::FLOAT[2] AS x, i % 2 AS y FROM range(5000) r(i)")
     >>> with DuckDBSource(connection, "t") as source:
     ...     source.block_rows.tolist(), source.read(2, ["x"]).column(0)[0].as_py()
@@ -136,12 +146,14 @@ class DuckDBSource(Source):
         self._print: str | None = None
         self._root: Any = None
         try:
-            with refusals(lambda told, _: SourceError(f"{database if self._own else 'the database'}: {told}")):
+            with translated_errors(lambda told, _: SourceError(f"{database if self._own else 'the database'}: {told}")):
                 self._root = _cursor_of(database if self._own is None else self._own)
                 place = database_name(self._root) if self._own is None else os.path.basename(os.fspath(database))
                 self._table = _stored(self._root, table, place=place)
                 self.name = f"{place}:{self._table}"
-                layout = survey(self._root, self._table, columns, block_size, place=self.name, skip=nulls == "skip")
+                layout = survey_table(
+                    self._root, self._table, columns, block_size, place=self.name, skip=nulls == "skip"
+                )
         except BaseException:
             self.close()
             raise
@@ -150,7 +162,6 @@ class DuckDBSource(Source):
         self.schema = pa.schema([(column.name, column.type) for column in layout.columns])
         self.block_rows = layout.rows
         self.block_bytes = np.maximum((layout.rows * layout.row_bytes).astype(np.int64), 1)
-        self._row_ends = np.cumsum(layout.rows)
 
     @property
     def fingerprint(self) -> str:
@@ -164,38 +175,33 @@ class DuckDBSource(Source):
             if len(layout.starts):
                 picks = np.unique(np.linspace(0, len(layout.starts) - 1, _SAMPLED).astype(int))
                 some = [f"rowid >= {at} AND rowid < {at + _SAMPLE_ROWS}" for at in layout.starts[picks].tolist()]
-                hashed = ", ".join(quote(column.name) for column in layout.columns)
+                hashed = ", ".join(quote_name(column.name) for column in layout.columns)
                 text = f"SELECT sum(hash(rowid, {hashed})) FROM {self._table.sql} WHERE ({' OR '.join(some)})"
                 with self._asked("its rows") as cursor:
-                    digest.update(str(ask(cursor, f"{text} AND {layout.where}")).encode())
+                    digest.update(str(fetch_rows(cursor, f"{text} AND {layout.where}")).encode())
             self._print = digest.hexdigest()
         return self._print
 
     def read(self, block: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Read one block; only the columns named, in that order."""
         require_block(block, len(self.block_rows), name=self.name)
-        wanted = self._named if columns is None else {name: self._named.get(name) for name in columns}
-        require_columns(self.schema, list(wanted), place=self.name)
-        chosen = [column for column in wanted.values() if column is not None]
-        layout = self._layout
-        low, high, rows = (int(each[block]) for each in (layout.starts, layout.ends, layout.rows))
-        text = (
-            f"SELECT {', '.join(c.selected for c in chosen)} FROM {self._table.sql}"
-            f" WHERE rowid >= {low} AND rowid < {high} AND {layout.where}"
-        )
-        with self._asked(f"block {block}") as cursor:
-            found = cursor.sql(text).to_arrow_table(max(rows, VECTOR))
-        if found.num_rows != rows:
-            raise DataChangedError(
-                f"{self.name} was changed while it was in use: block {block} (rowids {low} to {high - 1}) had {rows} rows,"
-                f" now {found.num_rows}; open it again and start afresh"
-            )
-        arrays = [self._shaped(array, column) for array, column in zip(found.columns, chosen)]
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([self.schema.field(c.name) for c in chosen]))
+        return self._read_ranges(self._layout, [block], columns)[0]
 
-    def take(self, rows: Int64s, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """Read the rows with these numbers, in this order; each block they lie in is read once."""
-        return take_by_block(self, rows, columns, row_ends=self._row_ends)
+    def refine(self, rows: int, most: int) -> RefinedSource:
+        """Return the same rows in smaller blocks, several of which are read by one statement; see `BlockSource.refine`.
+
+        A statement decodes whole vectors, so blocks are no smaller than one unless ``most`` is.
+        """
+        with self._asked("its blocks") as cursor:
+            owners, finer = cut_vectors(cursor, self._table, self._layout, rows, most)
+        return RefinedSource(
+            self,
+            owners=owners,
+            rows=finer.rows,
+            nbytes=np.maximum((finer.rows * finer.row_bytes).astype(np.int64), 1),
+            read=lambda block, columns: self._read_ranges(finer, [block], columns)[0],
+            read_many=lambda blocks, columns: self._read_ranges(finer, blocks, columns),
+        )
 
     def check(self) -> None:
         """Raise `DataChangedError` if there are other rows, or another table of that name."""
@@ -217,7 +223,32 @@ class DuckDBSource(Source):
                 each.close()
         self._root = self._own = None
 
-    def _shaped(self, chunks: pa.ChunkedArray, column: Column) -> pa.Array:
+    def _read_ranges(
+        self, layout: TableLayout, blocks: Sequence[int], columns: Sequence[str] | None
+    ) -> list[pa.RecordBatch]:
+        """Read blocks of a layout, whose numbers ascend, by one statement: rows come as they are stored."""
+        wanted = self._named if columns is None else {name: self._named.get(name) for name in columns}
+        require_columns(self.schema, list(wanted), place=self.name)
+        chosen = [column for column in wanted.values() if column is not None]
+        ranges = " OR ".join(f"(rowid >= {layout.starts[b]} AND rowid < {layout.ends[b]})" for b in blocks)
+        rows = layout.rows[list(blocks)]
+        text = (
+            f"SELECT {', '.join(c.selected for c in chosen)} FROM {self._table.sql} WHERE ({ranges}) AND {layout.where}"
+        )
+        with self._asked(f"block {blocks[0]}") as cursor:
+            found = cursor.sql(text).to_arrow_table(max(int(rows.sum()), VECTOR))
+        if found.num_rows != rows.sum():
+            low, high = int(layout.starts[blocks[0]]), int(layout.ends[blocks[-1]])
+            raise DataChangedError(
+                f"{self.name} was changed while it was in use: block {blocks[0]} (rowids {low} to {high - 1}) had"
+                f" {int(rows.sum())} rows, now {found.num_rows}; open it again and start afresh"
+            )
+        arrays = [self._shaped(array, column) for array, column in zip(found.columns, chosen)]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=pa.schema([self.schema.field(c.name) for c in chosen]))
+        ends = np.cumsum(rows)
+        return [batch.slice(int(end - count), int(count)) for end, count in zip(ends, rows)]
+
+    def _shaped(self, chunks: pa.ChunkedArray, column: DuckDBColumn) -> pa.Array:
         array = chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()
         kind, stored = column.type, plain_type(array.type)
         if array.type == kind:
@@ -262,7 +293,7 @@ class DuckDBSource(Source):
                 raise SourceError(f"{self.name} is closed")
             cursor = self._free.pop() if self._free else _cursor_of(self._root)
         try:
-            with refusals(lambda told, error: self._failure(what, told, error)):
+            with translated_errors(lambda told, error: self._failure(what, told, error)):
                 yield cursor
         except BaseException:
             cursor.close()
@@ -276,7 +307,7 @@ class DuckDBSource(Source):
 
 def database_name(connection: Any) -> str:
     """Return what messages call a connection's database: its file, or memory."""
-    path = ask(connection, "SELECT path FROM duckdb_databases() WHERE database_name = current_database()")[0][0]
+    path = fetch_rows(connection, "SELECT path FROM duckdb_databases() WHERE database_name = current_database()")[0][0]
     return os.path.basename(path) if path else "memory"
 
 
@@ -286,14 +317,15 @@ def _stored(cursor: Any, name: str | Sequence[str] | None, *, place: str) -> Tab
         names = [found for found, kind in tables_in(cursor) if kind == "table" and found.schema != "penstock"]
         if len(names) != 1:
             told = f"holds {len(names)} tables: {some_of(map(str, names))}" if names else "holds no tables"
-            raise UsageError(f"{place} {told}; say which is meant" + (f": table={str(names[0])!r}" if names else ""))
+            which = ("say which is meant: ", Use("table", str(names[0]))) if names else ("say which is meant",)
+            raise UsageError(f"{place} {told}", fixes=[Text(*which)])
         return names[0]
     found, kind = find_table(cursor, name, place=place)
     if kind != "table":
         what = {"view": "a view", "temporary": "a temporary table", "foreign": "a table of another engine"}[kind]
         raise UsageError(
             f"{place}:{found} is {what}, which has no blocks; store its rows (CREATE TABLE new AS SELECT * FROM"
-            f" {quote(found.table)}), or train with penstock.sql, which copies them"
+            f" {quote_name(found.table)}), or train by a statement of penstock.connect, which copies them"
         )
     return found
 
@@ -308,15 +340,11 @@ def _read_only(database: str | os.PathLike[str]) -> Any:
     """Open a file for reading alone; one that this process has open for writing already is shared."""
     if os.fspath(database) == MEMORY:
         raise UsageError("a database in memory is its connection's own; give the connection that made it")
-    with suppress(_InUseError):
-        return connect(database, read_only=True, memory_limit=_CACHE)
-    with suppress(_InUseError):
-        return connect(database)
-    return connect(database, read_only=True)
-
-
-class _InUseError(UsageError):
-    """This process has the file open with other settings."""
+    with suppress(DatabaseInUseError):
+        return connect_duckdb(database, read_only=True, memory_limit=_CACHE)
+    with suppress(DatabaseInUseError):
+        return connect_duckdb(database)
+    return connect_duckdb(database, read_only=True)
 
 
 def _unopened(path: str, told: str) -> Exception:
@@ -324,13 +352,14 @@ def _unopened(path: str, told: str) -> Exception:
     if "lock on file" in told:
         pid = re.search(r"PID (\d+)", told)
         return SourceError(
-            f"{path} is open in another process{f' ({pid[1]})' if pid else ''}, and DuckDB gives a file to one that writes,"
-            " or to several that read; close it there, or open it with read_only=True in both"
+            f"{path} is open in another process{(f' ({pid[1]})' if pid else '')}, and DuckDB gives a file to one"
+            " that writes, or to several that read",
+            fixes=["close it there", Text("open it with ", Use("read_only", True), " in both")],
         )
     if "not a valid DuckDB" in told:
         return CorruptFileError(f"{path} is not a DuckDB database, or a damaged one")
     if "different configuration" in told:
-        return _InUseError(
+        return DatabaseInUseError(
             f"{path} is open in this process already, with other settings; give that connection instead of the path"
         )
     return SourceError(f"{path} cannot be opened: {told}")

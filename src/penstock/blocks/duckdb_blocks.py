@@ -7,24 +7,23 @@ count per vector finds; without gaps nothing is counted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.blocks.base import Int64s
+from penstock.blocks.base import Int64s, require_columns
 from penstock.blocks.duckdb_table import (
-    Column,
+    DuckDBColumn,
     TableName,
-    ask,
-    columns_of,
+    fetch_rows,
     fix_lengths,
     null_conditions,
     refuse_nulls,
-    served,
+    served_columns,
+    stored_columns,
 )
-from penstock.blocks.reading import require_columns
 from penstock.errors import UsageError, some_of
 
 VECTOR = 2048
@@ -38,14 +37,14 @@ _PIECES = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TableLayout:
     """All that reading a table needs: its columns, the condition that rows meet, and its blocks.
 
     Block ``b`` is the ``rows[b]`` rows with rowids from ``starts[b]`` to below ``ends[b]``. ``state`` is what `state_of`
     gave.
     """
 
-    columns: tuple[Column, ...]
+    columns: tuple[DuckDBColumn, ...]
     where: str
     starts: Int64s
     ends: Int64s
@@ -54,11 +53,11 @@ class Layout:
     state: tuple[int, int | None, int]
 
 
-def survey(
+def survey_table(
     cursor: Any, table: TableName, columns: Sequence[str] | None, block_size: int | None, *, place: str, skip: bool
-) -> Layout:
+) -> TableLayout:
     """Find out how a table is read; nulls and lists of unequal length in columns asked for by name are refused."""
-    stored = dict(columns_of(cursor, table.sql))
+    stored = dict(stored_columns(cursor, table.sql))
     if any(name.lower() == "rowid" for name in stored):
         raise UsageError(
             f"{place} has a column named 'rowid', which hides the rows' own numbers; rename it: ALTER TABLE {table.sql}"
@@ -67,9 +66,9 @@ def survey(
     wanted = list(stored if columns is None else dict.fromkeys(columns))
     require_columns(pa.schema([(name, pa.null()) for name in stored]), wanted, place=place)
     if not wanted:
-        raise UsageError(f"columns={wanted} names no column; {place} has: {some_of(stored)}")
-    found = served(cursor, [(name, stored[name]) for name in wanted])
-    last = ask(cursor, f"SELECT max(rowid) FROM {table.sql}")[0][0]
+        raise UsageError("names no column", option="columns", value=wanted, fixes=[f"{place} has: {some_of(stored)}"])
+    found = served_columns(cursor, [(name, stored[name]) for name in wanted])
+    last = fetch_rows(cursor, f"SELECT max(rowid) FROM {table.sql}")[0][0]
     slots = 0 if last is None else last + 1
     groups, listed = [slots], {c.name for c in found if c.kind not in ("plain", "blob")}
     if slots > ROW_GROUP:
@@ -86,25 +85,45 @@ def survey(
     found = fix_lengths(cursor, table.sql, found, where, place=place, strict=columns is not None)
     state = state_of(cursor, table, where)
     row_bytes = _row_bytes(cursor, table, found, where)
-    starts, ends = cut(groups, _step(block_size, row_bytes, state[0]))
+    starts, ends = cut_row_groups(groups, _step(block_size, row_bytes, state[0]))
     rows = ends - starts
     if state[0] != sum(groups) or where != "true":
         rows = count_blocks(cursor, table.sql, starts, ends, where=where)
         starts, ends, rows = (each[rows > 0] for each in (starts, ends, rows))
-    return Layout(tuple(found), where, starts, ends, rows, row_bytes, state)
+    return TableLayout(tuple(found), where, starts, ends, rows, row_bytes, state)
+
+
+def cut_vectors(cursor: Any, table: TableName, layout: TableLayout, rows: int, most: int) -> tuple[Int64s, TableLayout]:
+    """Cut a table's blocks finer: whole vectors of about ``rows`` rows, parts of one only where ``most`` is less.
+
+    Return the block that each part belongs to, and the layout of the parts; those without rows are left out.
+    """
+    step = rows // VECTOR * VECTOR
+    if not step:  # the largest half, quarter and so on of a vector that is small enough
+        step = 1 << (min(max(1, most), VECTOR).bit_length() - 1)
+    counts = -(-(layout.ends - layout.starts) // step)
+    owners = np.repeat(np.arange(len(counts)), counts)
+    place = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts = layout.starts[owners] + place * step
+    ends = np.minimum(starts + step, layout.ends[owners])
+    found = ends - starts
+    if not np.array_equal(layout.rows, layout.ends - layout.starts):
+        found = count_blocks(cursor, table.sql, starts, ends, where=layout.where)
+    kept = found > 0
+    return owners[kept], replace(layout, starts=starts[kept], ends=ends[kept], rows=found[kept])
 
 
 def state_of(cursor: Any, table: TableName, where: str) -> tuple[int, int | None, int]:
     """Return how many rows there are, the last one's rowid, and the number of the table itself."""
     numbers = "SELECT table_oid FROM duckdb_tables() WHERE (database_name, schema_name, table_name) = ($1, $2, $3)"
-    count, last = ask(cursor, f"SELECT count(*), max(rowid) FROM {table.sql} WHERE {where}")[0]
-    oid = ask(cursor, numbers, (table.database, table.schema, table.table))
+    count, last = fetch_rows(cursor, f"SELECT count(*), max(rowid) FROM {table.sql} WHERE {where}")[0]
+    oid = fetch_rows(cursor, numbers, (table.database, table.schema, table.table))
     return count, last, oid[0][0] if oid else -1
 
 
 def row_groups(cursor: Any, table: TableName) -> tuple[list[int], set[str]]:
     """Return the rows of each row group, deleted ones included, and the columns whose lists may hold nulls."""
-    found = ask(
+    found = fetch_rows(
         cursor,
         "SELECT row_group_id, column_name, column_path, sum(count)::BIGINT, bool_or(stats.has_null::BOOLEAN)"
         " FROM pragma_storage_info($1) WHERE segment_type = 'VALIDITY' GROUP BY ALL ORDER BY ALL",
@@ -121,12 +140,12 @@ def row_groups(cursor: Any, table: TableName) -> tuple[list[int], set[str]]:
     return [counts[group] for group in sorted(counts)], nulls
 
 
-def cut(groups: Iterable[int], step: int) -> tuple[Int64s, Int64s]:
+def cut_row_groups(groups: Iterable[int], step: int) -> tuple[Int64s, Int64s]:
     """Return the first rowid of each block, and the one after its last: parts of row groups, ``step`` rows or less.
 
     Examples
     --------
-    >>> [bounds.tolist() for bounds in cut([5000, 3000], 2048)]
+    >>> [bounds.tolist() for bounds in cut_row_groups([5000, 3000], 2048)]
     [[0, 2048, 4096, 5000, 7048], [2048, 4096, 5000, 7048, 8000]]
     """
     starts, ends, at = [], [], 0
@@ -163,7 +182,7 @@ def count_blocks(cursor: Any, table: str, starts: Int64s, ends: Int64s, *, where
     return rows
 
 
-def _row_bytes(cursor: Any, table: TableName, columns: Sequence[Column], where: str) -> float:
+def _row_bytes(cursor: Any, table: TableName, columns: Sequence[DuckDBColumn], where: str) -> float:
     """Return what a row takes in Arrow, judged by the first ones."""
     selected = ", ".join(column.selected for column in columns)
     sample = cursor.sql(f"SELECT {selected} FROM {table.sql} WHERE {where} LIMIT {VECTOR}").to_arrow_table()

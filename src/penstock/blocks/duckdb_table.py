@@ -1,6 +1,6 @@
 """What a table stored in DuckDB is: its full name, its columns as they are served, its nulls, its row groups.
 
-All of it is asked in SQL over a cursor that is passed in; nothing here opens or keeps one. Names are quoted by `quote`
+All of it is asked in SQL over a cursor that is passed in; nothing here opens or keeps one. Names are quoted by `quote_name`
 alone, values are bound, and what is written into a statement otherwise are integers made here.
 """
 
@@ -14,8 +14,9 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from penstock.blocks.parts import PAIRS
+from penstock.blocks.feature_columns import PAIRS
 from penstock.errors import DataError, SourceNotFoundError, UsageError, nearest, some_of
+from penstock.messages import Text, Use
 
 _WHOLE = "TINYINT|SMALLINT|INTEGER|BIGINT|UTINYINT|USMALLINT|UINTEGER|UBIGINT"
 _EXACT = r"HUGEINT|UHUGEINT|BIGNUM|DECIMAL\(\d+,\d+\)"
@@ -37,14 +38,14 @@ class TableName:
     @property
     def sql(self) -> str:
         """The name as SQL writes it."""
-        return ".".join(map(quote, (self.database, self.schema, self.table)))
+        return ".".join(map(quote_name, (self.database, self.schema, self.table)))
 
     def __str__(self) -> str:
         return self.table if self.schema == "main" else f"{self.schema}.{self.table}"
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class DuckDBColumn:
     """A column as it is served: what to select, and the Arrow type that it becomes.
 
     ``kind`` says how: as it comes, a fixed-size array, a list (``half`` of a sparse pair stays one), or packed bytes.
@@ -58,30 +59,30 @@ class Column:
     @property
     def selected(self) -> str:
         """The expression under the column's name."""
-        return f"{self.expression} AS {quote(self.name)}"
+        return f"{self.expression} AS {quote_name(self.name)}"
 
     @property
     def length(self) -> str:
         """SQL for how many values a row has, or bytes."""
-        return f"{'octet_length' if self.kind == 'blob' else 'len'}({quote(self.name)})"
+        return f"{'octet_length' if self.kind == 'blob' else 'len'}({quote_name(self.name)})"
 
-    def fixed(self, size: int) -> Column:
+    def fixed(self, size: int) -> DuckDBColumn:
         """Return the column as a fixed-size list of float32."""
         return replace(self, type=pa.list_(pa.float32(), size))
 
 
-def ask(cursor: Any, text: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+def fetch_rows(cursor: Any, text: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
     """Return all rows of a statement; a cursor with rows left to fetch would take no other one."""
     rows: list[tuple[Any, ...]] = cursor.execute(text, list(parameters)).fetchall()
     return rows
 
 
-def quote(name: str) -> str:
+def quote_name(name: str) -> str:
     """Write a name as an identifier.
 
     Examples
     --------
-    >>> quote('the "best"; table')
+    >>> quote_name('the "best"; table')
     '"the ""best""; table"'
     """
     if not name or "\0" in name:
@@ -115,7 +116,7 @@ def find_table(cursor: Any, name: str | Sequence[str], *, place: str) -> tuple[T
     if isinstance(name, str) and re.search(r'[."]', name):
         with suppress(UsageError):
             given.append(split_name(name))
-    database, schemas = ask(cursor, "SELECT current_database(), current_schemas(false)")[0]
+    database, schemas = fetch_rows(cursor, "SELECT current_database(), current_schemas(false)")[0]
     for parts in given:
         ranked = sorted(
             (
@@ -135,7 +136,7 @@ def find_table(cursor: Any, name: str | Sequence[str], *, place: str) -> tuple[T
 
 def tables_in(cursor: Any) -> list[tuple[TableName, Found]]:
     """Return all tables and views, those of attached databases too, and what each is."""
-    found = ask(
+    found = fetch_rows(
         cursor,
         "SELECT database_name, schema_name, name, kind, type FROM ("
         " SELECT database_name, schema_name, table_name AS name, if(temporary, 'temporary', 'table') AS kind"
@@ -149,12 +150,12 @@ def tables_in(cursor: Any) -> list[tuple[TableName, Found]]:
     ]
 
 
-def columns_of(cursor: Any, query: str) -> list[tuple[str, str]]:
+def stored_columns(cursor: Any, query: str) -> list[tuple[str, str]]:
     """Return the names and types of what a table's name or a query in parentheses selects, without running it."""
-    return [(name, kind) for name, kind, *_ in ask(cursor, f"DESCRIBE SELECT * FROM {query}")]
+    return [(name, kind) for name, kind, *_ in fetch_rows(cursor, f"DESCRIBE SELECT * FROM {query}")]
 
 
-def served(cursor: Any, columns: Sequence[tuple[str, str]]) -> list[Column]:
+def served_columns(cursor: Any, columns: Sequence[tuple[str, str]]) -> list[DuckDBColumn]:
     """Say how columns of these names and types are served; lists and bytes are not fixed in size yet."""
     names = [name for name, _ in columns]
     pair = next((pair for pair in PAIRS if all(name in names for name in pair)), ())
@@ -167,19 +168,23 @@ def served(cursor: Any, columns: Sequence[tuple[str, str]]) -> list[Column]:
     return [replace(column, type=plain_type(field.type)) for (column, _), field in zip(out, schema, strict=True)]
 
 
-def null_conditions(cursor: Any, table: str, columns: Sequence[Column], listed: Collection[str]) -> dict[str, str]:
+def null_conditions(
+    cursor: Any, table: str, columns: Sequence[DuckDBColumn], listed: Collection[str]
+) -> dict[str, str]:
     """Return, for columns that hold nulls, the SQL that says whether a row's value is or holds one.
 
     ``listed`` are the columns whose lists may hold nulls inside.
     """
-    inside = {c.name: f"list_count({quote(c.name)}) <> len({quote(c.name)})" for c in columns if c.name in listed}
-    asked = [f"count({quote(c.name)})" for c in columns] + [
+    inside = {
+        c.name: f"list_count({quote_name(c.name)}) <> len({quote_name(c.name)})" for c in columns if c.name in listed
+    }
+    asked = [f"count({quote_name(c.name)})" for c in columns] + [
         f"count(*) FILTER (WHERE {each})" for each in inside.values()
     ]
-    total, *counts = ask(cursor, f"SELECT count(*), {', '.join(asked)} FROM {table}")[0]
+    total, *counts = fetch_rows(cursor, f"SELECT count(*), {', '.join(asked)} FROM {table}")[0]
     found: dict[str, list[str]] = {c.name: [] for c in columns}
     for column, count in zip(columns, counts):
-        found[column.name] += [f"{quote(column.name)} IS NULL"] if count < total else []
+        found[column.name] += [f"{quote_name(column.name)} IS NULL"] if count < total else []
     for name, count in zip(inside, counts[len(columns) :]):
         found[name] += [inside[name]] if count else []
     return {name: " OR ".join(each) for name, each in found.items() if each}
@@ -190,22 +195,24 @@ def refuse_nulls(cursor: Any, table: str, conditions: dict[str, str], *, place: 
     if not conditions:
         return
     where = " OR ".join(f"({each})" for each in conditions.values())
-    count, first = ask(cursor, f"SELECT count(*), min(rowid) FROM {table} WHERE {where}")[0]
+    count, first = fetch_rows(cursor, f"SELECT count(*), min(rowid) FROM {table} WHERE {where}")[0]
     raise DataError(
-        f"{place}: {count} {'row has' if count == 1 else 'rows have'} a null in {some_of(map(repr, conditions), 8)}, the"
-        f" first at rowid {first}; fill or delete such rows, or leave them out with nulls='skip'"
+        f"{count} {'row has' if count == 1 else 'rows have'} a null in "
+        f"{some_of(map(repr, conditions), 8)}, the first at rowid {first}",
+        place=place,
+        fixes=["fill or delete such rows", Text("leave them out with ", Use("nulls", "skip"))],
     )
 
 
 def fix_lengths(
-    cursor: Any, table: str, columns: Sequence[Column], where: str, *, place: str, strict: bool
-) -> list[Column]:
+    cursor: Any, table: str, columns: Sequence[DuckDBColumn], where: str, *, place: str, strict: bool
+) -> list[DuckDBColumn]:
     """Return columns with lists and bytes of one length made fixed in size; others are refused, unless not ``strict``."""
     asked = [c for c in columns if c.kind in ("list", "blob")]
     if not asked:
         return list(columns)
-    parts = [f"min({c.length}), max({c.length}), bool_or({quote(c.name)} IS NULL)" for c in asked]
-    found = ask(cursor, f"SELECT {', '.join(parts)} FROM {table} WHERE {where}")[0]
+    parts = [f"min({c.length}), max({c.length}), bool_or({quote_name(c.name)} IS NULL)" for c in asked]
+    found = fetch_rows(cursor, f"SELECT {', '.join(parts)} FROM {table} WHERE {where}")[0]
     fixed = {}
     for at, column in enumerate(asked):
         least, most, nulls = found[3 * at : 3 * at + 3]
@@ -236,7 +243,7 @@ def _rank(found: TableName, parts: tuple[str, ...], database: str, schemas: Sequ
     return 1 + lower.index(have[1]) if have[0] == database.lower() and have[1] in lower else None
 
 
-def _serve(name: str, kind: str, half: int | None) -> tuple[Column, str]:
+def _serve(name: str, kind: str, half: int | None) -> tuple[DuckDBColumn, str]:
     """Return a column, its Arrow type yet to be told, and the type in DuckDB of what is selected."""
     listed, target = _LIST.fullmatch(kind), kind
     how: Kind = "blob" if kind == "BLOB" else "plain"
@@ -248,7 +255,9 @@ def _serve(name: str, kind: str, half: int | None) -> tuple[Column, str]:
         target = "DOUBLE"
     elif kind.startswith("ENUM("):
         target = "VARCHAR"
-    return Column(name, how, quote(name) if target == kind else f"CAST({quote(name)} AS {target})", pa.null()), target
+    return DuckDBColumn(
+        name, how, quote_name(name) if target == kind else f"CAST({quote_name(name)} AS {target})", pa.null()
+    ), target
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
@@ -260,10 +269,12 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _unequal(cursor: Any, table: str, column: Column, where: str, *, place: str) -> DataError:
-    first, size = ask(cursor, f"SELECT rowid, {column.length} FROM {table} WHERE {where} ORDER BY rowid LIMIT 1")[0]
+def _unequal(cursor: Any, table: str, column: DuckDBColumn, where: str, *, place: str) -> DataError:
+    first, size = fetch_rows(
+        cursor, f"SELECT rowid, {column.length} FROM {table} WHERE {where} ORDER BY rowid LIMIT 1"
+    )[0]
     what = "bytes" if column.kind == "blob" else "values"
-    others = ask(
+    others = fetch_rows(
         cursor,
         f"SELECT rowid, {column.length} FROM {table} WHERE {where} AND {column.length} <> {size} ORDER BY rowid LIMIT 1",
     )

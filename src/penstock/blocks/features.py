@@ -1,6 +1,6 @@
 """Which columns are features, and how they become rows of numbers.
 
-`choose` settles it once for a schema; the `Encoder` it returns turns each block into a `Batch`. Numbers,
+`choose_features` settles it once for a schema; the `Encoder` it returns turns each block into a `Batch`. Numbers,
 booleans and fixed-size lists of numbers are dense float32. A pair of list columns (indices and values) and
 hashed columns are sparse; then dense features take the first indices, each hashed column its own range after
 them, and the pair comes last. Text, categories and dates are refused by name, with what to do.
@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats, indices_of
 from penstock.blocks.arrow import layout_of
+from penstock.blocks.feature_columns import PAIRS, FeatureColumns, Refusal, classify, dense_features, sparse_features
 from penstock.blocks.hashing import Hashed
 from penstock.blocks.labels import LabelMap, numeric
-from penstock.blocks.parts import PAIRS, Part, classify, dense_rows, sparse_rows
+from penstock.blocks.pandas_index import index_columns
 from penstock.blocks.transpose import join_parts, scatter_rows, scatter_values
 from penstock.errors import ColumnError, FeatureError, LabelError, UsageError, some_of
+from penstock.messages import Text, Use, joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class Encoder:
         How classes become targets; None for a label that is a number.
     place : str
         What messages call the data.
+    weight_mean : float
+        What weights are divided by, so that they have mean 1 over the rows that a model is learnt from.
     origin : list or None
         For a converted file, the parts that it was packed from: a model learnt from it also scores unconverted data.
 
@@ -46,7 +50,7 @@ class Encoder:
     --------
     >>> import pyarrow as pa
     >>> batch = pa.record_batch({"a": [1, 2], "b": [0.5, 0.25], "clicked": [0, 1]})
-    >>> encoder = choose(batch.schema, label="clicked", place="example")
+    >>> encoder = choose_features(batch.schema, label="clicked", place="example")
     >>> encoder.names
     ('a', 'b')
     >>> encoder.encode(batch).x
@@ -54,12 +58,13 @@ class Encoder:
            [2.  , 0.25]], dtype=float32)
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[FeatureColumns, ...]
     label: str | None = None
     weight: str | None = None
     labels: LabelMap | None = None
     place: str = "the data"
     origin: list[dict[str, Any]] | None = None
+    weight_mean: float = 1.0
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -71,6 +76,11 @@ class Encoder:
     def sparse(self) -> bool:
         """Whether rows come out as CSR."""
         return any(part.sparse for part in self.parts)
+
+    @property
+    def dense_width(self) -> int:
+        """The number of features of plain numbers, which come first; beside sparse ones they are stored even where they are 0."""
+        return sum(part.width or 0 for part in self.parts if not part.sparse)
 
     @property
     def width(self) -> int | None:
@@ -105,7 +115,7 @@ class Encoder:
 
     def targets(self, batch: pa.RecordBatch, *, first_row: int = 0) -> tuple[Floats | None, Floats | None]:
         """Return the targets and the weights of a batch's rows, those that there are."""
-        return self._target(batch, first_row), self._weights(batch, first_row)
+        return self._target(batch, first_row), self.weights(batch, first_row=first_row)
 
     def decode(self, batch: pa.RecordBatch, *, first_row: int = 0) -> Batch:
         """Return the rows of a block: `encode`, under the name that all makers of rows have."""
@@ -136,7 +146,7 @@ class Encoder:
         *others, last = self.parts
         if last.kind != "pairs":
             if width != self.width:
-                raise UsageError(f"width={width}: these columns make {self.width} features")
+                raise UsageError(f": these columns make {self.width} features", option="width", value=width)
             return self
         base = sum(part.width or 0 for part in others)
         return replace(self, parts=(*others, replace(last, width=width - base)))
@@ -159,6 +169,10 @@ class Encoder:
             return row, f"feature {int(batch.x.indices[entry])}"
         return int(bad[0, 0]), (self.names or ())[int(bad[0, 1])]
 
+    def at(self, place: str) -> Encoder:
+        """Return the encoder whose messages name this place."""
+        return self if place == self.place else replace(self, place=place)
+
     def require_finite(self, batch: Batch, *, first_row: int = 0) -> None:
         """Raise `FeatureError` naming the row and column of a feature that is not finite."""
         found = self.nonfinite(batch)
@@ -180,12 +194,12 @@ class Encoder:
         parts, origin = self.parts, self.origin
         mine = [part.to_dict() for part in self.parts]
         if noted.get("encoder") == mine or (origin and noted.get("encoder") == origin):
-            packed = choose(schema, place=place)
+            packed = choose_features(schema, place=place)
             parts, origin = packed.parts, packed.origin
             if self.width is not None and packed.sparse:
                 parts = packed.with_width(self.width).parts
         elif origin and not all(c in schema.names for part in parts for c in part.columns):
-            parts, origin = tuple(Part.from_dict(p) for p in origin), None
+            parts, origin = tuple(FeatureColumns.from_dict(p) for p in origin), None
         wanted = [(c, "feature column") for part in parts for c in part.columns]
         wanted += [(c, role) for c, role in ((label, "label column"), (weight, "weight column")) if c is not None]
         for name, role in wanted:
@@ -203,17 +217,19 @@ class Encoder:
             "weight": self.weight,
             "labels": self.labels.to_dict() if self.labels else None,
             "origin": self.origin,
+            "weight_mean": self.weight_mean,
         }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Encoder:
         """Build the encoder again; then `for_schema` fits it to the data at hand."""
         labels = LabelMap.from_dict(data["labels"]) if data.get("labels") else None
-        parts = tuple(Part.from_dict(p) for p in data["parts"])
-        return cls(parts, data.get("label"), data.get("weight"), labels, origin=data.get("origin"))
+        parts = tuple(FeatureColumns.from_dict(p) for p in data["parts"])
+        mean = float(data.get("weight_mean", 1.0))  # models of an earlier version have none
+        return cls(parts, data.get("label"), data.get("weight"), labels, origin=data.get("origin"), weight_mean=mean)
 
-    def _dense(self, batch: pa.RecordBatch, parts: Sequence[Part], first_row: int) -> Floats:
-        return dense_rows(batch, parts, place=self.place, first_row=first_row)
+    def _dense(self, batch: pa.RecordBatch, parts: Sequence[FeatureColumns], first_row: int) -> Floats:
+        return dense_features(batch, parts, place=self.place, first_row=first_row)
 
     def _sparse(self, batch: pa.RecordBatch, first_row: int, wide: bool) -> Csr:
         dense = [part for part in self.parts if not part.sparse]
@@ -226,7 +242,7 @@ class Encoder:
             numbers.reshape(rows, width)[:] = np.arange(width)
             found.append(Csr(indptr, numbers, x.ravel(), width))
         sparse = [part for part in self.parts if part.sparse]
-        found += [sparse_rows(batch, part, place=self.place, first_row=first_row, wide=wide) for part in sparse]
+        found += [sparse_features(batch, part, place=self.place, first_row=first_row, wide=wide) for part in sparse]
         return found[0] if len(found) == 1 else join_parts(found, wide=wide)
 
     def _target(self, batch: pa.RecordBatch, first_row: int) -> Floats | None:
@@ -237,25 +253,29 @@ class Encoder:
                 return self.labels.encode(batch.column(self.label), first_row=first_row)
             return numeric(batch.column(self.label), column=self.label, first_row=first_row)
         except LabelError as error:
-            raise LabelError(f"{self.place}: {error}") from None
+            raise error.replace(place=self.place) from None
 
-    def _weights(self, batch: pa.RecordBatch, first_row: int) -> Floats | None:
+    def weights(self, batch: pa.RecordBatch, *, first_row: int = 0) -> Floats | None:
+        """Return the weights of a batch's rows, if there are any, divided by their mean over the training rows."""
         if self.weight is None:
             return None
         try:
             weights = numeric(batch.column(self.weight), column=self.weight, first_row=first_row)
         except LabelError as error:
-            raise FeatureError(f"{self.place}: {error}") from None
+            raise FeatureError(error.reason, fixes=error.fixes, place=self.place) from None
         if len(weights) and weights.min() < 0:
             row = int(np.argmin(weights))
             raise FeatureError(
                 f"{self.place}: the weight {self.weight!r} is {weights[row]} in row {first_row + row};"
                 " weights are zero or more"
             )
-        return weights
+        if self.weight_mean == 1:
+            return weights
+        scaled: Floats = (weights / np.float64(self.weight_mean)).astype(np.float32)
+        return scaled
 
 
-def choose(
+def choose_features(
     schema: pa.Schema,
     *,
     label: str | None = None,
@@ -275,7 +295,8 @@ def choose(
     label, weight : str, optional
         The columns of the target and of the row's weight.
     features : list of str, optional
-        The feature columns, in order; all but label, weight and ``exclude`` if not given.
+        The feature columns, in order; all but label, weight, ``exclude`` and the index of a stored pandas table if not
+        given.
     exclude : list of str
         Columns to leave out.
     hash : list of str
@@ -286,7 +307,12 @@ def choose(
         Let columns be hashed into more features than a model in memory can have, for `Encoder.encode` with ``wide``.
     """
     if isinstance(hash, (str, Mapping)):
-        raise UsageError(f"hash={hash!r} is not a list of columns; write hash=['text:2^20:words']")
+        raise UsageError(
+            "is not a list of columns",
+            option="hash",
+            value=hash,
+            fixes=[Text("write ", Use("hash", ["text:2^20:words"]))],
+        )
     hashed = {spec.column: spec for spec in map(Hashed.parse, hash)}
     for spec in hashed.values():
         if not wide:
@@ -302,7 +328,8 @@ def choose(
     if packed and (features is None or list(features) == noted.get("features")):
         chosen = [*packed, *hashed]
     elif features is None:
-        chosen = [n for n in schema.names if n not in (label, weight) and n not in excluded]
+        left_out = {label, weight, *excluded} | set(index_columns(schema)) - set(hashed)
+        chosen = [n for n in schema.names if n not in left_out]
     else:
         chosen = list(dict.fromkeys([*features, *hashed]))
     for name in chosen:
@@ -316,17 +343,17 @@ def choose(
         if pair and name in pair:
             continue
         part = classify(schema.field(name), hashed.get(name))
-        if isinstance(part, str):
+        if isinstance(part, Refusal):
             refused[name] = part
         else:
             parts.append(part)
     if refused:
-        raise FeatureError(f"{place}: {_told_together(refused)}")
+        raise _refused(refused, place)
     parts.sort(key=lambda part: part.sparse)
     if pair:
-        parts.append(Part.of_pair(schema, pair, place=place))
+        parts.append(FeatureColumns.of_pair(schema, pair, place=place))
     if not parts:
-        raise ColumnError(f"{place} has no feature columns; it has: {some_of(schema.names)}")
+        raise ColumnError.no_features(schema.names, place=place)
     if packed and noted.get("encoder"):
         names = noted.get("features") or ()
         parts = [replace(p, names=tuple(names)) if p.columns == tuple(packed) and names else p for p in parts]
@@ -335,18 +362,23 @@ def choose(
     return Encoder(tuple(parts), label, weight, None, place, noted.get("encoder") if packed else None)
 
 
-def _told_together(refused: dict[str, str]) -> str:
-    """Join what is wrong with each column; those that could be hashed are told once, with options for all of them."""
-    text = [name for name, why in refused.items() if why.endswith(f"--hash {name}:2^20")]
-    told = []
+def _refused(refused: dict[str, Refusal], place: str) -> FeatureError:
+    """Return the error for columns that are no features; those that could be hashed are told of together."""
+    text = [name for name, why in refused.items() if why.can_hash]
+    found = list(refused.values())
     if len(text) > 1:
         some = text[:8]
         rest = " …" if text[8:] else ""
-        told.append(
-            f"columns {some_of(map(repr, text), 8)} are text, not numbers; encode them, leave them out"
-            f" (--exclude {','.join(some)}{rest}) or hash them: {' '.join(f'--hash {name}:2^20' for name in some)}{rest}"
+        together = Refusal(
+            f"columns {some_of(map(repr, text), 8)} are text, not numbers",
+            (
+                "encode them",
+                Text("leave them out: ", Use("exclude", some), rest),
+                Text("hash them: ", Use("hash", [f"{name}:2^20" for name in some]), rest),
+            ),
         )
-        refused = {name: why for name, why in refused.items() if name not in text}
-    reasons = list(refused.values())
-    told += reasons[:8] + ([f"and {len(reasons) - 8} more"] if reasons[8:] else [])
-    return "; ".join(told)
+        found = [together, *(why for why in found if not why.can_hash)]
+    if len(found) == 1:
+        return FeatureError(found[0].reason, fixes=found[0].fixes, place=place)
+    more = [f"and {len(found) - 8} more"] if found[8:] else []
+    return FeatureError(joined([*(why.text for why in found[:8]), *more], "; "), place=place)

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import ColumnError, DataError
+from penstock.messages import Text, Use
 from penstock.records import Column, Ragged, Records
 
 FieldKind = Literal["fixed", "list", "bytes", "text", "object"]
@@ -71,8 +72,9 @@ class Field:
         if array.null_count:
             row = first_row + int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
             raise DataError(
-                f"{place}: column {self.name!r} is null in row {row}; fill or remove such rows, or leave the column out"
-                " with columns="
+                f"column {self.name!r} is null in row {row}",
+                place=place,
+                fixes=["fill or remove such rows", Text("leave the column out with ", Use("columns"))],
             )
         if isinstance(array, pa.ExtensionArray):
             array = array.storage
@@ -145,9 +147,13 @@ class Fields:
             if name not in schema.names:
                 raise ColumnError.missing(name, schema.names, place=place)
             if names.count(name) > 1:
-                raise ColumnError(f"columns={names} names {name!r} twice; name each column once")
+                raise ColumnError(
+                    f"names {name!r} twice", option="columns", value=names, fixes=["name each column once"]
+                )
         if not names:
-            raise ColumnError(f"columns={names} names no column; {place} has: {', '.join(schema.names)}")
+            raise ColumnError(
+                "names no column", option="columns", value=names, fixes=[f"{place} has: {', '.join(schema.names)}"]
+            )
         return cls(tuple(Field.of(schema.field(name)) for name in names), place, numbered)
 
     @property

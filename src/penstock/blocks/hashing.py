@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from penstock.batch import Csr, indices_of
 from penstock.errors import ColumnError, UsageError
+from penstock.messages import Name, Text, Use
 from penstock.native import kernel
 
 DEFAULT_BITS = 20
@@ -43,8 +44,11 @@ class Hashed:
     def __post_init__(self) -> None:
         if not 1 <= self.bits <= MOST_BITS:
             raise UsageError(
-                f"hash={self.column!r}:2^{self.bits}: the power must be from 2^1 to 2^{NARROW_BITS}, or to 2^{MOST_BITS}"
-                " for a model with a model_dir (penstock.bigmodel)"
+                f": the power must be from 2^1 to 2^{NARROW_BITS}, or to 2^{MOST_BITS} for a model with a ",
+                Name("model_dir"),
+                " (penstock.bigmodel)",
+                option="hash",
+                value=f"{self.column}:2^{self.bits}",
             )
 
     @classmethod
@@ -54,7 +58,9 @@ class Hashed:
             return text
         match = _SPEC.fullmatch(text)
         if not match or ":2^" in match["column"]:
-            raise UsageError(f"hash={text!r} cannot be read; write COLUMN, COLUMN:2^20 or COLUMN:2^18:words")
+            raise UsageError(
+                "cannot be read", option="hash", value=text, fixes=["write COLUMN, COLUMN:2^20 or COLUMN:2^18:words"]
+            )
         return cls(match["column"], int(match["bits"] or DEFAULT_BITS), bool(match["words"]))
 
     @property
@@ -66,8 +72,13 @@ class Hashed:
         """Raise where there are more buckets than a model in memory can have."""
         if self.bits > NARROW_BITS:
             raise UsageError(
-                f"hash={self.column!r}:2^{self.bits} makes more features than a model in memory can have; train with"
-                f" penstock.bigmodel (model_dir=, --model-dir), or hash to 2^{NARROW_BITS} or fewer"
+                "makes more features than a model in memory can have",
+                option="hash",
+                value=f"{self.column}:2^{self.bits}",
+                fixes=[
+                    Text("train with penstock.bigmodel (", Use("model_dir"), ")"),
+                    f"hash to 2^{NARROW_BITS} or fewer",
+                ],
             )
 
     def encode(self, array: pa.Array, *, wide: bool = False) -> Csr:

@@ -14,11 +14,18 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from penstock.blocks.block_sums import lost_sums, read_sums
+from penstock.blocks.file_kinds import STREAM_MARK
 from penstock.blocks.storage import ReadAt
+from penstock.checksum import UNKNOWN
 from penstock.errors import CorruptFileError, SourceError
+from penstock.messages import Convert, Text
 
 MAGIC = b"ARROW1"
-STREAM_MARK = b"\xff\xff\xff\xff"
+METADATA_KEY = b"penstock"
+"""Under this name the schema of a file that Penstock wrote says how it is laid out."""
+CHECKSUMS = "checksums"
+"""What it says of itself where its blocks have checksums."""
 _BLOCK = np.dtype([("offset", "<i8"), ("meta", "<i4"), ("pad", "<i4"), ("body", "<i8")])
 _PAIR = np.dtype([("first", "<i8"), ("second", "<i8")])
 _MESSAGES = {1: "schema", 2: "dictionary", 3: "batch"}
@@ -26,13 +33,23 @@ _MESSAGES = {1: "schema", 2: "dictionary", 3: "batch"}
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """Where each record batch lies: ``offset``, then ``meta`` bytes of header, then ``body`` bytes."""
+    """Where each record batch lies: ``offset``, then ``meta`` bytes of header, then ``body`` bytes.
+
+    ``at`` is where the footer itself begins, ``sums`` the batches' checksums, zeros in files that have none.
+    """
 
     schema: pa.Schema
     offset: NDArray[np.int64]
     meta: NDArray[np.int64]
     body: NDArray[np.int64]
     dictionaries: int
+    at: int
+    sums: NDArray[np.uint64]
+
+    @property
+    def summed(self) -> bool:
+        """Whether the batches have checksums."""
+        return bool(len(self.sums)) and bool(self.sums.all())
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +75,15 @@ class BatchHeader:
 
 
 def read_footer(file: ReadAt) -> Footer:
-    """Read a file's schema and the places of its record batches."""
+    """Read a file's schema and the places of its record batches; verify them where the file has checksums."""
     if file.size == 0:
         raise CorruptFileError(f"{file.name} is empty (0 bytes); an Arrow file holds at least a schema")
     head = file.read_at(0, min(file.size, 16))
     if not head.startswith(MAGIC):
         if head.startswith(STREAM_MARK):
             raise SourceError(
-                f"{file.name} is an Arrow stream, which has no index of its blocks; turn it into an Arrow file first:"
-                f" penstock convert {file.name} DST.arrow"
+                f"{file.name} is an Arrow stream, which has no index of its blocks",
+                fixes=[Text("turn it into an Arrow file first: ", Convert(file.name))],
             )
         raise CorruptFileError(f"{file.name} is not an Arrow file: it does not begin with {MAGIC.decode()}")
     tail = file.read_at(max(file.size - 10, 0), min(file.size, 10))
@@ -90,7 +107,16 @@ def read_footer(file: ReadAt) -> Footer:
     offset, meta, body = (blocks[field].astype(np.int64) for field in ("offset", "meta", "body"))
     if len(offset) and int((offset + meta + body).max()) > file.size:
         raise CorruptFileError(f"{file.name} is damaged: its footer names blocks beyond its end")
-    return Footer(schema, offset, meta, body, dictionaries)
+    at = file.size - 10 - length
+    sums = read_sums(file, offset + meta + body, int(offset[0]) if len(offset) else 0, (at, length))
+    if sums is None:
+        noted = (schema.metadata or {}).get(METADATA_KEY, b"")
+        if CHECKSUMS.encode() in noted and lost_sums(file):  # one rewritten by another program says so, and has none
+            raise CorruptFileError(
+                f"{file.name} is damaged: its footer is not where it should be; write or copy it again"
+            )
+        sums = np.full(len(offset), UNKNOWN, np.uint64)
+    return Footer(schema, offset, meta, body, dictionaries, at, sums)
 
 
 def read_header(file: ReadAt, offset: int, meta: int) -> BatchHeader:

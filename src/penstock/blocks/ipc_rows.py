@@ -19,7 +19,7 @@ from penstock.errors import CorruptFileError
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class BatchSlice:
     """Rows ``start`` to ``stop`` of the record batch whose body begins at byte ``body``."""
 
     header: BatchHeader
@@ -28,7 +28,7 @@ class Piece:
     stop: int
 
 
-def read_rows(file: ReadAt, piece: Piece, schema: pa.Schema, columns: Sequence[str]) -> pa.RecordBatch:
+def read_rows(file: ReadAt, piece: BatchSlice, schema: pa.Schema, columns: Sequence[str]) -> pa.RecordBatch:
     """Read a piece's rows; only the columns named, in that order."""
     found = {}
     buffer = node = 0
@@ -36,37 +36,37 @@ def read_rows(file: ReadAt, piece: Piece, schema: pa.Schema, columns: Sequence[s
         if column.name in columns:
             walk = Walk(file, piece, buffer, node)
             found[column.name] = walk.build(column.type, piece.start, piece.stop)
-        buffers, nodes = count(column.type) or (0, 0)
+        buffers, nodes = buffers_and_nodes(column.type) or (0, 0)
         buffer, node = buffer + buffers, node + nodes
     fields = [schema.field(name) for name in columns]
     return pa.RecordBatch.from_arrays([found[name] for name in columns], schema=pa.schema(fields, schema.metadata))
 
 
-def cut(header: BatchHeader, body: int, body_bytes: int, block_size: int) -> Iterator[Piece]:
+def slices_of(header: BatchHeader, body: int, body_bytes: int, block_size: int) -> Iterator[BatchSlice]:
     """Cut a record batch into pieces of equal rows and about this size."""
     parts = min(-(-body_bytes // block_size), header.rows)
     step = -(-header.rows // max(parts, 1))
     for start in range(0, header.rows, step):
-        yield Piece(header, body, start, min(start + step, header.rows))
+        yield BatchSlice(header, body, start, min(start + step, header.rows))
 
 
-def count(kind: pa.DataType) -> tuple[int, int] | None:
+def buffers_and_nodes(kind: pa.DataType) -> tuple[int, int] | None:
     """Return how many buffers and nodes a column has, structs, nulls and extension types included.
 
     None where rows cannot be cut out: dictionaries, views, unions, maps.
     """
     if isinstance(kind, pa.BaseExtensionType):
-        return count(kind.storage_type)
+        return buffers_and_nodes(kind.storage_type)
     if pa.types.is_null(kind):
         return 0, 1
     if pa.types.is_struct(kind):
-        inner = [count(child.type) for child in kind]
+        inner = [buffers_and_nodes(child.type) for child in kind]
         known = [counts for counts in inner if counts is not None]
         if len(known) < len(inner):
             return None
         return 1 + sum(buffers for buffers, _ in known), 1 + sum(nodes for _, nodes in known)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        below = count(kind.value_type)
+        below = buffers_and_nodes(kind.value_type)
         own = 1 if pa.types.is_fixed_size_list(kind) else 2
         return None if below is None else (own + below[0], 1 + below[1])
     return None if pa.types.is_dictionary(kind) else count_buffers(kind)
@@ -77,7 +77,7 @@ class Walk:
     """Goes through a column's buffers in the order in which the format lays them out."""
 
     file: ReadAt
-    piece: Piece
+    piece: BatchSlice
     buffer: int
     node: int
     _empty: pa.Buffer = field(default_factory=lambda: pa.py_buffer(b""))
@@ -148,7 +148,7 @@ class Walk:
         return taken
 
     def _pass_over(self, kind: pa.DataType) -> None:
-        buffers, nodes = count(kind) or (0, 0)
+        buffers, nodes = buffers_and_nodes(kind) or (0, 0)
         self.buffer, self.node = self.buffer + buffers, self.node + nodes
 
     def _take(self, start: int, stop: int) -> pa.Buffer:

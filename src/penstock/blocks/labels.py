@@ -6,7 +6,7 @@ a number that is not finite, a class that was not there when the classes were co
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from penstock.batch import Floats
 from penstock.errors import LabelError
+from penstock.messages import Text, Use
 
 MOST_CLASSES = 10_000
 
@@ -69,19 +70,10 @@ class LabelMap:
 
         ``binary=None`` takes two classes as -1 and +1 and more as 0 to k-1.
         """
-        found: set[Any] = set()
-        row = 0
+        tally = LabelTally(column, place=place)
         for array in arrays:
-            refuse_missing(array, column, first_row=row, place=place)
-            found.update(pc.unique(_plain(array)).to_pylist())
-            row += len(array)
-            if len(found) > MOST_CLASSES:
-                raise LabelError(
-                    f"{column!r} has over {MOST_CLASSES} different values; these are hardly classes:"
-                    " use --model linear for a number, or name another label"
-                )
-        classes = tuple(sorted(found))
-        return cls(classes, binary=len(classes) == 2 if binary is None else binary, column=column)
+            tally.add(array)
+        return tally.labels(binary=binary)
 
     def encode(self, array: pa.Array, *, first_row: int = 0) -> Floats:
         """Return the targets of an array of labels."""
@@ -140,14 +132,74 @@ class LabelMap:
         return array.cast(common), self._values.cast(common)
 
 
+class LabelTally:
+    """Finds the classes of a label column part by part, and adds up what the rows of each weigh.
+
+    Parameters
+    ----------
+    column, place : str
+        What messages call the column and the data.
+    count : bool
+        Whether rows without weights are counted; those with weights always are.
+
+    Examples
+    --------
+    >>> tally = LabelTally("kind", count=True)
+    >>> tally.add(pa.array(["spam", "ham", "spam"]))
+    >>> tally.add(pa.array(["ham"]), np.array([0.5]))
+    >>> tally.totals(tally.labels().classes)
+    array([1.5, 2. ])
+    """
+
+    def __init__(self, column: str, *, place: str = "", count: bool = False) -> None:
+        self._column, self._place, self._count = column, place, count
+        self._rows = 0
+        self._totals: dict[Any, float] = {}
+
+    def add(self, array: pa.Array, weights: NDArray[np.floating[Any]] | None = None) -> None:
+        """Take in labels and, where rows have them, the weights beside them."""
+        refuse_missing(array, self._column, first_row=self._rows, place=self._place)
+        self._rows += len(array)
+        plain = _plain(array)
+        if weights is not None or self._count:
+            coded = plain.dictionary_encode()
+            numbers = coded.indices.to_numpy(zero_copy_only=False)
+            sums = np.bincount(numbers, weights, minlength=len(coded.dictionary))
+            pairs: Iterator[tuple[Any, float]] = zip(coded.dictionary.to_pylist(), sums.tolist(), strict=True)
+        else:
+            pairs = ((value, 0.0) for value in pc.unique(plain).to_pylist())
+        for value, weight in pairs:
+            self._totals[value] = self._totals.get(value, 0.0) + weight
+        if len(self._totals) > MOST_CLASSES:
+            raise LabelError(
+                f"{self._column!r} has over {MOST_CLASSES} different values; these are hardly classes",
+                fixes=[Text("use ", Use("model", "linear"), " for a number"), "name another label"],
+            )
+
+    def labels(self, *, binary: bool | None = None) -> LabelMap:
+        """Return the classes found; ``binary=None`` takes two as -1 and +1, and more as 0 to k-1."""
+        classes = tuple(sorted(self._totals))
+        return LabelMap(classes, binary=len(classes) == 2 if binary is None else binary, column=self._column)
+
+    def totals(self, classes: Sequence[Any]) -> NDArray[np.float64]:
+        """Return what the rows of each of these classes weigh together."""
+        return np.array([self._totals.get(each, 0.0) for each in classes], np.float64)
+
+    @property
+    def weighed(self) -> list[Any]:
+        """The classes that have rows of a weight above 0."""
+        return [value for value, total in self._totals.items() if total > 0]
+
+
 def numeric(array: pa.Array, *, column: str, first_row: int = 0) -> Floats:
     """Return a label (or weight) that is a number, refusing what is missing or not finite."""
     refuse_missing(array, column, first_row=first_row)
     kind = array.type
     if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or is_decimal(kind) or pa.types.is_boolean(kind)):
         raise LabelError(
-            f"{column!r} is {kind}, not a number; a regression needs numbers, classes need a classifier"
-            " (--model logistic, svm or softmax)"
+            f"{column!r} is {kind}, not a number; a regression needs numbers, classes need a classifier (",
+            Use("model", "logistic"),
+            ", svm or softmax)",
         )
     numbers = to_numbers(array)
     finite = np.isfinite(numbers)
@@ -164,7 +216,8 @@ def to_numbers(array: pa.Array) -> Floats:
         return np.asarray(array.to_numpy(zero_copy_only=False), np.float32)
     if is_decimal(kind):
         array = array.cast(pa.float64())
-    return np.asarray(array.to_numpy(zero_copy_only=False)).astype(np.float32, copy=False)
+    with np.errstate(over="ignore"):  # numbers beyond float32 become infinite, and are refused by their row
+        return np.asarray(array.to_numpy(zero_copy_only=False)).astype(np.float32, copy=False)
 
 
 def is_decimal(kind: pa.DataType) -> bool:
@@ -178,10 +231,12 @@ def _plain(array: pa.Array) -> pa.Array:
         array = array.dictionary_decode()
         kind = array.type
     if is_decimal(kind) or pa.types.is_float16(kind):
-        return array.cast(pa.float64())
+        array, kind = array.cast(pa.float64()), pa.float64()
+    if pa.types.is_floating(kind):
+        return pc.add(array, pa.scalar(0.0, kind))  # -0.0 and 0.0 are one class
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return array.cast(pa.string())
-    if pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+    if pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return array
     raise LabelError(f"a label cannot be {kind}; it can be text, a number or a boolean")
 
@@ -199,7 +254,7 @@ def refuse_missing(array: pa.Array, column: str, *, first_row: int, place: str =
     if missing is not None and missing.any():
         row = first_row + int(np.argmax(missing))
         at = f"{place}: " if place else ""
-        raise LabelError(f"{at}{column!r} is {what} in row {row}; remove rows without a label first")
+        raise LabelError(f"{at}{column!r} is {what} in row {row}; remove or fill such rows first")
 
 
 def _show(classes: tuple[Any, ...]) -> str:

@@ -1,7 +1,7 @@
 """LibSVM text: a label and ``index:value`` pairs on each line, as blocks of sparse rows.
 
-Indices are kept as written, whether they count from 0 or from 1, and must ascend within a line; ``qid:`` tokens,
-comments after ``#`` and empty lines are passed over. Several labels on a line are refused.
+Indices are kept as written, whether they count from 0 or from 1, up to 2^63 - 1, and must ascend within a line; ``qid:``
+tokens, comments after ``#`` and empty lines are passed over. Several labels on a line are refused.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from penstock.blocks.text import (
     LineNumber,
     TextSource,
     as_lines,
-    choose,
     close_all,
+    column_numbers,
     line_at,
     line_number,
     open_text,
     show_text,
 )
 from penstock.errors import DataError, ParseError
+from penstock.messages import Location
 
 SUFFIXES = (".libsvm", ".svm", ".svmlight")
 SCHEMA = pa.schema(
-    [("label", pa.float64()), ("indices", pa.list_(pa.uint32())), ("values", pa.list_(pa.float32()))],
+    [("label", pa.float64()), ("indices", pa.list_(pa.int64())), ("values", pa.list_(pa.float32()))],
 )
 
 
@@ -45,7 +46,7 @@ class LibsvmRows:
 
     labels: NDArray[np.float64]
     indptr: NDArray[np.int32]
-    indices: NDArray[np.uint32]
+    indices: NDArray[np.int64]
     values: NDArray[np.float32]
     fault: int
     place: int
@@ -63,9 +64,10 @@ def parse_libsvm(chunk: Chunk) -> LibsvmRows:
     data = as_lines(chunk)
     lines, colons = count_byte(data, 10), count_byte(data, 58)
     labels, indptr = np.empty(lines), np.empty(lines + 1, np.int32)
-    indices, values = np.empty(colons, np.uint32), np.empty(colons, np.float32)
+    indices, values = np.empty(colons, np.uint64), np.empty(colons, np.float32)
     fault, rows, entries, place = libsvm_rows(data, labels, indptr, indices, values)
-    return LibsvmRows(labels[:rows], indptr[: rows + 1], indices[:entries], values[:entries], fault, int(place))
+    found = indices[:entries].view(np.int64)
+    return LibsvmRows(labels[:rows], indptr[: rows + 1], found, values[:entries], fault, int(place))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +92,10 @@ class LibsvmFormat:
     ) -> pa.RecordBatch:
         """Read whole lines; the Arrow columns share the memory of the arrays parsed into."""
         data = as_lines(chunk)
-        picks = choose(SCHEMA, columns, place=name or self.name)
+        picks = column_numbers(SCHEMA, columns, place=name or self.name)
         rows = parse_libsvm(data)
         if rows.fault != OK:
-            raise _error(data, rows, place=f"{name or self.name}:{line_number(data, rows.place, first_line)}")
+            raise _error(data, rows, place=Location(name or self.name, line=line_number(data, rows.place, first_line)))
         indptr = pa.array(rows.indptr)
         made = [
             pa.array(rows.labels),
@@ -151,27 +153,36 @@ class LibsvmSource(TextSource):
             raise
 
 
-def _error(data: NDArray[np.uint8], rows: LibsvmRows, *, place: str) -> ParseError:
+def _error(data: NDArray[np.uint8], rows: LibsvmRows, *, place: Location) -> ParseError:
     """Return the error for the fault at a place."""
     line = line_at(data, rows.place)
     token = data[rows.place : rows.place + 1000].tobytes().split()[0].split(b"#")[0].decode("utf-8", "replace")
     shown = show_text(token)
     if rows.fault == BAD_LABEL:
         if ":" in token:
-            return ParseError(f"{place}: the line begins with {shown}, not with a label; put a number before it")
+            return ParseError(
+                f"the line begins with {shown}, not with a label", place=place, fixes=["put a number before it"]
+            )
         if "," in token:
             return ParseError(
-                f"{place}: {shown} are several labels; one number is needed: keep one of them, or make a file per label"
+                f"{shown} are several labels",
+                place=place,
+                fixes=["one number is needed: keep one of them, or make a file per label"],
             )
-        return ParseError(f"{place}: the label {shown} is not a number; replace it by one, such as 1 or -1")
+        return ParseError(
+            f"the label {shown} is not a number", place=place, fixes=["replace it by one, such as 1 or -1"]
+        )
     if rows.fault == BAD_ORDER:
         return ParseError(
-            f"{place}: index {shown} does not come after the one before it; sort the indices of each line"
+            f"index {shown} does not come after the one before it", place=place, fixes=["sort the indices of each line"]
         )
     if rows.fault == BAD_INDEX:
-        return ParseError(f"{place}: the index of {shown} is above 4294967295; hash or renumber the features")
+        return ParseError(
+            f"the index of {shown} is above 9223372036854775807", place=place, fixes=["hash or renumber the features"]
+        )
     hint = " (indices cannot be negative)" if token.startswith("-") else ""
     return ParseError(
-        f"{place}: {shown} is not an index:value pair{hint}, in the line {show_text(line)};"
-        " write pairs such as 3:0.5, with blanks between them"
+        f"{shown} is not an index:value pair{hint}, in the line {show_text(line)}",
+        place=place,
+        fixes=["write pairs such as 3:0.5, with blanks between them"],
     )

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.batch import Batch, Csr
-from penstock.blocks.base import Int64s, Source
-from penstock.blocks.reading import require_block, select, take_by_block
+from penstock.blocks.base import Source, require_block, select_columns
+from penstock.blocks.refined_source import RefinedSource, by_rows
 from penstock.errors import FeatureError, SourceError, UsageError
 
 BLOCK_SIZE = 256 * 1024
@@ -61,7 +61,6 @@ class TableSource(Source):
         self._pieces = pieces
         self.block_rows = np.array([p[2] for p in pieces], np.int64)
         self.block_bytes = np.array([int(p[2] * p[3]) for p in pieces], np.int64)
-        self._row_ends = np.cumsum(self.block_rows)
 
     @classmethod
     def of(cls, table: Any, *, block_size: int | None = None, name: str = "table") -> TableSource:
@@ -85,19 +84,22 @@ class TableSource(Source):
 
     def read(self, block: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Return a slice; only the columns named, in that order."""
-        if self._batches is None:
-            raise SourceError(f"{self.name} is closed")
         require_block(block, len(self._pieces), name=self.name)
-        number, at, rows, _ = self._pieces[block]
-        return select(self._batches[number], columns, place=self.name).slice(at, rows)
+        return self._read_rows(block, 0, int(self.block_rows[block]), columns)
 
-    def take(self, rows: Int64s, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """Return the rows with these numbers, in this order."""
-        return take_by_block(self, rows, columns, row_ends=self._row_ends)
+    def refine(self, rows: int, most: int) -> RefinedSource:
+        """Return the same rows in smaller slices; see `BlockSource.refine`."""
+        return by_rows(self, rows, self._read_rows)
 
     def close(self) -> None:
         """Let go of the data."""
         self._batches = None
+
+    def _read_rows(self, block: int, start: int, stop: int, columns: Sequence[str] | None) -> pa.RecordBatch:
+        if self._batches is None:
+            raise SourceError(f"{self.name} is closed")
+        number, at, _, _ = self._pieces[block]
+        return select_columns(self._batches[number], columns, place=self.name).slice(at + start, stop - start)
 
 
 class ArraySource(TableSource):

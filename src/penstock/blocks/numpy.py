@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from penstock.blocks.base import Int64s, Source
-from penstock.blocks.reading import require_block, require_columns, take_by_block
+from penstock.blocks.base import Source, require_block, require_columns
+from penstock.blocks.refined_source import RefinedSource, by_rows
 from penstock.blocks.storage import PathLike, fingerprint, open_file
 from penstock.errors import CorruptFileError, FeatureError, SourceError
 
@@ -59,11 +59,10 @@ class NpySource(Source):
         self._starts = np.arange(0, rows, size, dtype=np.int64)
         self.block_rows = np.minimum(size, rows - self._starts)
         self.block_bytes = self.block_rows * self._row_bytes
-        self._row_ends = np.cumsum(self.block_rows)
 
     @property
     def fingerprint(self) -> str:
-        """A hash over size, time of change and both ends of the file."""
+        """A hash over the data's content, or a sample of it."""
         if self._print is None:
             self._print = fingerprint([self._file])
         return self._print
@@ -71,11 +70,18 @@ class NpySource(Source):
     def read(self, block: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Read a range of rows; only the columns named, in that order."""
         require_block(block, len(self.block_rows), name=self.name)
+        return self._read_rows(block, 0, int(self.block_rows[block]), columns)
+
+    def refine(self, rows: int, most: int) -> RefinedSource:
+        """Return the same rows in smaller blocks; see `BlockSource.refine`."""
+        return by_rows(self, rows, self._read_rows)
+
+    def _read_rows(self, block: int, start: int, stop: int, columns: Sequence[str] | None) -> pa.RecordBatch:
         wanted = self.schema.names if columns is None else list(columns)
         require_columns(self.schema, wanted, place=self.name)
         self._file.check()
-        at = self._start + int(self._starts[block]) * self._row_bytes
-        flat = np.frombuffer(self._file.read_at(at, int(self.block_bytes[block])), self._dtype)
+        at = self._start + (int(self._starts[block]) + start) * self._row_bytes
+        flat = np.frombuffer(self._file.read_at(at, (stop - start) * self._row_bytes), self._dtype)
         if self._dtype.names:
             arrays = [flat[name] for name in wanted]
         else:
@@ -83,10 +89,6 @@ class NpySource(Source):
             arrays = [rows[:, int(name)] for name in wanted]
         fields = [self.schema.field(name) for name in wanted]
         return pa.RecordBatch.from_arrays([_to_arrow(a) for a in arrays], schema=pa.schema(fields))
-
-    def take(self, rows: Int64s, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """Read the rows with these numbers, in this order."""
-        return take_by_block(self, rows, columns, row_ends=self._row_ends)
 
     def check(self) -> None:
         """Raise `DataChangedError` if the file is not the one that was opened."""

@@ -1,8 +1,8 @@
 """`open`: a source for whatever a user names: a file, folder, glob or list, an address, a table, a source.
 
 The format is told by the name's suffix, and by the first bytes where the name says nothing. What cannot be
-read in blocks (compressed text, Arrow streams, one-shot readers, data sets of samples) is refused with the line that
-converts it.
+read in blocks (compressed text, JSON lines, Arrow streams, one-shot readers, data sets of samples) is refused with the
+line that converts it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.blocks.base import BlockSource
-from penstock.blocks.ipc import STREAM_MARK
-from penstock.blocks.samples import IMAGES, SAMPLES, TARS, marked_format
+from penstock.blocks.file_kinds import STREAM_MARK, is_json_object, refuse_foreign
+from penstock.blocks.samples.formats import FORMATS, format_by_suffix, marked_format
 from penstock.blocks.storage import expand, is_remote, open_file
 from penstock.budget import parse_size
 from penstock.errors import CorruptFileError, SourceError, UnknownOptionError, UsageError
+from penstock.messages import Convert, Text, Use
 
 SUFFIXES = {
     "parquet": (".parquet", ".pq"),
@@ -30,12 +31,10 @@ SUFFIXES = {
     "libsvm": (".libsvm", ".svm", ".svmlight"),
     "duckdb": (".duckdb", ".ddb"),
 }
+JSON_LINES = (".jsonl", ".ndjson")
 COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
-_MAGIC = {
-    b"PAR1": "parquet",
-    b"ARROW1": "arrow",
-    b"\xff\xff\xff\xff": "arrow",
-    b"\x93NUMPY": "npy",
+_MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrow", b"\x93NUMPY": "npy"}
+_COMPRESSED_MAGIC = {
     b"\x1f\x8b": "gzip",
     b"\x28\xb5\x2f\xfd": "zstd",
     b"BZh": "bz2",
@@ -75,25 +74,30 @@ def open(data: Any, *, block_size: int | str | None = None, format: str | None =
     named = split_table(data)
     if named is not None:
         if "table" in options:
-            raise UsageError(f"table={options['table']!r} and {data!r} name two tables; name one")
+            raise UsageError(
+                f"and {data!r} name two tables", option="table", value=options["table"], fixes=["name one"]
+            )
         data, options["table"] = named
     if isinstance(data, str) and data.startswith(_SERVERS):
         return _postgres(data, size, options)
-    if format in SAMPLES:
+    if format in FORMATS:
         raise _not_in_blocks(data, format)
+    if format == "jsonl":
+        raise _json_in_blocks(_shown(data))
     if format is not None and format not in SUFFIXES:
         raise UnknownOptionError.of("format", format, SUFFIXES)
     suffixes = SUFFIXES[format] if format else [s for group in SUFFIXES.values() for s in group]
     if format is None:
         _refuse_marked(data)
     files = _files_of(data, suffixes, any_name=format is not None)
-    if format is None and files[0].lower().endswith(IMAGES + TARS):
-        raise _not_in_blocks(data, "images" if files[0].lower().endswith(IMAGES) else "webdataset")
-    found = format or _common_format(files)
+    samples = format_by_suffix(files[0]) if format is None else None
+    if samples is not None and not FORMATS[samples].marks:  # a file of one that has marks tells nothing by itself
+        raise _not_in_blocks(data, samples)
+    found = format or _common_format(files, data)
     if found == "arrow" and len(files) > 1 and is_stream(files[0]):
         raise SourceError(
-            f"{_shown(data)} holds Arrow streams ({os.path.basename(files[0])}), which have no index of their blocks; turn"
-            f" them into an Arrow file first: penstock convert {_shown(data)} DST.arrow"
+            f"{_shown(data)} holds Arrow streams ({os.path.basename(files[0])}), which have no index of their blocks",
+            fixes=[Text("turn them into an Arrow file first: ", Convert(_shown(data)))],
         )
     source: BlockSource = _source_class(found)(files, size, options)
     return source
@@ -102,12 +106,14 @@ def open(data: Any, *, block_size: int | str | None = None, format: str | None =
 def detect(path: str) -> str:
     """Return a file's format by its suffix, then by its first bytes.
 
-    Compressed files are told as ``gzip``, ``zstd``, ``bz2`` or ``xz``.
+    Compressed files are told as ``gzip``, ``zstd``, ``bz2`` or ``xz``, JSON lines as ``jsonl``.
     """
     # A known suffix is believed: to open and close a DuckDB file would end the lock that this process may have on it.
     suffix = os.path.splitext(path.split("?")[0])[1].lower()
     if suffix in COMPRESSED:
         return COMPRESSED[suffix]
+    if suffix in JSON_LINES:
+        return "jsonl"
     for name, suffixes in SUFFIXES.items():
         if suffix in suffixes:
             return name
@@ -123,18 +129,29 @@ def detect_bytes(head: bytes, *, name: str) -> str:
     """Return the format that a file's first bytes tell."""
     if not head:
         raise CorruptFileError(f"{name} is empty (0 bytes); there is nothing to read")
-    for magic, format in _MAGIC.items():
-        if head.startswith(magic):
-            return format
+    found = compression(head) or next((format for magic, format in _MAGIC.items() if head.startswith(magic)), None)
+    if found is not None:
+        return found
     if head[8:12] == b"DUCK":
         return "duckdb"
+    refuse_foreign(head, name=name)
+    if is_json_object(head):
+        return "jsonl"
     lines = [line for line in head.splitlines() if line.strip() and not line.startswith(b"#")]
     if b"\x00" not in head and lines:
         if _LIBSVM.fullmatch(lines[0]):
             return "libsvm"
         if any(mark in lines[0] for mark in (b",", b"\t", b";", b"|")):
             return "csv"
-    raise UsageError(f"the format of {name} is not known; name it with format=, one of: {', '.join(sorted(SUFFIXES))}")
+    raise UsageError(
+        f"the format of {name} is not known",
+        fixes=[Text("name it with ", Use("format"), f", one of: {', '.join(sorted(SUFFIXES))}")],
+    )
+
+
+def compression(head: bytes) -> str | None:
+    """Return how a file is compressed, by its first bytes; None where it is not."""
+    return next((format for magic, format in _COMPRESSED_MAGIC.items() if head.startswith(magic)), None)
 
 
 def is_stream(path: str) -> bool:
@@ -156,8 +173,14 @@ def _refuse_marked(data: Any) -> None:
 
 def _not_in_blocks(data: Any, kind: str) -> SourceError:
     return SourceError(
-        f"{_shown(data)} is read as {SAMPLES[kind]}, which cannot be done in blocks; convert it first:"
-        f" penstock convert {_shown(data)} DST.arrow"
+        f"{_shown(data)} is read as {FORMATS[kind].title}, which cannot be done in blocks",
+        fixes=[Text("convert it first: ", Convert(_shown(data)))],
+    )
+
+
+def _json_in_blocks(name: str) -> SourceError:
+    return SourceError(
+        f"{name} holds JSON lines, which cannot be read in blocks", fixes=[Text("convert them first: ", Convert(name))]
     )
 
 
@@ -224,8 +247,14 @@ def _postgres(address: str, size: int | None, options: dict[str, Any]) -> BlockS
 
     if "table" not in options:
         raise UsageError(
-            "a PostgreSQL server holds many tables; name one: penstock.open(address, table='public.t'),"
-            " or ::public.t at the end of the address"
+            "a PostgreSQL server holds many tables",
+            fixes=[
+                Text(
+                    "name one: penstock.open(address, ",
+                    Use("table", "public.t"),
+                    "), or ::public.t at the end of the address",
+                )
+            ],
         )
     return _call(PostgresSource, address, size, options)
 
@@ -245,16 +274,21 @@ def _files_of(data: Any, suffixes: Sequence[str], *, any_name: bool) -> list[str
     return known or found
 
 
-def _common_format(files: list[str]) -> str:
+def _common_format(files: list[str], data: Any) -> str:
     formats = {detect(file): file for file in files}
     if len(formats) > 1:
         told = ", ".join(f"{format} ({file})" for format, file in sorted(formats.items()))
-        raise UsageError(f"the files are of several formats: {told}; name files of one format, or give format=")
+        raise UsageError(
+            f"the files are of several formats: {told}",
+            fixes=["name files of one format", Text("give ", Use("format"))],
+        )
     (format,) = formats
+    if format == "jsonl":
+        raise _json_in_blocks(_shown(data))
     if format in COMPRESSED.values():
         raise SourceError(
-            f"{files[0]} is compressed with {format} and cannot be read in blocks; convert it first:"
-            f" penstock convert {files[0]} DST.arrow"
+            f"{files[0]} is compressed with {format} and cannot be read in blocks",
+            fixes=[Text("convert the data first: ", Convert(_shown(data)))],
         )
     return format
 

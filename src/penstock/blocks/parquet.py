@@ -3,23 +3,25 @@
 A row group can only be decoded from its start. Where its decoded size exceeds the block size it is cut into
 sub-blocks of equal rows; ``units`` says which row group each belongs to. Reading a row group's sub-blocks in
 ascending order decodes it exactly once, through a cursor that stays open between the reads. Reads in another
-order are right, but begin the row group anew.
+order are right, but begin the row group anew. `ParquetSource.pieces` serves blocks for such reads.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.blocks.base import Int64s, Source
-from penstock.blocks.reading import require_block, require_columns, take_by_block
+from penstock.blocks.base import Source, require_block, require_columns
+from penstock.blocks.parquet_pages import BUFFER, ColumnMemory, column_memory
 from penstock.blocks.storage import (
     PathLike,
     ReadAt,
@@ -37,16 +39,16 @@ BLOCK_SIZE = 256 * 1024
 LEAST_BLOCK = 16 * 1024
 BLOCKS_WANTED = 1024
 MAX_OPEN = 32
-_BUFFER = 64 * 1024
-_PAGE = 1 << 20
+_DECODED_ROWS = 64, 1024
+"""Rows that are decoded at a time, at least and at most, where pieces are smaller: very few cost as much as these."""
+_TEXT = ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 
 
 class ParquetSource(Source):
     """Parquet files as blocks.
 
-    An open cursor holds, for each column read, one decompressed page (1 MB as most writers cut them) with its
-    dictionary, a read buffer of 64 KB, and the sub-block being built; see `unit_bytes`. At most ``max_open``
-    are kept, least recently used first out.
+    An open cursor holds, for each column read, a page with its dictionary, a read buffer of 64 KB, and the sub-block
+    being built; see `unit_bytes_of`. At most ``max_open`` are kept, least recently used first out.
 
     Parameters
     ----------
@@ -81,9 +83,8 @@ class ParquetSource(Source):
         self.max_open = max_open
         self._print: str | None = None
         self._closed = False
-        pieces: list[tuple[int, int, int, int, int, int]] = []
-        self.unit_bytes = 0
-        unit = 0
+        self._owned = True
+        self._one_reader: AbstractContextManager[Any] = nullcontext()
         try:
             for number, name in enumerate(names):
                 self._files.append(open_file(name))
@@ -91,24 +92,17 @@ class ParquetSource(Source):
                 if number == 0:
                     self.schema = schema
                 require_equal(self.schema, schema, names=(names[0], name))
-            size = block_size or self._fitting_size()
-            for number, metadata in enumerate(self._metadata):
-                for group in range(metadata.num_row_groups):
-                    found = self._cut(number, group, unit, size)
-                    pieces += found
-                    unit += bool(found)
+            self._memory = self._column_memory()
+            self._size = block_size or self._fitting_size()
+            self._lay_out()
         except BaseException:
             self.close()
             raise
-        table = np.array(pieces, np.int64).reshape(-1, 6)
-        self._number, self._group, units, self._at, self.block_rows, self.block_bytes = np.ascontiguousarray(table.T)
-        self.units = units
         self.threads = 1
-        self._row_ends = np.cumsum(self.block_rows)
 
     @property
     def fingerprint(self) -> str:
-        """A hash over size, time of change and both ends of each file."""
+        """A hash over the data's content, or a sample of it."""
         if self._print is None:
             self._print = fingerprint(self._files)
         return self._print
@@ -121,7 +115,11 @@ class ParquetSource(Source):
         wanted = tuple(self.schema.names if columns is None else columns)
         require_columns(self.schema, wanted, place=self.name)
         self._files[int(self._number[block])].check()
-        key = (int(self.units[block]) if self.units is not None else block, wanted)
+        with self._one_reader:
+            return self._read(block, wanted)
+
+    def _read(self, block: int, wanted: tuple[str, ...]) -> pa.RecordBatch:
+        key = (int(self._unit[block]), wanted)
         with self._lock:
             cursor = self._cursors.get(key)
             if cursor is None:
@@ -159,9 +157,44 @@ class ParquetSource(Source):
             raise CorruptFileError(f"{self.name}: block {block} has {batch.num_rows} rows where {rows} were expected")
         return batch.select(list(wanted))
 
-    def take(self, rows: Int64s, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """Read single rows. Right but slow: each row group they lie in is decoded; convert for speed."""
-        return take_by_block(self, rows, columns, row_ends=self._row_ends)
+    def file_of(self, block: int) -> tuple[str, int]:
+        """Return the name of the file that a block lies in, and the first block of that file."""
+        number = self._number[block]
+        return str(self._files[number].name), int(np.searchsorted(self._number, number))
+
+    def unit_bytes_of(self, columns: Sequence[str]) -> int:
+        """Return what a row group that is half read keeps in memory, if these columns are read."""
+        wanted = set(columns)
+        return self._building + sum(found.held for name, found in self._memory.values() if name in wanted)
+
+    def refine(self, rows: int, most: int) -> ParquetSource:
+        """Return the same files in smaller sub-blocks, with cursors of its own; see `BlockSource.refine`.
+
+        Row groups are still decoded from their start, so how many of them meet in a window depends on how many are
+        open.
+        """
+        return self._laid_out(lambda count, parts: max(parts, -(-count // max(1, rows))))
+
+    def whole_units(self) -> ParquetSource:
+        """Return the same files with every row group as one block, so that none is ever half read."""
+        return self._laid_out(lambda count, parts: 1)
+
+    def pieces(self, rows: int) -> ParquetSource:
+        """Return the same files in blocks of about ``rows`` rows that may be read in any order.
+
+        Each read decodes its row group from the start, unless it follows one before it in the same row group. One row group
+        is decoded at a time, whoever asks, so that ``unit_bytes`` are held once; ``units`` is None.
+        """
+        at_once = min(max(_DECODED_ROWS[0], 4 * rows), _DECODED_ROWS[1])
+        other = self._laid_out(lambda count, parts: -(-count // max(1, rows)), at_once)
+        other.units, other.max_open, other._one_reader = None, 1, threading.Lock()
+        return other
+
+    def _laid_out(self, parts: Callable[[int, int], int], decoded_rows: int = 1) -> ParquetSource:
+        other = copy.copy(self)
+        other._cursors, other._lock, other._owned = OrderedDict(), threading.Lock(), False
+        other._lay_out(parts, decoded_rows)
+        return other
 
     def check(self) -> None:
         """Raise `DataChangedError` if a file is not the one that was opened."""
@@ -177,21 +210,28 @@ class ParquetSource(Source):
         for cursor in cursors:
             with cursor.lock:
                 cursor.end()
-        for file in self._files:
+        for file in self._files if self._owned else ():
             file.close()
 
     def _step(self, block: int) -> int:
         """Rows of a sub-block in this block's row group: those of its first, since only the last is shorter."""
-        first = int(np.searchsorted(self.units, self.units[block])) if self.units is not None else block
-        return int(self.block_rows[first])
+        return int(self.block_rows[np.searchsorted(self._unit, self._unit[block])])
 
     def _decode(self, number: int, group: int, columns: tuple[str, ...], step: int) -> Iterator[pa.RecordBatch]:
+        metadata = self._metadata[number]
+        stored = metadata.row_group(group)
+        largest = max(stored.column(c).total_compressed_size for c in range(stored.num_columns))
         file = pq.ParquetFile(
-            self._native(number), metadata=self._metadata[number], pre_buffer=False, buffer_size=_BUFFER
+            self._native(number),
+            metadata=metadata,
+            pre_buffer=False,
+            buffer_size=max(1, min(BUFFER, largest)),  # a buffer is allocated whole for every column
+            page_checksum_verification=True,
         )
         # The columns are read in the file's order, each once; they are put in the order asked for afterwards.
-        batches = file.iter_batches(batch_size=step, row_groups=[group], columns=list(columns), use_threads=False)
-        left = self._metadata[number].row_group(group).num_rows
+        at_once = step * max(1, self._decoded_rows // step)
+        batches = file.iter_batches(batch_size=at_once, row_groups=[group], columns=list(columns), use_threads=False)
+        left = stored.num_rows
         held: list[pa.RecordBatch] = []
         have = 0
         for batch in batches:
@@ -203,6 +243,8 @@ class ParquetSource(Source):
                 at += piece.num_rows
                 if have == min(step, left):
                     left -= have
+                    if at_once > step:
+                        held.append(batch.slice(0, 0))  # makes a copy, which does not keep the rows beside it
                     yield held[0] if len(held) == 1 else pa.concat_batches(held)
                     held, have = [], 0
 
@@ -230,18 +272,69 @@ class ParquetSource(Source):
         total = sum(int(m.row_group(g).total_byte_size) for m in self._metadata for g in range(m.num_row_groups))
         return max(LEAST_BLOCK, min(BLOCK_SIZE, total // BLOCKS_WANTED))
 
-    def _cut(self, number: int, group: int, unit: int, block_size: int) -> list[tuple[int, int, int, int, int, int]]:
+    def _column_memory(self) -> dict[str, tuple[str, ColumnMemory]]:
+        """Return what decoding the largest row group takes: for each stored column, its field and what it takes."""
+        groups = [
+            (m.row_group(g).total_byte_size, n, g)
+            for n, m in enumerate(self._metadata)
+            for g in range(m.num_row_groups)
+        ]
+        if not groups:
+            return {}
+        _, number, group = max(groups)
+        largest = self._metadata[number].row_group(group)
+        names = set(self.schema.names)
+        found = {}
+        for column in map(largest.column, range(largest.num_columns)):
+            path = column.path_in_schema
+            field = path if path in names else path.split(".")[0]
+            found[path] = (field, column_memory(self._files[number], column))
+        return found
+
+    def _decoded_bytes(self, column: Any) -> int:
+        """Return what a column chunk takes in memory; text stored by dictionary takes more than is stored."""
+        width = self._memory[column.path_in_schema][1].value_bytes
+        stored = int(column.total_uncompressed_size)
+        if width is None:
+            return stored
+        decoded = int(width * column.num_values)
+        return max(stored, decoded) if column.physical_type in _TEXT else decoded
+
+    def _lay_out(self, cut: Callable[[int, int], int] = lambda rows, parts: parts, decoded_rows: int = 1) -> None:
+        """Cut every row group: into parts of the block size, or what ``cut`` makes of its rows and these parts.
+
+        Blocks are decoded so many rows at a time, or one by one where they have more.
+        """
+        self._decoded_rows = decoded_rows
+        pieces: list[tuple[int, int, int, int, int, int]] = []
+        self._building = 0
+        unit = 0
+        for number, metadata in enumerate(self._metadata):
+            for group in range(metadata.num_row_groups):
+                found = self._cut(number, group, unit, cut)
+                pieces += found
+                unit += bool(found)
+        table = np.array(pieces, np.int64).reshape(-1, 6)
+        self._number, self._group, self._unit, self._at, self.block_rows, self.block_bytes = np.ascontiguousarray(
+            table.T
+        )
+        self.units = self._unit
+        self.unit_bytes = self.unit_bytes_of(self.schema.names)
+
+    def _cut(
+        self, number: int, group: int, unit: int, cut: Callable[[int, int], int]
+    ) -> list[tuple[int, int, int, int, int, int]]:
         """Return (file, group, unit, first row, rows, stored bytes) of each block of a row group."""
         found = self._metadata[number].row_group(group)
         rows = found.num_rows
         if not rows:
             return []
         columns = [found.column(c) for c in range(found.num_columns)]
-        decoded = max(sum(_decoded_bytes(c) for c in columns), 1)
+        decoded = max(sum(self._decoded_bytes(c) for c in columns), 1)
         stored = sum(c.total_compressed_size for c in columns)
-        held = sum(min(_PAGE, c.total_uncompressed_size) + _BUFFER for c in columns)
-        self.unit_bytes = max(self.unit_bytes, held + min(decoded, 2 * block_size))
-        step = -(-rows // min(-(-decoded // block_size), rows))
+        parts = cut(rows, -(-decoded // self._size))
+        step = -(-rows // min(parts, rows))
+        self._building = max(self._building, min(decoded, 2 * decoded * max(step, self._decoded_rows) // rows))
         return [
             (number, group, unit, at, min(step, rows - at), max(stored * min(step, rows - at) // rows, 1))
             for at in range(0, rows, step)
@@ -259,9 +352,3 @@ class _Cursor:
     def end(self) -> None:
         self.batches = None
         self.at = 0
-
-
-def _decoded_bytes(column: Any) -> int:
-    """Return what a column takes in memory; of text stored by dictionary only what is stored can be told."""
-    width = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8, "BOOLEAN": 1}.get(column.physical_type)
-    return int(column.total_uncompressed_size if width is None else width * column.num_values)

@@ -34,7 +34,7 @@ _ZERO, _ZEROS = np.uint64(ord("0")), np.uint64(0x3030303030303030)
 _POINT, _BYTE = np.uint64(ord(".") ^ ord("0")), np.uint64(255)
 _TEN_7, _TEN_8 = np.uint64(10**7), np.uint64(10**8)
 _EXACT, _HALF = np.uint64(2**53), np.uint64(2**52)
-_LOW = np.uint64(2**32 - 1)
+_MOST_INDEX = np.uint64(2**63 - 1)
 _LEAST, _MOST = -342, 308
 _TENS = 10.0 ** np.arange(23)
 _ALL = np.uint64(2**64 - 1)
@@ -644,7 +644,7 @@ def libsvm_rows(data: Any, labels: Any, indptr: Any, indices: Any, values: Any) 
                         i += _1
                     continue
                 return BAD_TOKEN, row, entry, start
-            if index > _LOW or i - start > _19:
+            if index > _MOST_INDEX or i - start > _19:
                 return BAD_INDEX, row, entry, start
             if index < bound:
                 return BAD_ORDER, row, entry, start

@@ -128,7 +128,7 @@ def libsvm_rows_reference(data: Any, labels: Any, indptr: Any, indices: Any, val
             value = read_number_reference(text)
             if not colon or not re.fullmatch(rb"[0-9]+", index):
                 return BAD_TOKEN, row, entry, at
-            if int(index) > 2**32 - 1 or len(index) > 19:
+            if int(index) > 2**63 - 1 or len(index) > 19:
                 return BAD_INDEX, row, entry, at
             if int(index) < bound:
                 return BAD_ORDER, row, entry, at

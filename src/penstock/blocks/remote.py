@@ -34,7 +34,7 @@ class RemoteFile:
 
     def __init__(self, address: str) -> None:
         self.name = address
-        self._system, self._path = connect(address)
+        self._system, self._path = file_system(address)
         info = _guard(address, lambda: self._system.get_file_info(self._path))
         if info.type != fs.FileType.File:
             raise SourceNotFoundError(f"there is no file {address}")
@@ -57,6 +57,15 @@ class RemoteFile:
     def stamp(self) -> str:
         """Return size and time of the last change."""
         return f"{self.size}:{self._changed}"
+
+    def tag(self) -> str | None:
+        """Return the store's tag of the object, which follows its content; the time of change where there is none."""
+        try:
+            told = self._file.metadata()
+        except (OSError, pa.ArrowException, NotImplementedError):
+            told = {}
+        tag = {str(_text(name)).lower(): _text(value) for name, value in (told or {}).items()}.get("etag")
+        return tag or str(self._changed)
 
     def close(self) -> None:
         """Close the file."""
@@ -96,6 +105,10 @@ class HttpFile:
         """Return size and the server's tag."""
         return f"{self.size}:{self._tag}"
 
+    def tag(self) -> str | None:
+        """Return the server's tag, or the time of change."""
+        return self._tag
+
     def close(self) -> None:
         """Do nothing: each read has its own connection."""
 
@@ -124,7 +137,7 @@ def open_remote(address: str) -> ReadAt:
     return HttpFile(address) if urlsplit(address).scheme in ("http", "https") else RemoteFile(address)
 
 
-def connect(address: str) -> tuple[Any, str]:
+def file_system(address: str) -> tuple[Any, str]:
     """Return the pyarrow file system and the path within it."""
     parts = urlsplit(address)
     if parts.scheme not in SCHEMES:
@@ -150,7 +163,7 @@ def expand_remote(address: str, *, suffixes: Sequence[str] = ()) -> list[str]:
         return [address]
     folder = parts.path[: min(parts.path.find(m) for m in "*[" if m in parts.path)] if magic else parts.path
     folder = folder.rpartition("/")[0] + "/"
-    system, path = connect(urlunsplit(parts._replace(path=folder)))
+    system, path = file_system(urlunsplit(parts._replace(path=folder)))
     listing = _guard(address, lambda: system.get_file_info(fs.FileSelector(path.rstrip("/"), recursive=True)))
     files = sorted(item.path for item in listing if item.type == fs.FileType.File)
     wanted = (parts.netloc + parts.path).lstrip("/")
@@ -163,6 +176,10 @@ def expand_remote(address: str, *, suffixes: Sequence[str] = ()) -> list[str]:
         raise SourceNotFoundError(f"no file matches {address}")
     end = f"?{parts.query}" if parts.query else ""
     return [f"{parts.scheme}://{file}{end}" for file in chosen]
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def _guard(address: str, act: Any) -> Any:

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from penstock.blocks.base import Int64s
 from penstock.blocks.fields import Field, Fields
 from penstock.blocks.ipc import BatchHeader, Footer, leading_buffers, read_header
-from penstock.blocks.ipc_rows import Piece
+from penstock.blocks.ipc_rows import BatchSlice
 from penstock.blocks.storage import ReadAt
 from penstock.errors import DataError
+from penstock.messages import Text, Use
 
 UNKNOWN = -1
 KEPT_ENDS = 4_000_000
@@ -54,19 +55,23 @@ class ColumnLayout:
 class RowLayout:
     """The places of rows in a source's files.
 
-    ``fds`` is each block's file descriptor, ``offsets`` and ``nbytes`` the block itself; where blocks are not
+    ``fds`` is each block's file descriptor, ``offsets`` and ``nbytes`` the block itself, ``sums`` its checksum (zero where
+    there is none); where blocks are not
     ``whole`` they are pieces of larger record batches, whose columns lie apart. ``at`` has a row for each column: where
-    its values begin in each block. ``find`` returns, of a block not yet known, the two places of each column.
+    its values begin in each block. ``find`` returns, of a block not yet known, the two places of each column; ``verify`` reads
+    blocks whole, the first time it is asked to, and raises where one is damaged.
     """
 
     fds: Int64s
     offsets: Int64s
     nbytes: Int64s
+    sums: NDArray[np.uint64]
     rows: Int64s
     whole: bool
     at: NDArray[np.int64]
     columns: tuple[ColumnLayout, ...]
     find: Callable[[int], Sequence[tuple[int, int]]]
+    verify: Callable[[Int64s], None]
     read_at: Callable[[int, int, int], bytes]
     _ends: dict[tuple[int, int], NDArray[np.signedinteger[Any]]] = field(default_factory=dict)
 
@@ -115,7 +120,8 @@ class StoredBlocks:
     """The blocks of Arrow files, as `ArrowSource` knows them.
 
     ``first`` has each file's first block and, at last, the number of all; ``metas`` the bytes of each block's header;
-    ``noted`` what the converter wrote down about each file, nothing for those of other writers.
+    ``noted`` what the converter wrote down about each file, nothing for those of other writers; ``verify`` raises where
+    blocks are not what their checksums say, having read them the first time.
     """
 
     name: str
@@ -127,7 +133,9 @@ class StoredBlocks:
     metas: Int64s
     nbytes: Int64s
     rows: Int64s
-    pieces: Mapping[int, Piece]
+    sums: NDArray[np.uint64]
+    pieces: Mapping[int, BatchSlice]
+    verify: Callable[[Int64s], None]
 
     def file(self, block: int) -> ReadAt:
         """Return the file that a block is in."""
@@ -160,11 +168,13 @@ def row_layout(stored: StoredBlocks, fields: Fields) -> RowLayout | None:
         fds=np.repeat(np.array([file.fd for file in stored.files], np.int64), np.diff(stored.first)),
         offsets=stored.offsets,
         nbytes=stored.nbytes,
+        sums=stored.sums,
         rows=stored.rows,
         whole=not stored.pieces,
         at=at,
         columns=tuple(ColumnLayout.of(field, place) for field, place in zip(fields.fields, at, strict=True)),
         find=lambda block: _places(stored, block, fields, places),
+        verify=stored.verify,
         read_at=lambda block, offset, nbytes: stored.file(block).read_at(offset, nbytes),
     )
     if layout.fixed and layout.whole:
@@ -180,6 +190,7 @@ def _fill_in_alike(layout: RowLayout, stored: StoredBlocks, fields: Fields) -> N
         if not noted or not sure or high - low < 3:
             continue
         if all(bool((a[:-1] == a[0]).all()) for a in (footer.meta, footer.body, stored.rows[low:high])):
+            stored.verify(np.array([low]))  # it stands for the others, which are verified as they are read
             for column, (at, _) in zip(layout.columns, layout.find(low), strict=True):
                 column.at[low : high - 1] = stored.offsets[low : high - 1] + (at - int(stored.offsets[low]))
 
@@ -197,8 +208,9 @@ def _places(
         depth = _depth(field_.type)
         if header.null_counts[node : node + depth + 1].any():
             raise DataError(
-                f"{stored.name}: column {field_.name!r} holds a null in block {block}; fill or remove such rows, or"
-                " leave the column out with columns="
+                f"column {field_.name!r} holds a null in block {block}",
+                place=stored.name,
+                fixes=["fill or remove such rows", Text("leave the column out with ", Use("columns"))],
             )
         if field_.kind == "fixed":  # the validity of each level comes before the values
             found.append((body + int(header.buffer_at[buffer + depth + 1]) + start * field_.row_bytes, UNKNOWN))

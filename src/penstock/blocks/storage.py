@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import io
+import itertools
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -24,9 +25,13 @@ from penstock.errors import (
     SourceNotFoundError,
     UsageError,
 )
+from penstock.messages import Convert
+from penstock.rawfile import read_at
+from penstock.seeds import generator
 
 PathLike = str | os.PathLike[str]
 EDGE = 64 * 1024
+WHOLE, PIECES, PIECE = 4 << 20, 64, 16 * 1024
 
 
 class ReadAt(Protocol):
@@ -49,7 +54,11 @@ class ReadAt(Protocol):
         ...
 
     def stamp(self) -> str:
-        """What identifies the content without reading it all."""
+        """Return what changes when the file is written, though its content may stay the same."""
+        ...
+
+    def tag(self) -> str | None:
+        """Return what a server says to identify the content by, or None where only the content itself does."""
         ...
 
     def close(self) -> None: ...
@@ -93,13 +102,10 @@ class LocalFile:
         """Return exactly these bytes."""
         if self._fd is None:
             raise SourceError(f"{self.name} is closed")
-        data = os.pread(self._fd, nbytes, offset)
-        while len(data) < nbytes:  # a signal, or a read of over 2 GB
-            more = os.pread(self._fd, nbytes - len(data), offset + len(data))
-            if not more:
-                self.check()
-                raise CorruptFileError(f"{self.name} is truncated: it ends at byte {offset + len(data)}")
-            data += more
+        data = read_at(self._fd, nbytes, offset)
+        if len(data) < nbytes:
+            self.check()
+            raise CorruptFileError(f"{self.name} is truncated: it ends at byte {offset + len(data)}")
         return data
 
     def check(self) -> None:
@@ -119,6 +125,10 @@ class LocalFile:
     def stamp(self) -> str:
         """Return size and time of the last change, as they were on opening."""
         return f"{self._identity[0]}:{self._identity[1]}"
+
+    def tag(self) -> str | None:
+        """Return None: size and time of a local file do not tell what is in it."""
+        return None
 
     def close(self) -> None:
         """Give the descriptor back."""
@@ -164,15 +174,38 @@ class SeekableView(io.RawIOBase):
         return len(data)
 
 
-def fingerprint(files: Iterable[ReadAt]) -> str:
-    """Return a hash over size, time of change and both ends of each file; not over their paths."""
+def fingerprint(files: Iterable[ReadAt], known: Iterable[bytes | None] = ()) -> str:
+    """Return a hash over the content of files; not over their paths or times, so that a restored file has its own again.
+
+    A file of 4 MiB or less is read whole. Of a larger one both ends and 64 pieces drawn over all of it are; of a remote one
+    both ends, beside what the server identifies it by. ``known`` stands for the content where it is not None: the checksums of
+    a file that has them.
+    """
     digest = hashlib.blake2b(digest_size=16)
-    for file in files:
-        edge = min(EDGE, file.size)
-        digest.update(f"{file.stamp()}|".encode())
-        digest.update(file.read_at(0, edge))
-        digest.update(file.read_at(file.size - edge, edge))
+    for file, content in itertools.zip_longest(files, known):
+        digest.update(f"{file.size}|".encode())
+        if content is not None:
+            digest.update(content)
+            continue
+        digest.update(f"{file.tag()}|".encode())
+        for offset, nbytes in _looked_at(file):
+            digest.update(file.read_at(offset, nbytes))
     return digest.hexdigest()
+
+
+def _looked_at(file: ReadAt) -> list[tuple[int, int]]:
+    """Return the ranges of a file that stand for its content: offset and bytes of each."""
+    if file.tag() is None and file.size <= WHOLE:
+        return [(0, file.size)]
+    edge = min(EDGE, file.size)
+    ends = [(0, edge), (file.size - edge, edge)]
+    if file.tag() is not None:
+        return ends
+    rng = generator(file.size, "fingerprint")
+    return ends + [
+        (int(rng.integers(low, high - PIECE)), PIECE)
+        for low, high in itertools.pairwise(file.size * n // PIECES for n in range(PIECES + 1))
+    ]
 
 
 def is_remote(path: object) -> bool:
@@ -224,6 +257,26 @@ def expand(paths: PathLike | Sequence[PathLike], *, suffixes: Sequence[str] = ()
 def show_names(files: Sequence[str]) -> str:
     """Return what messages call a list of files."""
     return files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
+
+
+def convert_line(name: str, **options: str) -> Convert:
+    """Return the command that converts data, given what messages call them.
+
+    Of several files the folder is named where they are all that is in it. ``SRC`` stands for what cannot be told.
+
+    Examples
+    --------
+    >>> print(convert_line("s3://logs/a.parquet", block_size="64KB"))
+    penstock convert s3://logs/a.parquet DST.arrow --block-size 64KB
+    >>> print(convert_line("the array"))
+    penstock convert SRC DST.arrow
+    """
+    first, several, count = name.rpartition(" and ")
+    folder = os.path.dirname(first)
+    if several and os.path.isfile(first) and len(os.listdir(folder or ".")) == 1 + int(count.split()[0]):
+        name = folder or "."
+    known = os.path.exists(name) or (is_remote(name) and " " not in name)
+    return Convert(name if known else "SRC", options)
 
 
 def require_equal(first: pa.Schema, other: pa.Schema, *, names: tuple[str, str]) -> None:

@@ -16,9 +16,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.blocks.base import Int64s, Source
+from penstock.blocks.file_kinds import refuse_other_format
+from penstock.blocks.refined_source import BlockParts, RefinedSource
 from penstock.blocks.storage import PathLike, ReadAt, expand, fingerprint, open_file, show_names
 from penstock.budget import parse_size
-from penstock.errors import ColumnError, CorruptFileError, DataError, ParseError, SourceError, UsageError
+from penstock.errors import ColumnError, DataError, ParseError, SourceError, UsageError
 
 Chunk = bytes | bytearray | memoryview | NDArray[np.uint8]
 LineNumber = int | Callable[[], int]
@@ -26,17 +28,6 @@ LineNumber = int | Callable[[], int]
 SAMPLE_BYTES = 1_000_000
 LARGEST_BLOCK, SMALLEST_BLOCK = 1_000_000, 4096
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_MAGIC = {
-    b"\x1f\x8b": "gzip",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"BZh": "bzip2",
-    b"\xfd7zXZ": "xz",
-    b"PK\x03\x04": "zip",
-    b"\x04\x22\x4d\x18": "lz4",
-}
-_SUFFIXES = {
-    ".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz", ".zip": "zip", ".lz4": "lz4",
-}  # fmt: skip
 
 
 class TextFormat(Protocol):
@@ -97,7 +88,7 @@ def line_number(data: NDArray[np.uint8], place: int, first_line: LineNumber) -> 
     return before + int(np.count_nonzero(data[:place] == 10))
 
 
-def choose(schema: pa.Schema, columns: Sequence[str] | None, *, place: str) -> list[int]:
+def column_numbers(schema: pa.Schema, columns: Sequence[str] | None, *, place: str) -> list[int]:
     """Return the places in the schema of the columns asked for."""
     if columns is None:
         return list(range(len(schema)))
@@ -116,16 +107,16 @@ def show_text(text: str, *, limit: int = 60) -> str:
 class TextFile:
     """One file of a text source: where its rows begin, and its lines by number.
 
-    Refuses what is not plain text: compressed files, UTF-16, an empty file.
+    Refuses what is not plain text: compressed files, other formats, UTF-16, an empty file.
     """
 
     def __init__(self, path: PathLike) -> None:
         self.file: ReadAt = open_file(path)
         self.name = self.file.name
         try:
-            refuse_compressed(self.name, self.file.read_at(0, min(8, self.file.size)))
             if self.file.size == 0:
                 raise DataError(f"{self.name} is empty; give a file with at least one row")
+            refuse_other_format(self.file.read_at(0, min(4096, self.file.size)), name=self.name)
         except BaseException:
             self.file.close()
             raise
@@ -202,20 +193,40 @@ class TextSource(Source):
 
     @property
     def fingerprint(self) -> str:
-        """A hash over size, time of change and both ends of each file."""
+        """A hash over the data's content, or a sample of it."""
         if self._print is None:
             self._print = fingerprint(f.file for f in self._files)
         return self._print
 
+    def file_of(self, block: int) -> tuple[str, int]:
+        """Return the name of the file that a block lies in, and the first block of that file."""
+        number = self._owner[block]
+        return self._files[number].name, int(np.searchsorted(self._owner, number))
+
     def read(self, block: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Read one block; only the columns named, in that order, or all."""
-        if self._closed:
-            raise SourceError(f"{self.name} is closed; open it again to read from it")
         if not 0 <= block < len(self._owner):
             raise IndexError(f"{self.name} has no block {block}; it has {len(self._owner)}")
-        file = self._files[self._owner[block]]
+        return self._read_range(block, 0, int(self.block_bytes[block]), columns)
+
+    def refine(self, rows: int, most: int) -> RefinedSource:
+        """Return the same rows in smaller blocks: byte ranges within those there are; see `BlockSource.refine`."""
+        row_bytes = self.block_bytes.sum() / max(1, self.block_rows.sum())
+        parts = BlockParts.of(self.block_bytes, max(1, int(rows * row_bytes)))
+
+        def read(part: int, columns: Sequence[str] | None) -> pa.RecordBatch:
+            return self._read_range(int(parts.owners[part]), int(parts.starts[part]), int(parts.stops[part]), columns)
+
+        lines = np.maximum(1, np.rint(parts.sizes / row_bytes)).astype(np.int64)
+        return RefinedSource(self, owners=parts.owners, rows=lines, nbytes=np.maximum(1, parts.sizes), read=read)
+
+    def _read_range(self, block: int, start: int, stop: int, columns: Sequence[str] | None) -> pa.RecordBatch:
+        """Read the lines that start in a range of a block's bytes."""
+        if self._closed:
+            raise SourceError(f"{self.name} is closed; open it again to read from it")
+        file, begin = self._files[self._owner[block]], int(self._starts[block])
         file.file.check()
-        data, offset = file.lines(int(self._starts[block]), int(self._stops[block]), slack=self._slack)
+        data, offset = file.lines(begin + start, begin + stop, slack=self._slack)
         try:
             return self.format.parse(data, columns, name=file.name, first_line=lambda: file.line_number(offset))
         except ParseError:
@@ -241,7 +252,9 @@ def block_size_for(total: int, *, line_bytes: float, block_size: int | str | Non
         return int(min(LARGEST_BLOCK, max(SMALLEST_BLOCK, 32 * line_bytes, total / 64)))
     size = parse_size(block_size, option="block_size")
     if size < 1:
-        raise UsageError(f"block_size={block_size!r} is too small; give at least 1 byte, better '64KB' or more")
+        raise UsageError(
+            "is too small", option="block_size", value=block_size, fixes=["give at least 1 byte, better '64KB' or more"]
+        )
     return size
 
 
@@ -261,32 +274,3 @@ def close_all(files: Sequence[TextFile]) -> None:
     """Close files."""
     for f in files:
         f.file.close()
-
-
-def compression_of(name: str, head: bytes) -> str | None:
-    """Return what a file is compressed with, by its first bytes or its name, or None.
-
-    Examples
-    --------
-    >>> compression_of("clicks.csv", b"\\x1f\\x8b\\x08"), compression_of("clicks.csv", b"a,b")
-    ('gzip', None)
-    """
-    for magic, kind in _MAGIC.items():
-        if head.startswith(magic):
-            return kind
-    return next((kind for suffix, kind in _SUFFIXES.items() if name.lower().endswith(suffix)), None)
-
-
-def refuse_compressed(name: str, head: bytes) -> None:
-    """Raise for text that cannot be cut into blocks as it is."""
-    kind = compression_of(name, head)
-    if kind:
-        stem = name.rsplit("/", 1)[-1].split(".")[0] or "data"
-        raise UsageError(
-            f"{name} is compressed with {kind}, so that no block of it can be read alone;"
-            f" convert it first: penstock convert {name} {stem}.arrow"
-        )
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise ParseError(f"{name} is UTF-16 text; convert it first: iconv -f UTF-16 -t UTF-8 {name} > utf8.csv")
-    if head.startswith((b"PAR1", b"ARROW1", b"\x89HDF")):
-        raise CorruptFileError(f"{name} is not text: it begins with {head[:6]!r}; give it its proper suffix")

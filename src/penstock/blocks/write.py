@@ -2,28 +2,30 @@
 
 `BlockWriter` regroups whatever batches it is given and writes to a temporary name in the same folder; only a
 finished file takes the name asked for, and a failure leaves nothing behind. The schema's metadata says how the
-file is laid out, so that opening it need not look at every block. `convert` brings any data into this layout.
+file is laid out, so that opening it need not look at every block; every block has a checksum. `convert` brings any data into
+this layout.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 import pyarrow as pa
 
-from penstock.blocks.arrow import METADATA_KEY
+from penstock.blocks.block_sums import write_sums
+from penstock.blocks.ipc import CHECKSUMS, METADATA_KEY
+from penstock.blocks.pandas_index import index_columns
 from penstock.blocks.storage import PathLike
-from penstock.budget import show_bytes
+from penstock.checksum import checksum
 from penstock.errors import DataError, UsageError, WriteError
+from penstock.outputs import Draft, sync_folder, write_failure
+from penstock.rawfile import read_at
 
 # Numbers known only at the end are written over these, in the schema at both ends of the file.
 _FILLER = {
@@ -73,7 +75,7 @@ class BlockWriter:
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
         if rows_per_block < 1:
-            raise UsageError(f"rows_per_block={rows_per_block} must be 1 or more")
+            raise UsageError("must be 1 or more", option="rows_per_block", value=rows_per_block)
         self.path = os.fspath(path)
         self.rows = 0
         self.blocks = 0
@@ -86,23 +88,20 @@ class BlockWriter:
         self._held_bytes = 0
         self._uneven = False
         self._plain = pa.schema([_without_dictionary(field) for field in schema])
-        noted = {"version": 1, **(metadata or {}), **_FILLER}
+        index = [name for name in index_columns(schema) if name in schema.names]
+        noted = {"version": 1, CHECKSUMS: True, **(metadata or {}), **({"index": index} if index else {}), **_FILLER}
         others = {k: v for k, v in (schema.metadata or {}).items() if k not in (METADATA_KEY, b"pandas")}
         self.schema = self._plain.with_metadata({**others, METADATA_KEY: json.dumps(noted).encode()})
-        self._temporary = ""
+        self._sums: dict[tuple[int, int], int] = {}
         self._sink: Any = None
         self._writer: Any = None
+        self._draft = Draft(self.path)
         try:
-            handle, self._temporary = tempfile.mkstemp(
-                prefix=f".{os.path.basename(self.path)}.", suffix=".tmp", dir=os.path.dirname(self.path) or "."
-            )
-            os.fchmod(handle, 0o666 & ~_umask())
-            os.close(handle)
-            self._sink = pa.OSFile(self._temporary, "wb")
+            self._sink = pa.OSFile(str(self._draft.path), "wb")
             self._writer = pa.ipc.new_file(self._sink, self.schema)
         except OSError as error:
             self.discard()
-            raise self._failure(error) from error
+            raise write_failure(self.path, error) from error
 
     @property
     def nbytes(self) -> int:
@@ -138,10 +137,11 @@ class BlockWriter:
             self._writer.close()
             self._sink.close()
             self._fill_in()
-            os.replace(self._temporary, self.path)
-            _sync_folder(os.path.dirname(self.path) or ".")
+            write_sums(self._draft.path, self._sums)
+            self._draft.publish()
+            sync_folder(os.path.dirname(self.path))
         except OSError as error:
-            failure = self._failure(error)
+            failure = error if isinstance(error, WriteError) else write_failure(self.path, error)
             self.discard()
             raise failure from error
         except BaseException:
@@ -157,9 +157,7 @@ class BlockWriter:
                     part.close()
         self._writer = self._sink = None
         self._pending = []
-        if self._temporary:
-            with contextlib.suppress(OSError):
-                os.remove(self._temporary)
+        self._draft.discard()
 
     def __enter__(self) -> Self:
         return self
@@ -183,14 +181,23 @@ class BlockWriter:
         whole = self._pending[0] if len(self._pending) == 1 else pa.concat_batches(self._pending)
         self._pending, self._held, self._held_bytes = [], 0, 0
         try:
+            before = self._sink.tell() if self.blocks else 0
             self._writer.write_batch(whole)
+            self._note_sum(before, self._sink.tell())
         except OSError as error:
-            failure = self._failure(error)
+            failure = write_failure(self.path, error)
             self.discard()
             raise failure from error
         self.rows += whole.num_rows
         self.nulls += sum(_nulls(column) for column in whole.columns)
         self.blocks += 1
+
+    def _note_sum(self, start: int, stop: int) -> None:
+        """Note the checksum of a block just written, read back while the system still has it in memory."""
+        if not start:  # the schema was written with the first block
+            start = int.from_bytes(read_at(self._draft.fileno(), 4, 12), "little") + 16
+        data = read_at(self._draft.fileno(), stop - start, start)
+        self._sums[start, len(data)] = checksum(data, start)
 
     def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         arrays = []
@@ -204,7 +211,7 @@ class BlockWriter:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _fill_in(self) -> None:
-        """Write the totals over their fillers, in the schema at the head and in the footer, and sync to disk."""
+        """Write the totals over their fillers, in the schema at the head and in the footer."""
         totals = {
             "rows": self.rows,
             "blocks": self.blocks,
@@ -212,7 +219,7 @@ class BlockWriter:
             "nulls": self.nulls,
             "rows_per_block": 0 if self._uneven else self._size,
         }
-        with open(self._temporary, "r+b") as file:
+        with open(self._draft.path, "r+b") as file:
             size = os.fstat(file.fileno()).st_size
             head = _number_at(file, 12) + 16  # magic, marker and length, then the schema
             foot = _number_at(file, size - 10) + 10
@@ -224,20 +231,6 @@ class BlockWriter:
                     for match in re.finditer(digits, found):
                         file.seek(start + match.start())
                         file.write(str(totals[name]).rjust(len(digits)).encode())
-            file.flush()
-            os.fsync(file.fileno())
-
-    def _failure(self, error: OSError) -> WriteError:
-        folder = os.path.dirname(self.path) or "."
-        if not os.path.isdir(folder):
-            return WriteError(f"{self.path} cannot be written: there is no folder {folder}; make it first")
-        if error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
-            free = show_bytes(shutil.disk_usage(folder).free)
-            return WriteError(
-                f"{self.path} cannot be written: the disk is full ({free} free in {folder} with what was written so"
-                " far); nothing was left behind: make room or choose another folder"
-            )
-        return WriteError(f"{self.path} cannot be written: {error.strerror or error}; choose a folder that can be")
 
 
 def _without_dictionary(field: pa.Field) -> pa.Field:
@@ -256,21 +249,6 @@ def _nulls(array: pa.Array) -> int:
 def _number_at(file: BinaryIO, offset: int) -> int:
     file.seek(offset)
     return int.from_bytes(file.read(4), "little")
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _sync_folder(folder: str) -> None:
-    with contextlib.suppress(OSError):  # some file systems refuse it; the rename still holds
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from penstock.cli.app import app
+from penstock.cli.application import app
 
 __all__ = ["app", "main"]
 

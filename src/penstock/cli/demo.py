@@ -8,9 +8,7 @@ import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from penstock.cli import options as o
 
@@ -24,41 +22,26 @@ _MEMORY = "25%"
 _DISK = 2.5
 
 
-def demo(
-    size: Annotated[
-        str, typer.Option("--size", metavar="SIZE", help="How much data to make.", rich_help_panel="Data")
-    ] = "1GB",
-    folder: Annotated[
-        str | None,
-        typer.Option(
-            "--dir",
-            metavar="DIR",
-            help="Where to make it, and leave it; else in a temporary folder that is removed.",
-            rich_help_panel="Data",
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of all chance.", rich_help_panel="Data")] = 0,
-    report: Annotated[
-        str, typer.Option("--report", metavar="FILE", help="The page to write.", rich_help_panel="Output")
-    ] = "penstock-demo.html",
-    json: o.Json = False,
-) -> None:
+@o.takes("demo")
+def demo_command(*, size: str, dir: str | None, seed: int, report: str, json: bool) -> None:
     """See it work: data stored by label, what explain finds, and four ways to shuffle, in about a minute."""
     from penstock.budget import parse_size, peak_memory, show_bytes
-    from penstock.cli.clustered import ROW_BYTES, WIDTH, write_clustered
-    from penstock.cli.paths import require_writable
+    from penstock.cli.demo_data import ROW_BYTES, WIDTH, write_clustered
     from penstock.cli.results import follow, show_table, write_page
     from penstock.cli.screen import Screen
-    from penstock.compare import Job, compare
+    from penstock.compare import TrainingRequest, compare
     from penstock.config import Config
+    from penstock.outputs import require_file, require_folder
     from penstock.training import Columns
 
     began = time.perf_counter()
     rows = max(2_000, parse_size(size, option="size") // ROW_BYTES)
-    target = require_writable(report)
+    target = require_file(report)
+    if dir is not None:
+        require_folder(dir)
     with ExitStack() as stack:
         screen = stack.enter_context(Screen(json=json, rows=False))
-        place = Path(folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-demo-")))
+        place = Path(dir or stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-demo-")))
         _require_room(place, rows * ROW_BYTES)
         data, test = place / "clustered.arrow", place / "test.arrow"
         screen.say(
@@ -73,14 +56,14 @@ def demo(
         screen.say(
             f"\nTraining {_EPOCHS} epochs by {len(_SHUFFLES)} strategies, each in memory for a quarter of the rows:"
         )
-        job = Job(
+        job = TrainingRequest(
             data=os.fspath(data),
             test=os.fspath(test),
-            config=Config(epochs=_EPOCHS, learning_rate=0.005, memory=_MEMORY, seed=seed),
+            config=Config(solver="sgd", average=False, epochs=_EPOCHS, learning_rate=0.005, memory=_MEMORY, seed=seed),
             columns=Columns(label="label"),
         )
         compared = compare(job, _SHUFFLES, listen=lambda event: follow(screen, event))
-        if folder is None:
+        if dir is None:
             compared["data"] = f"penstock demo: {show_bytes(written)} stored by label"  # its file will be gone
         show_table(screen, compared)
         screen.say()
@@ -118,10 +101,11 @@ def _require_room(place: Path, data_bytes: int) -> None:
 def _explain(screen: Screen, data: Path, seed: int) -> str | None:
     """Show what explain finds, and return its sentence on how the rows lie."""
     from penstock.cli.results import lie_of
-    from penstock.explain import explain
+    from penstock.cli.wording import command_line
+    from penstock.explanation import explain
 
     found = explain(data, label="label", memory=_MEMORY, seed=seed)
     screen.say()
-    for line in found.lines():
+    for line in found.lines(command_line()):
         screen.say(line)
     return lie_of(found)

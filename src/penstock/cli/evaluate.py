@@ -7,48 +7,57 @@ import time
 from penstock.cli import options as o
 
 
-def evaluate(
-    model: o.ModelFile,
-    data: o.Data,
-    label: o.Label = None,
-    memory: o.Memory = "512MB",
-    format: o.Format = None,
-    header: o.Header = None,
-    delimiter: o.Delimiter = None,
-    db: o.Database = None,
-    json: o.Json = False,
+@o.takes("evaluate")
+def evaluate_command(
+    *,
+    model_file: str,
+    data: str,
+    label: str | None,
+    memory: str,
+    format: str | None,
+    header: bool | None,
+    delimiter: str | None,
+    db: str | None,
+    report: str | None,
+    json: bool,
 ) -> None:
-    """Measure a saved model on labelled data: its loss, and its accuracy, R² or RMSE."""
-    from penstock.blocks.open import open as open_source
+    """Measure a saved model on labelled data: accuracy, AUC, precision, recall, log loss and others, or R², RMSE, MAE."""
     from penstock.budget import peak_memory
-    from penstock.cli.models import opened
-    from penstock.cli.screen import Screen, name_of, show_score
-    from penstock.compare import finite
+    from penstock.cli.evaluationpage import EvaluationPage
+    from penstock.cli.models import open_data, opened_model
+    from penstock.cli.screen import Screen
+    from penstock.measure_lines import evaluation_lines
+    from penstock.outputs import require_file
 
     began = time.perf_counter()
+    target = None if report is None else require_file(report)
     with (
         Screen(json=json) as screen,
-        opened(model, memory=memory, db=db) as known,
-        open_source(data, format=format, **o.reading(header, delimiter)) as source,
+        opened_model(model_file, db=db, default_memory=memory, stream=screen.stream) as known,
+        open_data(known, data, format=format, reading=o.reading(header, delimiter)) as source,
     ):
-        found = known.evaluate(source, label=label)
-        metric = next(name for name in ("rmse", "r2", "accuracy") if name in found)
-        screen.say(
-            f"{name_of(metric)} {show_score(found[metric], metric)}, loss {found['loss']:.5g}, {found['rows']:,} rows"
-        )
+        page = None if target is None else EvaluationPage.of(known, model_file, target)
+        found = known.evaluate(source, label=label, memory=memory, on_scores=None if page is None else page.add)
+        classes = None if known.classes is None else known.classes.tolist()
+        for line in evaluation_lines(found, known.metric, classes=classes):
+            screen.say(line)
+        if found.get("rows_without_model"):
+            screen.say(f"{found['rows_without_model']:,} more rows are of groups without a model")
+        if page is not None:
+            screen.say(f"wrote {page.write(found, data=source.name)}")
         screen.give(
-            finite(
-                {
-                    "model": known.kind,
-                    "model_file": model,
-                    "shuffle": known.shuffle,
-                    "epochs": list(known.history),
-                    "data": source.name,
-                    **found,
-                    f"test_{metric}": found[metric],
-                    "seconds": time.perf_counter() - began,
-                    "peak_memory_bytes": peak_memory(),
-                    "out": None,
-                }
-            )
+            {
+                "model": known.kind,
+                "model_file": model_file,
+                **({"models": model_file} if known.by else {}),
+                "shuffle": known.config.get("shuffle"),
+                "epochs": list(known.history),
+                "data": source.name,
+                "classes": classes,
+                **found,
+                f"test_{known.metric}": found[known.metric],
+                "seconds": time.perf_counter() - began,
+                "peak_memory_bytes": peak_memory(),
+                "out": report,
+            }
         )

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from penstock.groups.results import Result
-from penstock.report.groupdata import Forest
-from penstock.report.groups import findings, write_groups
+from penstock.report import GroupPage, write_report
+from penstock.report.group_page import group_findings
 
 
-def write_page(result: Result, path: Path, *, title: str, data: str | None = None) -> dict[str, Any]:
+def write_group_page(result: Result, path: Path, *, title: str, data: str | None = None) -> dict[str, Any]:
     """Write the page, and return what it found in sentences and how large it is.
 
     Parameters
@@ -23,6 +23,6 @@ def write_page(result: Result, path: Path, *, title: str, data: str | None = Non
     title, data : str
         Where the models are, and what they were trained on, where that is known.
     """
-    page = Forest.of(result, title=title, data=data, date=date.today().isoformat())
-    write_groups(page, path)
-    return {"findings": findings(page), "report_bytes": path.stat().st_size}
+    page = GroupPage.of(result, title=title, data=data, date=date.today().isoformat())
+    write_report(page, path)
+    return {"findings": group_findings(page), "report_bytes": path.stat().st_size}

@@ -7,14 +7,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from penstock.blocks.open import open as open_source
 from penstock.blocks.open import without_password
 from penstock.budget import peak_memory, show_bytes
 from penstock.cli import options as o
-from penstock.cli.groupreport import write_page
-from penstock.cli.grouptables import figures, lines
+from penstock.cli.groupreport import write_group_page
 from penstock.cli.screen import Screen
-from penstock.compare import finite
 from penstock.config import Config
 from penstock.errors import UsageError, some_of
 from penstock.events import Advanced, Event
@@ -26,9 +26,12 @@ from penstock.groups.patterns.base import Trainable
 from penstock.groups.patterns.linear import LinearModel
 from penstock.groups.running import Race
 from penstock.groups.spec import Search
+from penstock.groups.tables import figures, lines
 from penstock.lock import LOCK
+from penstock.metric_names import useless_reason
+from penstock.options import default
+from penstock.sgd.losses import linear_models
 
-_SOLVERS = {"logistic": ("lbfgs", "gd", "sgd"), "linear": ("lbfgs", "gd", "sgd"), "svm": ("sgd",)}
 # What rows that are grouped already have settled.
 _SETTLED = ("features", "exclude", "hash", "weight", "format", "header", "delimiter", "rows", "memory")
 
@@ -37,33 +40,25 @@ def trainable_of(params: dict[str, Any]) -> Trainable:
     """Return what the options of ``groups train`` ask to be trained."""
     model, solver, epochs = params["model"], params["solver"], params["epochs"]
     if model == "lightgbm":
-        for option in ("solver", "no_intercept"):
-            if params[option]:
-                raise UsageError(
-                    f"--{option.replace('_', '-')} is of linear models; leave it out with --model lightgbm"
-                )
+        for name in ("solver", "optimizer", "intercept", "class_weight"):
+            if name in params and params[name] != default(name, "groups-train"):
+                flag = "--no-intercept" if name == "intercept" else o.flag_of(name)
+                raise UsageError(f"{flag} is of linear models; leave it out with --model lightgbm")
         return Boosting(rounds=epochs or 100, patience=params["patience"], seed=params["seed"])
-    if model not in _SOLVERS:
-        known = ", ".join([*_SOLVERS, "lightgbm"])
+    models = linear_models()
+    if model not in models:
+        known = ", ".join([*models, "lightgbm"])
         raise UsageError(f"--model {model} is not there for groups; choose one of: {known}")
-    solver = solver or _SOLVERS[model][0]
-    if solver not in _SOLVERS[model]:
-        raise UsageError(
-            f"--solver {solver} is not there for --model {model}; choose one of: {', '.join(_SOLVERS[model])}"
-        )
-    if params["patience"] is not None and solver != "sgd":
+    solver = solver or "auto"
+    solvers = ("auto", *models[model].solvers, "sgd")
+    if solver not in solvers:
+        raise UsageError(f"--solver {solver} is not there for --model {model}; choose one of: {', '.join(solvers)}")
+    if params["patience"] is not None and solver not in ("auto", "sgd"):
         raise UsageError(
             f"--patience is of sgd and lightgbm; --solver {solver} ends by its tolerance: --try tolerance=1e-4"
         )
-    config = Config(
-        model=model,
-        solver=solver,
-        epochs=epochs or 10,
-        patience=params["patience"],
-        intercept=not params["no_intercept"],
-        seed=params["seed"],
-        standardize=params["standardize"],
-    )
+    names = ("optimizer", "epochs", "patience", "class_weight", "intercept", "seed", "standardize")
+    config = Config(model=model, solver=solver, **{name: params[name] for name in names if name in params})
     return LinearModel(config)
 
 
@@ -107,10 +102,7 @@ def run(params: dict[str, Any], *, by: list[str], search: Search, what: Trainabl
             by=by,
             memory=params["memory"],
             rows=params["rows"],
-            weight=params["weight"],
-            features=o.names(params["features"]) or None,
-            exclude=o.names(params["exclude"]),
-            hash=o.names(params["hash"]),
+            **{name: value for name, value in o.column_arguments(params).items() if name != "label"},
         )
         trained: list[Event] = []
         result = work.fit(
@@ -118,12 +110,12 @@ def run(params: dict[str, Any], *, by: list[str], search: Search, what: Trainabl
             y=params["label"],
             search=search,
             validation=params["validation"],
+            pooled=params["pooled"],
             halving=None if params["halving"] is None else Race(params["halving"], budget=params["budget"]),
             executor=params["executor"],
             workers=params["workers"],
             address=params["address"],
             placement=params["placement"],
-            approach=params["approach"],
             out=params["out"],
             resume=params["resume"],
             listeners=[screen.listen, lambda event: trained.append(event) if _is_group(event) else None],
@@ -134,20 +126,29 @@ def run(params: dict[str, Any], *, by: list[str], search: Search, what: Trainabl
             "label": result.registry.index.label,
             "trained": len(trained),
         }
+        # Held-out rows are not counted by class weights, so that nothing can be said of models that were trained with them.
+        told["useless"] = useless = None if params["class_weight"] else useless_reason(told)
         told |= {"seconds": time.perf_counter() - began, "peak_memory_bytes": peak_memory(), "out": params["out"]}
         screen.close()
         for line in lines(told):
             screen.say(line)
         done = "nothing was left to do in" if params["resume"] and not trained else "saved"
         screen.say(
-            f"{done} {params['out']}: {params['model']}, {told['groups'] - told['groups_without_model']:,} models,"
+            f"{done} {params['out']}: {told['model']}, {told['groups'] - told['groups_without_model']:,} models,"
             f" {told['seconds']:.1f} s, peak memory {show_bytes(told['peak_memory_bytes'])}"
         )
         if params["report"] is not None:
             told["report"] = params["report"]
-            write_page(result, Path(params["report"]), title=params["out"], data=params["data"])
+            write_group_page(result, Path(params["report"]), title=params["out"], data=params["data"])
             screen.say(f"wrote {params['report']}")
-        screen.give(finite(told))
+        if useless is not None and not params["keep_anyway"]:
+            screen.say(
+                f"the models are useless: {useless}; look for columns that tell more of {told['label']!r}, or accept them:"
+                " --resume --keep-anyway"
+            )
+        screen.give(told)
+        if useless is not None and not params["keep_anyway"]:
+            raise typer.Exit(1)
 
 
 def _is_group(event: Event) -> bool:

@@ -1,142 +1,107 @@
-"""A saved model by its path, whatever its kind: a file, which is read whole, or a directory whose pages stay on disk."""
+"""A saved model by its path, or by its name in a database, and the data it is asked about."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import ModelFileError, UsageError
+from penstock.errors import ModelFileError, PenstockError, UsageError
+from penstock.events import Stream, Warned
+from penstock.messages import LeaveOut, Name
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from penstock.bigmodel.factor_model import FactorModel
     from penstock.blocks.base import BlockSource
-    from penstock.linear import LinearModel
+    from penstock.model import Model
 
 MEMORY = "512MB"
 """What rows, and the pages of a model on disk, may occupy where nothing else is said."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenModel:
-    """What ``predict`` and ``evaluate`` ask of a model.
-
-    Attributes
-    ----------
-    kind : str
-        logistic, svm, linear, softmax or factor.
-    shuffle : str or None
-        The order in which it was learnt.
-    history : sequence of mappings
-        A row for each epoch.
-    predict_to : callable
-        Takes a source, a path, ``keep`` and ``stream``; writes a Parquet file and returns its rows.
-    evaluate : callable
-        Takes a source and ``label``; returns the scores.
-    """
-
-    kind: str
-    shuffle: str | None
-    history: Sequence[Mapping[str, Any]]
-    predict_to: Callable[..., int]
-    evaluate: Callable[..., dict[str, float]]
-
-
 @contextmanager
-def opened(path: str, *, memory: str | None = None, db: str | None = None) -> Iterator[OpenModel]:
-    """Open a model, to be closed afterwards; ``memory`` is for rows and for the pages of a model on disk.
+def opened_model(
+    path: str, *, db: str | None = None, default_memory: str = MEMORY, stream: Stream, **options: str | None
+) -> Iterator[Model]:
+    """Open a model, to be closed afterwards, and warn where its training was broken off.
 
-    With a database, ``path`` is the name of a model in its catalogue.
+    Parameters
+    ----------
+    path : str
+        Where it is; with a database, its name there.
+    db : str, optional
+        The database.
+    default_memory : str
+        What pages and rows may occupy, where the kind of model asks for it and ``memory`` is not among the options.
+    options
+        What the user gave of the options of `penstock.model_kinds.open_model`; one that the model does not take is refused.
 
     Raises
     ------
     ModelFileError
         There is no model.
     """
-    if db is not None:
-        yield _in_memory(_from_database(path, db), memory or MEMORY)
-        return
-    if not Path(path).exists():
-        raise ModelFileError(f"there is no model file at {path}; check the path, or train a model: penstock train")
-    if not Path(path).is_dir():
-        from penstock.linear import LinearModel
-
-        yield _in_memory(LinearModel.load(path), memory or MEMORY)
-        return
-    from penstock.bigmodel.model import BigLinearModel, read_state
-
-    if read_state(path)[1].get("bigmodel") == "factor":
-        from penstock.bigmodel.factor_model import FactorModel
-
-        yield _factor(FactorModel.load(path), memory or MEMORY)
-        return
-    with BigLinearModel(path, memory=memory or MEMORY) as big:
-        yield OpenModel(big.kind, big.config.get("shuffle"), big.history, big.predict_to, big.evaluate)
+    with _from_path(path, default_memory, options) if db is None else _from_database(path, db, options) as model:
+        warn_unfinished(model, path, stream)
+        yield model
 
 
-def refuse_memory(path: str, memory: str | None) -> None:
-    """Raise `UsageError` where memory is given for predictions of a model that is no directory."""
-    if memory is not None and not Path(path).is_dir():
-        raise UsageError(
-            f"--memory is for models on disk; {path} is a file that is read whole, and rows are scored block by block:"
-            " leave it out"
-        )
+def warn_unfinished(model: Model, path: str, stream: Stream) -> None:
+    """Say so where the training of a model was broken off."""
+    if not model.finished:
+        lacking = ", and groups may lack their models" if model.by else ""
+        stream.emit(Warned(f"the training of {path} was not finished{lacking}; go on with it by --resume"))
 
 
-def _from_database(name: str, db: str) -> LinearModel:
-    from penstock.sql.session import Session, is_server
+def open_data(model: Model, data: str, *, format: str | None, reading: Mapping[str, Any]) -> BlockSource:
+    """Open the data that a model is asked about; the columns of groups may stand in their paths."""
+    from penstock.blocks.open import open as open_source
 
-    with Session(db, read_only=not is_server(db)) as session:
+    if model.by and format is None and not reading:
+        from penstock.groups.partitioned import partitioned
+
+        source = partitioned(data, model.by)
+        if source is not None:
+            return source
+    return open_source(data, format=format, **reading)
+
+
+def _from_path(path: str, default_memory: str, options: Mapping[str, str | None]) -> Model:
+    from penstock.model_kinds import kind_of, open_model
+
+    if "memory" in kind_of(path).options:
+        options = {**options, "memory": options.get("memory") or default_memory}
+    try:
+        return open_model(path, **options)
+    except ModelFileError:
+        if Path(path).is_file():
+            _refuse_data(path)
+        raise
+
+
+def _refuse_data(path: str) -> None:
+    """Raise `ModelFileError` where a file named as the model holds data, as when the arguments are swapped."""
+    from penstock.blocks.file_kinds import FORMAT_NAMES
+    from penstock.blocks.open import detect
+
+    try:
+        kind = FORMAT_NAMES.get(detect(path))
+    except PenstockError:
+        return  # of no known kind: what is wrong with it as a model is the better message
+    if kind is not None:
+        raise ModelFileError(f"{path} is {kind}, not a model; MODEL comes first, then DATA")
+
+
+def _from_database(name: str, db: str, options: Mapping[str, str | None]) -> Model:
+    from penstock.sql.engines.registry import engine_kind
+    from penstock.sql.session import Session
+
+    for option, value in options.items():
+        if value is not None:
+            raise UsageError(
+                Name(option),
+                " is not for models of a database, which are linear ones",
+                fixes=[LeaveOut(option)],
+            )
+    with Session(db, read_only=engine_kind(db).read_only) as session:
         return session.catalog.load(name)
-
-
-def _in_memory(model: LinearModel, memory: str) -> OpenModel:
-    from penstock.evaluation import evaluate
-
-    measure = partial(evaluate, model, memory=memory)
-    return OpenModel(model.kind, model.config.get("shuffle"), model.history, model.predict_to, measure)
-
-
-def _factor(model: FactorModel, memory: str) -> OpenModel:
-    from penstock.budget import Budget
-    from penstock.linear import write_predictions
-
-    total = Budget.parse(memory).resolve(model.layout.nbytes)
-
-    def predict_to(source: BlockSource, path: Path, *, keep: Sequence[str], stream: Any) -> int:
-        return write_predictions(partial(_ratings, model, source, keep, total), source, path, stream=stream)
-
-    def evaluate(source: BlockSource, *, label: str | None) -> dict[str, float]:
-        roles = replace(model.roles, rating=label or model.roles.rating)
-        found = model.evaluate(source, memory=total, roles=roles)
-        return {"loss": found["rmse"] ** 2 / 2, **found}
-
-    return OpenModel("factor", None, model.header["history"], predict_to, evaluate)
-
-
-def _ratings(
-    model: FactorModel, source: BlockSource, keep: Sequence[str], memory: int
-) -> Generator[pa.RecordBatch, None, None]:
-    """Yield the ratings expected, in stored order, with the columns to keep beside them."""
-    import pyarrow as pa
-
-    from penstock.blocks.reading import require_columns
-
-    require_columns(source.schema, keep, place=source.name)
-    blocks = iter(range(len(source.block_rows) if keep else 0))
-    held: list[pa.RecordBatch] = []
-    with closing(model.predictions(source, memory=memory)) as found:  # type: ignore[type-var]  # it is a generator
-        for scores in found:
-            out: dict[str, Any] = {}
-            if keep:
-                while sum(map(len, held)) < len(scores):
-                    held.append(source.read(next(blocks), list(keep)))
-                rows = pa.concat_batches(held)
-                held = [rows.slice(len(scores))]
-                out = {name: rows.column(name).slice(0, len(scores)) for name in keep}
-            yield pa.record_batch({**out, "prediction": pa.array(scores)})

@@ -13,18 +13,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.bigmodel.factor_training import FactorConfig, FactorTraining
-from penstock.bigmodel.model import STATE, Saved
+import typer
+
+from penstock.bigmodel.disk_learner import disk_job
+from penstock.bigmodel.factor_config import FactorConfig
+from penstock.bigmodel.factor_learner import factor_job, useless_factors
+from penstock.bigmodel.model import Saved
 from penstock.bigmodel.ratings import Roles
-from penstock.bigmodel.storage import Storage
-from penstock.bigmodel.training import BigTraining
+from penstock.bigmodel.storage import MemorySplit, Storage
 from penstock.blocks.base import BlockSource
 from penstock.blocks.open import open as open_source
 from penstock.budget import peak_memory, show_bytes, show_share
-from penstock.cli.screen import Screen, final_score
-from penstock.compare import finite
+from penstock.cli.screen import Screen
 from penstock.config import Config
 from penstock.events import Epoch, Event, Started, Stream
+from penstock.measure_lines import final_score, finished_lines, strict_json
+from penstock.metric_names import useless_reason
+from penstock.outputs import require_folder
 from penstock.training import Columns
 
 
@@ -79,53 +84,73 @@ def train_linear(
     config: Config,
     columns: Columns,
     storage: Storage,
+    memory: MemorySplit,
     dimension: int | None,
+    test_share: float,
+    keep_anyway: bool,
     resume: bool,
     json: bool,
 ) -> None:
     """Train a linear model in its directory, and tell of it."""
+    require_folder(folder)
     clock = _Clock()
     with Screen(json=json) as screen, inputs.opened() as (source, test):
-        _say_if_new(screen, folder, resume)
-        stream = Stream([screen.listen, clock.listen])
-        job = BigTraining(source, folder, config, storage, columns, test=test, dimension=dimension, stream=stream)
-        place = job.run(resume=resume)
+        stream = Stream([lambda event: _note_memory(screen, event, memory), screen.listen, clock.listen])
+        job = disk_job(
+            source,
+            folder,
+            config,
+            storage,
+            columns,
+            test=test,
+            test_share=test_share,
+            dimension=dimension,
+            memory=None if memory.total is None else str(memory.total),
+            stream=stream,
+        )
+        trained = job.run(resume=resume)
+        place, traffic = trained.folder, trained.traffic
         saved = Saved.read(place)
         history, layout = saved.header["history"], saved.layout
-        touched = job.hits + job.misses
+        touched = traffic["hits"] + traffic["misses"]
         _tell(
             screen,
             place,
             {
                 "model": config.model,
                 "shuffle": config.shuffle,
-                "optimizer": storage.optimizer,
+                "optimizer": saved.storage.optimizer,
                 "data": source.name,
                 "label": saved.header["encoder"]["label"],
                 "features": layout.features,
                 "dimension": layout.dimension,
                 "hot_features": layout.hot,
                 "epochs": history,
-                **_scores(history),
+                **_scores(saved.header),
+                **saved.header.get("metrics", {}),
                 **clock.figures(history),
+                "useless": useless_reason(saved.header.get("metrics", {})),
                 "model_bytes": saved.storage.model_bytes(layout.features),
                 "extra_disk_bytes": layout.rows_bytes + layout.map_bytes,
-                "hit_rate": job.hits / touched if job.misses else None,
-                "page_bytes_read": job.page_bytes_read,
-                "page_bytes_written": job.page_bytes_written,
+                "hit_rate": traffic["hits"] / touched if traffic["misses"] else None,
+                "page_bytes_read": traffic["bytes_read"],
+                "page_bytes_written": traffic["bytes_written"],
             },
             counted=f"{layout.features:,} features",
             idle=resume and not clock.epochs,
+            keep_anyway=keep_anyway,
         )
 
 
-def train_factor(inputs: Inputs, folder: str, *, config: FactorConfig, roles: Roles, resume: bool, json: bool) -> None:
-    """Train a matrix factorisation in its directory, and tell of it."""
+def train_factor(
+    inputs: Inputs, folder: str, *, config: FactorConfig, roles: Roles, keep_anyway: bool, resume: bool, json: bool
+) -> None:
+    """Train a matrix factorization in its directory, and tell of it."""
+    require_folder(folder)
     clock = _Clock()
     with Screen(json=json) as screen, inputs.opened() as (source, test):
-        _say_if_new(screen, folder, resume)
         stream = Stream([screen.listen, clock.listen])
-        model = FactorTraining(source, folder, config, roles, test=test, stream=stream).run(resume=resume)
+        model = factor_job(source, folder, config, roles, test=test, stream=stream).run(resume=resume)
         history, layout = list(model.header["history"]), model.layout
         _tell(
             screen,
@@ -138,35 +163,49 @@ def train_factor(inputs: Inputs, folder: str, *, config: FactorConfig, roles: Ro
                 "items": layout.items,
                 "rank": layout.rank,
                 "epochs": history,
-                **_scores(history),
+                **_scores(model.header),
+                **model.header.get("metrics", {}),
                 **clock.figures(history),
+                "useless": useless_factors(model.header),
                 "model_bytes": layout.nbytes,
             },
             counted=f"{layout.users:,} users and {layout.items:,} items of rank {layout.rank}",
             idle=resume and not clock.epochs,
+            keep_anyway=keep_anyway,
         )
 
 
-def _say_if_new(screen: Screen, folder: str, resume: bool) -> None:
-    if resume and not (Path(folder) / STATE).exists():
-        screen.note(f"there is no checkpoint in {folder}; training starts from the beginning")
+def _note_memory(screen: Screen, event: Event, memory: MemorySplit) -> None:
+    """Say how one number for memory was split, once training starts."""
+    if memory.total is not None and isinstance(event, Started) and event.task == "train":
+        screen.note(str(memory))
 
 
-def _scores(history: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what the last epoch is judged by: the weights on disk are its."""
-    last = history[-1] if history else {}
-    kept = ("loss", "accuracy", "r2", "rmse")
-    return {name: value for name, value in last.items() if name in kept or name.startswith("test_")}
+def _scores(header: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the epoch is judged by whose weights the model has: the best, or the last."""
+    history, best = header["history"], int(header.get("best_epoch", 0))
+    row = history[(best or len(history)) - 1] if history else {}
+    figures = {name: value for name, value in row.items() if name.startswith(("progressive_", "held_out_", "test_"))}
+    return {"best_epoch": best or len(history), **figures}
 
 
-def _tell(screen: Screen, place: Path, found: dict[str, Any], *, counted: str, idle: bool) -> None:
+def _tell(screen: Screen, place: Path, found: dict[str, Any], *, counted: str, idle: bool, keep_anyway: bool) -> None:
     disk = sum(file.stat().st_size for file in place.iterdir() if file.is_file())
-    told = finite({**found, "disk_bytes": disk, "out": str(place)})
+    told = strict_json({**found, "disk_bytes": disk, "out": str(place)})
     screen.close()
     hits = "" if told.get("hit_rate") is None else f" hit rate {show_share(told['hit_rate'])},"
     done = f"nothing was left to do, {place} has had its {len(told['epochs'])} epochs" if idle else f"saved {place}"
+    for line in finished_lines(told):
+        screen.say(line)
     screen.say(
         f"{done}: {told['model']}, {counted}, {show_bytes(told['model_bytes'])} on disk, {final_score(told)},{hits}"
         f" {told['seconds']:.1f} s, peak memory {show_bytes(told['peak_memory_bytes'])}"
     )
+    if told["useless"] is not None and not keep_anyway:
+        screen.say(
+            f"the model is useless: {told['useless']}; look for columns that tell more of {told['label']!r}, or accept it:"
+            " --resume --keep-anyway"
+        )
     screen.give(told)
+    if told["useless"] is not None and not keep_anyway:
+        raise typer.Exit(1)

@@ -1,292 +1,110 @@
-"""The options that several commands share, each written once: its name, its help, its place on the help page."""
+"""Parameters of commands, made from the option table: flags, types, defaults and help."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-_COLUMNS = "Columns"
-_LEARNING = "Learning"
-_SHUFFLING = "Shuffling and memory"
-_STOPPING = "Testing and stopping"
-_ON_DISK = "Models on disk"
-_OUTPUT = "Output"
-_DATABASE = "Database"
+from penstock.command_lines import flag
+from penstock.options import ARGUMENT, REQUIRED, TABLE, Option, default, options_of
 
-Data = Annotated[
-    str, typer.Argument(metavar="DATA", help="A file, folder, glob or address of rows.", show_default=False)
-]
-ModelFile = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="A model that [bold]train[/bold] saved: a file, or a model's directory.",
-        show_default=False,
-    ),
-]
+if TYPE_CHECKING:
+    from penstock.bigmodel.storage import MemorySplit
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+_TYPES = {"whole": int, "number": float, "flag": bool, "columns": list[str], "hash": list[str]}
+_ENVIRONMENT = {("sql", "db"): "PENSTOCK_DB"}
 
 
-def _option(*names: str, panel: str, help: str, metavar: str = " ", **more: Any) -> Any:
-    # A flag takes no value, and a blank says so better than the type that typer would name.
-    return typer.Option(*names, rich_help_panel=panel, help=help, metavar=metavar, **more)
+def takes(door: str) -> Callable[[Command], Command]:
+    """Give a command the parameters that the option table has for it; it is called with all of them by name."""
+
+    def decorate(command: Command) -> Command:
+        parameters = [_parameter(option, door) for option in options_of(door).values()]
+        if "ctx" in inspect.signature(command).parameters:
+            parameters.insert(0, inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer reads
+        return command
+
+    return decorate
 
 
-Label = Annotated[
-    str | None,
-    _option(
-        "--label", panel=_COLUMNS, metavar="COL", help="The column to learn. Converted and LibSVM files name their own."
-    ),
-]
-Weight = Annotated[str | None, _option("--weight", panel=_COLUMNS, metavar="COL", help="How much each row counts.")]
-Features = Annotated[
-    list[str] | None,
-    _option("--features", panel=_COLUMNS, metavar="A,B,C", help="The columns to learn from; all others if not given."),
-]
-Exclude = Annotated[
-    list[str] | None, _option("--exclude", panel=_COLUMNS, metavar="A,B,C", help="Columns to leave out.")
-]
-Hash = Annotated[
-    list[str] | None,
-    _option(
-        "--hash",
-        panel=_COLUMNS,
-        metavar="COL[:2^20]",
-        help="Hash a text column into so many features; [bold]COL:2^18:words[/bold] word by word. May be repeated.",
-    ),
-]
-Keep = Annotated[
-    list[str] | None, _option("--keep", panel=_COLUMNS, metavar="A,B,C", help="Columns to carry over as they are.")
-]
-Format = Annotated[
-    str | None,
-    _option(
-        "--format",
-        panel=_COLUMNS,
-        metavar="NAME",
-        help="parquet, arrow, npy, csv or libsvm, where the name does not tell.",
-    ),
-]
-Header = Annotated[
-    bool | None,
-    _option(
-        "--header/--no-header",
-        panel=_COLUMNS,
-        help="Whether CSV text begins with the columns' names; found out if not given.",
-        show_default=False,
-    ),
-]
-Delimiter = Annotated[
-    str | None,
-    _option(
-        "--delimiter", panel=_COLUMNS, metavar="CHAR", help="What parts the fields of CSV text; found out if not given."
-    ),
-]
+def flag_of(name: str) -> str:
+    """Return the flag of an option.
 
-Model = Annotated[str, _option("--model", panel=_LEARNING, metavar="NAME", help="logistic, svm, linear or softmax.")]
-AnyModel = Annotated[
-    str,
-    _option(
-        "--model",
-        panel=_LEARNING,
-        metavar="NAME",
-        help="logistic, svm, linear or softmax; factor, of ratings, with --model-dir.",
-    ),
-]
-Epochs = Annotated[int, _option("--epochs", panel=_LEARNING, metavar="N", help="Passes over the data.")]
-Solver = Annotated[
-    str,
-    _option(
-        "--solver",
-        panel=_LEARNING,
-        metavar="NAME",
-        help="sgd, or of logistic and linear lbfgs or gd: one step to an epoch, the order of rows makes no difference.",
-    ),
-]
-BatchSize = Annotated[int, _option("--batch-size", panel=_LEARNING, metavar="N", help="Rows to an update.")]
-LearningRate = Annotated[
-    float | None,
-    _option(
-        "--learning-rate",
-        panel=_LEARNING,
-        metavar="X",
-        help="The first step size. [dim]\\[default: 0.1; linear and factor 0.01; lbfgs and gd 1][/dim]",
-    ),
-]
-Rate = Annotated[
-    str,
-    _option("--rate", panel=_LEARNING, metavar="NAME", help="How it falls: exponential, inverse-scaling or constant."),
-]
-Decay = Annotated[float, _option("--decay", panel=_LEARNING, metavar="X", help="Of exponential: the factor per epoch.")]
-Power = Annotated[float, _option("--power", panel=_LEARNING, metavar="X", help="Of inverse-scaling: the exponent.")]
-L1 = Annotated[float, _option("--l1", panel=_LEARNING, metavar="X", help="Penalty on the weights' sizes.")]
-L2 = Annotated[float, _option("--l2", panel=_LEARNING, metavar="X", help="Penalty on the weights' squares.")]
-NoIntercept = Annotated[bool, _option("--no-intercept", panel=_LEARNING, help="Learn no intercept.")]
-Standardize = Annotated[
-    bool | None,
-    _option(
-        "--standardize/--no-standardize",
-        panel=_LEARNING,
-        help="Bring features to mean 0 and spread 1, by one pass more; the linear model does unless told not to.",
-    ),
-]
-Seed = Annotated[int, _option("--seed", panel=_LEARNING, metavar="N", help="Of all chance: same seed, same model.")]
-
-Shuffle = Annotated[
-    str,
-    _option(
-        "--shuffle",
-        panel=_SHUFFLING,
-        metavar="NAME",
-        help="corgipile, global, none, once, epoch, sliding-window, mrs or block-only.",
-    ),
-]
-Memory = Annotated[
-    str,
-    _option("--memory", panel=_SHUFFLING, metavar="SIZE", help="What the rows may occupy: 512MB, or 10% of the data."),
-]
-Scratch = Annotated[
-    str | None,
-    _option(
-        "--scratch",
-        panel=_SHUFFLING,
-        metavar="DIR",
-        help="Where once and epoch write their copy; beside the data if not given.",
-    ),
-]
-
-Test = Annotated[
-    str | None,
-    _option("--test", panel=_STOPPING, metavar="DATA", help="Rows to measure the model on after every epoch."),
-]
-Validation = Annotated[
-    float, _option("--validation", panel=_STOPPING, metavar="SHARE", help="Hold out such a share of the rows instead.")
-]
-Patience = Annotated[
-    int | None,
-    _option("--patience", panel=_STOPPING, metavar="N", help="Stop after so many epochs without improvement."),
-]
-Tolerance = Annotated[
-    float,
-    _option(
-        "--tolerance",
-        panel=_STOPPING,
-        metavar="X",
-        help="What counts as improvement of the loss; the slope at which lbfgs and gd are done.",
-    ),
-]
-
-ModelDir = Annotated[
-    str | None,
-    _option(
-        "--model-dir",
-        panel=_ON_DISK,
-        metavar="DIR",
-        help="Keep the model there, in pages of which memory holds some: it may be larger than memory.",
-    ),
-]
-ModelMemory = Annotated[
-    str | None,
-    _option(
-        "--model-memory",
-        panel=_ON_DISK,
-        metavar="SIZE",
-        help="What the model may occupy beside the rows: 1GB, or 25% of its own size. [dim]\\[default: 1GB][/dim]",
-    ),
-]
-Threads = Annotated[
-    int | None,
-    _option(
-        "--threads",
-        panel=_ON_DISK,
-        metavar="N",
-        help="Threads that learn at once; with more than one, runs differ a little. [dim]\\[default: 1][/dim]",
-    ),
-]
-Optimizer = Annotated[
-    str | None,
-    _option("--optimizer", panel=_ON_DISK, metavar="NAME", help="sgd or adagrad. [dim]\\[default: sgd][/dim]"),
-]
-Dimension = Annotated[
-    int | None,
-    _option(
-        "--dimension",
-        panel=_ON_DISK,
-        metavar="N",
-        help="How many features there may be; an index at or beyond it is refused. Any 64-bit index is taken if not given.",
-        show_default=False,
-    ),
-]
-User = Annotated[str | None, _option("--user", panel=_ON_DISK, metavar="COL", help="Of factor: who rated.")]
-Item = Annotated[str | None, _option("--item", panel=_ON_DISK, metavar="COL", help="Of factor: what was rated.")]
-Rating = Annotated[str | None, _option("--rating", panel=_ON_DISK, metavar="COL", help="Of factor: how it was rated.")]
-Rank = Annotated[
-    int | None,
-    _option(
-        "--rank",
-        panel=_ON_DISK,
-        metavar="N",
-        help="Of factor: numbers to a user and to an item. [dim]\\[default: 100][/dim]",
-    ),
-]
-ScoringMemory = Annotated[
-    str | None,
-    _option(
-        "--memory",
-        panel=_ON_DISK,
-        metavar="SIZE",
-        help="Of a model's directory: what rows and pages may occupy. [dim]\\[default: 512MB][/dim]",
-    ),
-]
-
-Database = Annotated[
-    str | None,
-    _option(
-        "--db",
-        panel=_OUTPUT,
-        metavar="DB",
-        help="Take MODEL by its name from this database: a DuckDB file, or postgresql://user@host/db.",
-    ),
-]
-SqlDatabase = Annotated[
-    str,
-    _option(
-        "--db",
-        panel=_DATABASE,
-        metavar="DB",
-        envvar="PENSTOCK_DB",
-        help="A DuckDB file (made if it is not there), or postgresql://user@host/db.",
-    ),
-]
-SqlFile = Annotated[
-    str | None, _option("--file", "-f", panel=_DATABASE, metavar="FILE", help="Run the statements in a file.")
-]
-ReadOnly = Annotated[bool, _option("--read-only", panel=_DATABASE, help="Open a DuckDB file for reading alone.")]
-MostRows = Annotated[
-    int,
-    _option("--rows", panel=_OUTPUT, metavar="N", min=0, help="Print at most so many rows of a result; 0 for all."),
-]
-Csv = Annotated[bool, _option("--csv", panel=_OUTPUT, help="Print rows as CSV, all of them.")]
-Json = Annotated[
-    bool, _option("--json", panel=_OUTPUT, help="Print one JSON object on stdout, and nothing else there.")
-]
+    Examples
+    --------
+    >>> flag_of("model_dir"), flag_of("tries")
+    ('--model-dir', '--try')
+    """
+    return flag(TABLE[name].spelling or name)
 
 
-Resume = Annotated[bool, _option("--resume", panel=_OUTPUT, help="Go on from the last checkpoint of the same command.")]
+def with_flags(text: str) -> str:
+    """Return a text of the option table with flags for ``{options}`` and bold type for what is in backticks."""
+    text = re.sub(r"\{(\w+)\}", lambda match: flag_of(match[1]), text)
+    return re.sub(r"`([^`]+)`", r"[bold]\1[/bold]", text)
+
+
+def _parameter(option: Option, door: str) -> inspect.Parameter:
+    kind: Any = _TYPES.get(option.kind, str)
+    if option.auto and option.kind == "number":
+        kind = Any
+    elif option.default is None:
+        kind = kind | None
+    return inspect.Parameter(
+        option.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if option.default is REQUIRED else option.default,
+        annotation=Annotated[kind, _typer_info(option, door)],
+    )
+
+
+def _typer_info(option: Option, door: str) -> Any:
+    text = with_flags(option.help)
+    if option.panel == ARGUMENT:
+        return typer.Argument(metavar=option.metavar, help=text, show_default=False)
+    if option.default_text:
+        text += f" [dim]\\[default: {with_flags(option.default_text)}][/dim]"
+    names = [flag_of(option.name)]
+    if option.kind == "flag" and option.default is not False:
+        names = [f"{names[0]}/{flag(f'no_{option.name}')}"]
+    if option.short:
+        names.append(f"-{option.short}")
+    more: dict[str, Any] = {"parser": _number_or_auto} if option.auto and option.kind == "number" else {}
+    return typer.Option(
+        *names,
+        help=text,
+        metavar=option.metavar,
+        rich_help_panel=option.panel,
+        show_default=not option.default_text,
+        envvar=_ENVIRONMENT.get((door, option.name)),
+        min=0 if option.kind == "whole" and option.name == "rows" else None,
+        **more,
+    )
+
+
+def _number_or_auto(text: str) -> float | None:
+    if text == "auto":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a number; give one, such as 0.1, or auto") from None
 
 
 def given(ctx: typer.Context) -> list[str]:
     """Return the parameters that were given on the command line, by their Python names, in the command's order."""
-    found = []
-    for name in ctx.params:
-        where = ctx.get_parameter_source(name)
-        if where is not None and where.name == "COMMANDLINE":
-            found.append(name)
-    return found
+    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+    return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
 
 
-def names(given: Sequence[str] | None) -> list[str]:
+def names(texts: Sequence[str] | None) -> list[str]:
     """Return the names of an option that takes ``a,b,c`` and may be repeated.
 
     Examples
@@ -294,10 +112,30 @@ def names(given: Sequence[str] | None) -> list[str]:
     >>> names(["a,b", "c"])
     ['a', 'b', 'c']
     """
-    return [name.strip() for text in given or () for name in text.split(",") if name.strip()]
+    return [name.strip() for text in texts or () for name in text.split(",") if name.strip()]
+
+
+def column_arguments(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return which columns play which part, as keyword arguments."""
+    return {
+        "label": params["label"],
+        "features": names(params["features"]) or None,
+        "weight": params["weight"],
+        "exclude": names(params["exclude"]),
+        "hash": names(params["hash"]),
+    }
+
+
+def memory_on_disk(params: Mapping[str, Any], given: Sequence[str]) -> MemorySplit:
+    """Return what rows and the pages of a model on disk get: parts of one number, unless the model's is given."""
+    from penstock.bigmodel.storage import MemorySplit
+
+    if params["model_memory"] is not None:
+        return MemorySplit(params["memory"], params["model_memory"])
+    return MemorySplit.of(params["memory"] if "memory" in given else default("memory", "disk"))
 
 
 def reading(header: bool | None, delimiter: str | None) -> dict[str, Any]:
     """Return what `penstock.open` is told of CSV text."""
-    given = {"header": header, "delimiter": {"\\t": "\t", "tab": "\t"}.get(delimiter or "", delimiter)}
-    return {name: value for name, value in given.items() if value is not None}
+    values = {"header": header, "delimiter": {"\\t": "\t", "tab": "\t"}.get(delimiter or "", delimiter)}
+    return {name: value for name, value in values.items() if value is not None}

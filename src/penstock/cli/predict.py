@@ -3,54 +3,65 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
-
-import typer
+from pathlib import Path
 
 from penstock.cli import options as o
 
 
-def predict(
-    model: o.ModelFile,
-    data: o.Data,
-    out: Annotated[
-        str, typer.Option("--out", metavar="FILE", help="The Parquet file to write.", rich_help_panel="Output")
-    ] = "predictions.parquet",
-    keep: o.Keep = None,
-    memory: o.ScoringMemory = None,
-    format: o.Format = None,
-    header: o.Header = None,
-    delimiter: o.Delimiter = None,
-    db: o.Database = None,
-    json: o.Json = False,
+@o.takes("predict")
+def predict_command(
+    *,
+    model_file: str,
+    data: str,
+    out: str,
+    keep: list[str] | None,
+    unseen: str | None,
+    memory: str | None,
+    format: str | None,
+    header: bool | None,
+    delimiter: str | None,
+    db: str | None,
+    json: bool,
 ) -> None:
     """Write a saved model's predictions, and probabilities where it has them, to a Parquet file."""
-    from penstock.blocks.open import open as open_source
     from penstock.budget import peak_memory, show_bytes
-    from penstock.cli.models import opened, refuse_memory
-    from penstock.cli.paths import require_parquet
+    from penstock.cli.models import open_data, opened_model
     from penstock.cli.screen import Screen
+    from penstock.model import write_predictions
+    from penstock.outputs import require_parquet
 
     began = time.perf_counter()
     target = require_parquet(out)
-    refuse_memory(model, memory)
     with (
         Screen(json=json) as screen,
-        opened(model, memory=memory, db=db) as known,
-        open_source(data, format=format, **o.reading(header, delimiter)) as source,
+        opened_model(model_file, db=db, stream=screen.stream, memory=memory, unseen=unseen) as known,
+        open_data(known, data, format=format, reading=o.reading(header, delimiter)) as source,
     ):
-        rows = known.predict_to(source, target, keep=o.names(keep), stream=screen.stream)
+        rows = write_predictions(known, source, target, keep=o.names(keep), stream=screen.stream)
+        without = _nulls(target) if known.by else 0
         seconds, peak = time.perf_counter() - began, peak_memory()
         screen.close()
-        screen.say(f"saved {target}: {rows:,} predictions, {seconds:.1f} s, peak memory {show_bytes(peak)}")
+        gaps = f", {without:,} of them null (no model of their group)" if without else ""
+        screen.say(f"saved {target}: {rows:,} predictions{gaps}, {seconds:.1f} s, peak memory {show_bytes(peak)}")
         screen.give(
             {
                 "model": known.kind,
-                "model_file": model,
+                "model_file": model_file,
                 "data": source.name,
                 "rows": rows,
+                **({"models": model_file, "without_model": without, "unseen": unseen or "null"} if known.by else {}),
                 "seconds": seconds,
                 "peak_memory_bytes": peak,
                 "out": str(target),
             }
         )
+
+
+def _nulls(path: Path) -> int:
+    """Return how many predictions of a file are null, from what the file says of itself."""
+    import pyarrow.parquet as pq
+
+    noted = pq.read_metadata(path)
+    names = [noted.schema.column(place).path for place in range(noted.num_columns)]
+    at = names.index("prediction")
+    return sum(noted.row_group(group).column(at).statistics.null_count for group in range(noted.num_row_groups))

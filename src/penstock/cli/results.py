@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.budget import show_bytes
-from penstock.cli.screen import Screen, show_score
+from penstock.cli.screen import Screen
 from penstock.events import Event, Started
+from penstock.measure_lines import show_score
+from penstock.metric_names import headline, title
+from penstock.sgd.losses import loss_of
 
 if TYPE_CHECKING:
-    from penstock.explain import Explanation
+    from penstock.explanation import Explanation
 
 
 def follow(screen: Screen, event: Event) -> None:
@@ -30,12 +33,13 @@ def show_table(screen: Screen, compared: Mapping[str, Any]) -> None:
     from rich.table import Table
 
     screen.close()
-    metric = "r2" if compared["model"] == "linear" else "accuracy"
-    where = "test " if any(f"test_{metric}" in run for run in compared["runs"]) else "training "
+    metric = loss_of(compared["model"]).metric
+    scores = [score for run in compared["runs"] if (score := headline(run)) is not None]
+    shown = scores[0].title if scores else title(metric)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("strategy", no_wrap=True)
     heads = (
-        f"final {where}{'R²' if metric == 'r2' else metric}",
+        f"final {shown}",
         "epochs to 99 % of best",
         "seconds per epoch",
         "total seconds",
@@ -54,9 +58,9 @@ def show_table(screen: Screen, compared: Mapping[str, Any]) -> None:
 
 
 def _cells(run: Mapping[str, Any], metric: str) -> list[str]:
-    from penstock.report import Run
+    from penstock.report import StrategyRun
 
-    median = Run.from_dict({**run, "epochs": _without_copies(run)}).epoch_seconds
+    median = StrategyRun.from_dict({**run, "epochs": _without_copies(run)}).epoch_seconds
     return [
         show_score(run["final"], metric),
         "never" if run["epochs_to_99"] is None else str(run["epochs_to_99"]),
@@ -88,8 +92,8 @@ def write_page(compared: Mapping[str, Any], path: Path, *, clustering: str | Non
     """Write the page, and return its findings in sentences."""
     from penstock.compare import page_facts
     from penstock.report import Comparison, write_report
-    from penstock.report.page import findings
+    from penstock.report.comparison_page import comparison_findings
 
     page = Comparison.from_dict(page_facts(compared, clustering=clustering))
     write_report(page, path)
-    return findings(page)
+    return comparison_findings(page)

@@ -12,8 +12,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from penstock.cli.wording import in_own_words
 from penstock.closing import Closing
 from penstock.events import Advanced, Epoch, Event, Finished, Started, Stream, Warned
+from penstock.measure_lines import show_score, strict_json
+from penstock.metric_names import title
 
 
 class Screen(Closing):
@@ -53,7 +56,7 @@ class Screen(Closing):
         elif isinstance(event, Epoch) and self._rows:
             self._row(event)
         elif isinstance(event, Warned):
-            self.note(f"warning: {event.message}")
+            self.note(f"warning: {in_own_words(event)}")
 
     def say(self, text: str = "") -> None:
         """Print a line of the result for people; machines get the object instead."""
@@ -76,7 +79,7 @@ class Screen(Closing):
         """Print the JSON object, where it is asked for."""
         self.close()
         if self.json:
-            print(json.dumps(found, allow_nan=False), flush=True)
+            print(json.dumps(strict_json(found), allow_nan=False), flush=True)
 
     def close(self) -> None:
         """Take the bar away."""
@@ -107,48 +110,18 @@ class Screen(Closing):
         self._tasks[event.task] = self._bar.add_task(event.task, total=event.total, note="")
 
     def _row(self, event: Epoch) -> None:
-        tested = event.test_score is not None
+        scores = {"held_out": event.held_out_score, "test": event.test_score}
+        shown = {kind: score for kind, score in scores.items() if score is not None}
+        shown = shown or {"progressive": event.progressive_score}
+        names = [title(f"{kind}_{event.metric}") for kind in shown]
         if not self._headed:
             self._headed = True
-            name = name_of(event.metric)
-            test = f"{'test':>10}" if tested else ""
-            self.say(f"{'epoch':>6}{'loss':>12}{name:>10}{test}{'seconds':>10}{'rows/s':>13}{'MB/s':>9}")
+            heads = "".join(f"  {name}" for name in ("progressive loss", *names))
+            self.say(f"{'epoch':>6}{heads}{'seconds':>10}{'rows/s':>13}{'MB/s':>8}")
         seconds = max(event.seconds, 1e-9)
-        test = f"{show_score(event.test_score, event.metric):>10}" if tested else ""
+        cells = [f"{event.progressive_loss:>{len('progressive loss')}.5g}"]
+        cells += [f"{show_score(score, event.metric):>{len(name)}}" for name, score in zip(names, shown.values())]
         self.say(
-            f"{event.epoch:>6}{event.loss:>12.5g}{show_score(event.score, event.metric):>10}{test}"
-            f"{event.seconds:>10.2f}{event.rows / seconds:>13,.0f}{event.bytes / seconds / 1e6:>9,.0f}"
+            f"{event.epoch:>6}{''.join(f'  {cell}' for cell in cells)}"
+            f"{event.seconds:>10.2f}{event.rows / seconds:>13,.0f}{event.bytes / seconds / 1e6:>8,.0f}"
         )
-
-
-def name_of(metric: str) -> str:
-    """Return a score's name as people write it."""
-    return {"r2": "R²", "rmse": "RMSE"}.get(metric, metric)
-
-
-def show_score(score: float | None, metric: str) -> str:
-    """Write an accuracy as a percentage, and an R² or RMSE as it is.
-
-    Examples
-    --------
-    >>> show_score(0.98765, "accuracy"), show_score(0.98765, "r2"), show_score(None, "r2")
-    ('98.77 %', '0.9877', '–')
-    """
-    if score is None:
-        return "–"
-    return f"{100 * score:.2f} %" if metric.endswith("accuracy") else f"{score:.4f}"
-
-
-def final_score(found: Mapping[str, Any]) -> str:
-    """Say the score of a run in words: of the test set where there was one."""
-    for name, words in (
-        ("test_accuracy", "test accuracy"),
-        ("test_r2", "test R²"),
-        ("test_rmse", "test RMSE"),
-        ("accuracy", "accuracy"),
-        ("r2", "R²"),
-        ("rmse", "RMSE"),
-    ):
-        if found.get(name) is not None:
-            return f"{words} {show_score(found[name], name)}"
-    return "no score"

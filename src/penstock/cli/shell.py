@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import __version__
 from penstock.cli.sql import show
+from penstock.cli.wording import in_own_words
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Shell:
                 self._screen.note(f"{name} is not a command; \\? lists them")
         except PenstockError as error:
             self._screen.close()
-            self._screen.note(f"error: {error}")
+            self._screen.note(f"error: {in_own_words(error)}")
 
     def _execute(self, text: str) -> None:
         self._names = None

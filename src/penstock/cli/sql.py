@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -13,16 +13,9 @@ if TYPE_CHECKING:
     from penstock.sql.result import Result
 
 
-def sql(
-    script: Annotated[
-        str | None, typer.Argument(metavar="STATEMENTS", help="What to run; asked for at a prompt if left out.")
-    ] = None,
-    db: o.SqlDatabase = ":memory:",
-    file: o.SqlFile = None,
-    read_only: o.ReadOnly = False,
-    rows: o.MostRows = 40,
-    csv: o.Csv = False,
-    json: o.Json = False,
+@o.takes("sql")
+def sql_command(
+    *, script: str | None, db: str, file: str | None, read_only: bool, rows: int, csv: bool, json: bool
 ) -> None:
     """Run SQL on DuckDB or PostgreSQL, with SELECT … TRAIN BY and PREDICT BY among it.
 
@@ -52,6 +45,8 @@ def sql(
                 elif not json:
                     show(result, screen, most=rows or None)
         screen.give({"results": [_plain(result) for result in found]})
+    if any(result.useless is not None for result in found):
+        raise typer.Exit(1)
 
 
 def show(result: Result, screen: Any, *, most: int | None) -> None:
@@ -93,7 +88,8 @@ def _print_csv(result: Result) -> None:
 
 def _plain(result: Result) -> dict[str, Any]:
     rows = [[_json(value) for value in row] for row in result.rows]
-    return {"columns": result.columns, "rows": rows, "status": result.status, "notes": list(result.notes)}
+    told = {"columns": result.columns, "rows": rows, "status": result.status, "notes": list(result.notes)}
+    return told if result.model is None else {**told, "useless": result.useless}
 
 
 def _json(value: Any) -> Any:

@@ -7,123 +7,100 @@ run without a break. With ``--model-dir`` the model itself lives on disk: `penst
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from penstock.cli import options as o
 
 if TYPE_CHECKING:
-    from penstock.compare import Job
+    from penstock.compare import TrainingRequest
 
 
-def train(
-    ctx: typer.Context,
-    data: o.Data,
-    label: o.Label = None,
-    features: o.Features = None,
-    exclude: o.Exclude = None,
-    hash: o.Hash = None,
-    weight: o.Weight = None,
-    format: o.Format = None,
-    header: o.Header = None,
-    delimiter: o.Delimiter = None,
-    model: o.AnyModel = "logistic",
-    epochs: o.Epochs = 20,
-    solver: o.Solver = "sgd",
-    batch_size: o.BatchSize = 1,
-    learning_rate: o.LearningRate = None,
-    rate: o.Rate = "exponential",
-    decay: o.Decay = 0.95,
-    power: o.Power = 0.25,
-    l1: o.L1 = 0.0,
-    l2: o.L2 = 0.0,
-    no_intercept: o.NoIntercept = False,
-    standardize: o.Standardize = None,
-    seed: o.Seed = 0,
-    shuffle: o.Shuffle = "corgipile",
-    memory: o.Memory = "512MB",
-    scratch: o.Scratch = None,
-    test: o.Test = None,
-    validation: o.Validation = 0.0,
-    patience: o.Patience = None,
-    tolerance: o.Tolerance = 1e-4,
-    model_dir: o.ModelDir = None,
-    model_memory: o.ModelMemory = None,
-    threads: o.Threads = None,
-    optimizer: o.Optimizer = None,
-    dimension: o.Dimension = None,
-    user: o.User = None,
-    item: o.Item = None,
-    rating: o.Rating = None,
-    rank: o.Rank = None,
-    out: Annotated[
-        str, typer.Option("--out", metavar="FILE", help="Where the model goes.", rich_help_panel="Output")
-    ] = "model.penstock",
-    resume: o.Resume = False,
-    json: o.Json = False,
-) -> None:
+@o.takes("train")
+def train_command(ctx: typer.Context, **params: Any) -> None:
     """Learn a model from data of any size, in the memory you give it."""
-    from penstock.cli.together import FACTOR, require_together
-    from penstock.compare import Job
-    from penstock.config import Config
+    from penstock.cli.option_rules import FACTOR, require_together
+    from penstock.errors import UsageError
     from penstock.shuffle import order
+
+    if params["epochs"] == 0:  # Python takes it for a model that has learned nothing; here it would replace a good one
+        raise UsageError("is not a number of epochs", option="epochs", value=0, fixes=["choose 1 or more"])
+    require_together(o.given(ctx), model=params["model"])
+    if params["model"] == FACTOR:
+        _train_factor(params, o.given(ctx))
+        return
+    order(params["shuffle"])  # a misspelt one must not first cost a pass over the data
+    if params["model_dir"] is None:
+        job = job_of(params)
+        _train_in_memory(
+            job, params["out"], keep_anyway=params["keep_anyway"], resume=params["resume"], json=params["json"]
+        )
+    else:
+        _train_on_disk(params, o.given(ctx))
+
+
+def job_of(params: Mapping[str, Any], **settings: Any) -> TrainingRequest:
+    """Return the job that the options of a command describe; ``settings`` are hyper-parameters of the command itself."""
+    from penstock.compare import TrainingRequest
+    from penstock.config import Config
     from penstock.training import Columns
 
-    require_together(o.given(ctx), model=model)
-    if model == FACTOR:
-        _train_factor(ctx.params, o.given(ctx))
-        return
-    order(shuffle)  # a misspelt one must not first cost a pass over the data
-    if model_dir is not None and standardize is None:
-        standardize = False  # features of models on disk are taken as they are
-    config = Config(
-        model=model, solver=solver, learning_rate=learning_rate, rate=rate, decay=decay, power=power, epochs=epochs,
-        batch_size=batch_size, l1=l1, l2=l2, intercept=not no_intercept, shuffle=shuffle, memory=memory, seed=seed,
-        standardize=standardize, validation=validation, patience=patience, tolerance=tolerance,
-    )  # fmt: skip
-    columns = Columns(
-        label=label,
-        features=o.names(features) or None,
-        weight=weight,
-        exclude=o.names(exclude),
-        hash=o.names(hash),
+    values = {name: params[name] for name in Config.__dataclass_fields__ if name in params} | settings
+    return TrainingRequest(
+        data=params["data"],
+        config=Config(**values),
+        columns=Columns(**o.column_arguments(params)),
+        test=params["test"],
+        test_share=params.get("test_share", 0.0),
+        format=params["format"],
+        scratch=params["scratch"],
+        options=o.reading(params["header"], params["delimiter"]),
     )
-    job = Job(
-        data=data,
-        config=config,
-        columns=columns,
-        test=test,
-        format=format,
-        scratch=scratch,
-        options=o.reading(header, delimiter),
-    )
-    if model_dir is None:
-        _train_in_memory(job, out, resume=resume, json=json)
-    else:
-        _train_on_disk(job, ctx.params)
 
 
-def _train_in_memory(job: Job, out: str, *, resume: bool, json: bool) -> None:
+def _train_in_memory(job: TrainingRequest, out: str, *, keep_anyway: bool, resume: bool, json: bool) -> None:
     from penstock.budget import show_bytes
-    from penstock.cli.paths import require_writable
-    from penstock.cli.screen import Screen, final_score
-    from penstock.compare import figures
-    from penstock.modelfile import require_other
+    from penstock.cli.screen import Screen
+    from penstock.compare import run_figures
+    from penstock.measure_lines import final_score, finished_lines
+    from penstock.metric_names import useless_reason
+    from penstock.outputs import only_writer, require_file, require_other, require_scratch
 
     began = time.perf_counter()
-    target = require_writable(out)
+    target = require_file(out)
+    if job.scratch is not None:
+        require_scratch(job.scratch)
     checkpoint = Path(f"{target}.checkpoint")
-    with Screen(json=json) as screen, job.opened(screen.stream, checkpoint=checkpoint) as training:
+    with (
+        only_writer(target),
+        Screen(json=json) as screen,
+        job.opened(screen.stream, checkpoint=checkpoint) as training,
+    ):
         require_other(target, training.source.name)
-        if resume and not checkpoint.exists():
-            screen.note(f"there is no checkpoint {checkpoint}; training starts from the beginning")
         found = training.run(resume=resume)
-        found.save(target)
-        checkpoint.unlink(missing_ok=True)
-        told = {**figures(training, found, seconds=time.perf_counter() - began), "out": str(target)}
+        useless = useless_reason(found.metrics)
+        kept = useless is None or keep_anyway
+        if kept:
+            found.save(target)
+            checkpoint.unlink(missing_ok=True)
+        told = {
+            **run_figures(training, found, seconds=time.perf_counter() - began),
+            "out": str(target) if kept else None,
+        }
+        told["useless"] = useless
         screen.close()
+        for line in finished_lines(told):
+            screen.say(line)
+        if not kept:
+            screen.say(
+                f"not saved, the model is useless: {useless}; look for columns that tell more of"
+                f" {found.encoder.label!r}, or keep it: --resume --keep-anyway"
+            )
+            screen.give(told)
+            raise typer.Exit(1)
         screen.say(
             f"saved {target}: {found.kind}, {told['features']:,} features, {final_score(told)},"
             f" {told['seconds']:.1f} s, peak memory {show_bytes(told['peak_memory_bytes'])}"
@@ -131,42 +108,45 @@ def _train_in_memory(job: Job, out: str, *, resume: bool, json: bool) -> None:
         screen.give(told)
 
 
-def _train_on_disk(job: Job, params: dict[str, Any]) -> None:
+def _train_on_disk(params: dict[str, Any], given: list[str]) -> None:
     from penstock.bigmodel.storage import Storage
     from penstock.cli.ondisk import Inputs, train_linear
 
-    chosen = {name: params[name] for name in ("model_memory", "threads", "optimizer") if params[name] is not None}
+    memory = o.memory_on_disk(params, given)
+    job = job_of(params, memory=memory.rows, solver="sgd" if params["solver"] == "auto" else params["solver"])
     train_linear(
         Inputs(job.data, job.test, job.format, job.options),
         params["model_dir"],
         config=job.config,
+        test_share=job.test_share,
         columns=job.columns,
-        storage=Storage(**chosen),
+        storage=Storage(model_memory=memory.model, threads=params["threads"]),
+        memory=memory,
         dimension=params["dimension"],
+        keep_anyway=params["keep_anyway"],
         resume=params["resume"],
         json=params["json"],
     )
 
 
 def _train_factor(params: dict[str, Any], given: list[str]) -> None:
-    from penstock.bigmodel.factor_training import FactorConfig
+    from penstock.bigmodel.factor_config import FactorConfig
     from penstock.bigmodel.ratings import Roles
     from penstock.bigmodel.storage import Storage
     from penstock.cli.ondisk import Inputs, train_factor
     from penstock.errors import UsageError
 
-    if params["solver"] != "sgd":
+    if params["solver"] not in ("auto", "sgd"):
         raise UsageError("--solver is not for a factor model: it learns by sgd; leave it out")
-    shared = ("rate", "decay", "power", "epochs", "seed", "validation")
-    own = (name for name in ("rank", "learning_rate", "l2", "threads") if name in given)
-    chosen = {name: params[name] for name in (*shared, *own)}
+    values = {name: params[name] for name in FactorConfig.__dataclass_fields__ if name in given}
     if "model_memory" in given:
-        chosen["memory"] = Storage(model_memory=params["model_memory"]).model_memory  # refused by this option's name
+        values["memory"] = Storage(model_memory=params["model_memory"]).model_memory  # refused by this option's name
     train_factor(
         Inputs(params["data"], params["test"], params["format"], o.reading(params["header"], params["delimiter"])),
         params["model_dir"],
-        config=FactorConfig(**chosen),
+        config=FactorConfig(**values),
         roles=Roles(params["user"], params["item"], params["rating"]),
+        keep_anyway=params["keep_anyway"],
         resume=params["resume"],
         json=params["json"],
     )

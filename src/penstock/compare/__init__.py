@@ -4,19 +4,18 @@ A fresh process makes the peak memory a strategy's own, and lets the others go o
 is plain data: ``penstock compare`` prints it, and `penstock.report` draws its page from `page_facts`.
 """
 
-from penstock.compare.job import Job, figures, finite
-from penstock.compare.pictures import ORDERS_NOTE, order_pictures, page_facts, page_run
+from penstock.compare.order_examples import ORDERS_NOTE, order_pictures, page_facts, page_run
 from penstock.compare.runs import DEFAULT_SHUFFLES, compare, score_of
+from penstock.compare.training_request import TrainingRequest, run_figures
 
 __all__ = [
     "DEFAULT_SHUFFLES",
     "ORDERS_NOTE",
-    "Job",
+    "TrainingRequest",
     "compare",
-    "figures",
-    "finite",
     "order_pictures",
     "page_facts",
     "page_run",
+    "run_figures",
     "score_of",
 ]

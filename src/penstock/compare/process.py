@@ -17,10 +17,11 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from penstock import events
-from penstock.compare.job import Job
-from penstock.compare.warm import warm_up
+from penstock.compare.kernel_warmup import warm_up
+from penstock.compare.training_request import TrainingRequest
 from penstock.errors import PenstockError
-from penstock.events import Advanced, Event, Listener, Stream
+from penstock.events import Advanced, Event, Listener, Stream, Warned
+from penstock.messages import Text
 
 _CHILD = "from penstock.compare.process import child; child()"
 # How often a child tells of its progress; more would only keep both processes busy.
@@ -28,9 +29,9 @@ _EVERY_SECONDS = 0.1
 _PATIENCE_SECONDS = 10.0
 
 
-def in_process(job: Job, listen: Listener | None = None) -> dict[str, Any]:
+def in_process(job: TrainingRequest, listen: Listener | None = None) -> dict[str, Any]:
     """Run a job in a fresh process and return its figures, or why there are none."""
-    name, stream = job.config.shuffle, Stream([listen] if listen else [])
+    name, stream = job.config.shuffle, Stream([] if listen is None else [listen])
     result: dict[str, Any] | None = None
     with tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(
@@ -47,17 +48,19 @@ def in_process(job: Job, listen: Listener | None = None) -> dict[str, Any]:
                 process.stdin.write(json.dumps(job.to_dict()).encode())
             with process.stdout:
                 for line in process.stdout:
-                    told = json.loads(line)
-                    if "event" in told:
-                        stream.emit(_heard(told, name))
+                    message = json.loads(line)
+                    if "event" in message:
+                        stream.emit(_event_of(message, name))
                     else:
-                        result = told
+                        result = message
+                        if result.get("failed"):
+                            result["failed"] = Text.from_list(result["failed"])
             process.wait()
         finally:
             _end(process)
         if result is None:
             complaints.seek(0)
-            result = {"shuffle": name, "failed": _crash(process.returncode, complaints.read()), "kind": ""}
+            result = {"shuffle": name, "failed": Text(_crash(process.returncode, complaints.read())), "kind": ""}
     return {"epochs": [], "failed": None, **result}
 
 
@@ -80,11 +83,13 @@ def _crash(code: int | None, complaints: bytes) -> str:
     return f"its process ended with code {code}: {lines[-1].strip() if lines else 'it said nothing'}"
 
 
-def _heard(told: dict[str, Any], name: str) -> Event:
-    kind = getattr(events, told.pop("event"))
-    if "task" in told:
-        told["task"] = f"{name}: {told['task']}"
-    event: Event = kind(**told)
+def _event_of(message: dict[str, Any], name: str) -> Event:
+    kind = getattr(events, message.pop("event"))
+    if "task" in message:
+        message["task"] = f"{name}: {message['task']}"
+    if kind is Warned:
+        return Warned(Text.from_list(message["text"]))
+    event: Event = kind(**message)
     return event
 
 
@@ -93,12 +98,12 @@ def child() -> None:
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever else is printed must not come between the lines
     teller = _Teller(out)
-    job = Job.from_dict(json.load(sys.stdin))
+    job = TrainingRequest.from_dict(json.load(sys.stdin))
     try:
         warm_up(job)
         answer = job.run(Stream([teller.tell]))
     except PenstockError as error:
-        answer = {"shuffle": job.config.shuffle, "failed": str(error), "kind": type(error).__name__}
+        answer = {"shuffle": job.config.shuffle, "failed": error.text.to_list(), "kind": type(error).__name__}
     except KeyboardInterrupt:
         sys.exit(130)
     out.write(json.dumps(answer, allow_nan=False) + "\n")
@@ -126,4 +131,5 @@ class _Teller:
 
     def _write(self, event: Event) -> None:
         self._told = time.monotonic()
-        self._out.write(json.dumps({"event": type(event).__name__, **asdict(event)}) + "\n")
+        fields = {"text": Text(event.text).to_list()} if isinstance(event, Warned) else asdict(event)
+        self._out.write(json.dumps({"event": type(event).__name__, **fields}) + "\n")

@@ -10,23 +10,28 @@ from datetime import date
 from typing import Any
 
 from penstock import errors
-from penstock.compare.job import Job
 from penstock.compare.process import in_process
+from penstock.compare.training_request import TrainingRequest
 from penstock.errors import PenstockError, UsageError, some_of
 from penstock.events import Listener
+from penstock.messages import Text, Use, joined
+from penstock.metric_names import epoch_score, headline
+from penstock.parallel import cores
 from penstock.shuffle import order
 
 DEFAULT_SHUFFLES = ("none", "sliding-window", "mrs", "block-only", "once", "corgipile")
 
 
-def compare(job: Job, shuffles: Sequence[str] = DEFAULT_SHUFFLES, *, listen: Listener | None = None) -> dict[str, Any]:
+def compare(
+    job: TrainingRequest, shuffles: Sequence[str] = DEFAULT_SHUFFLES, *, listen: Listener | None = None
+) -> dict[str, Any]:
     """Train by each strategy in turn and return what the table and the page need.
 
     Parameters
     ----------
-    job : Job
+    job : TrainingRequest
         The data and the config; its own ``shuffle`` is not used. Without test data, a part of the rows must be held
-        out (``validation``), or the training scores are compared.
+        out (``validation``), or scores on training rows are compared.
     shuffles : list of str
         The strategies, by name.
     listen : callable, optional
@@ -35,11 +40,14 @@ def compare(job: Job, shuffles: Sequence[str] = DEFAULT_SHUFFLES, *, listen: Lis
     Returns
     -------
     dict
-        ``runs``, one dict a strategy as `figures` makes it, with ``final``, ``epochs_to_99``, ``seconds_to_99`` and
+        ``runs``, one dict a strategy as `run_figures` makes it, with ``final``, ``epochs_to_99``, ``seconds_to_99`` and
         ``failed``; and the facts of the data, the machine and the config.
     """
     if not shuffles:
-        raise UsageError("no strategy was named to compare; name some, such as shuffles=none,once,corgipile")
+        raise UsageError(
+            "no strategy was named to compare",
+            fixes=[Text("name some, such as ", Use("shuffles", "none,once,corgipile"))],
+        )
     for name in shuffles:
         order(name)
     facts = _facts(job)
@@ -50,10 +58,10 @@ def compare(job: Job, shuffles: Sequence[str] = DEFAULT_SHUFFLES, *, listen: Lis
     return {**facts, "runs": _judged(runs)}
 
 
-def _facts(job: Job) -> dict[str, Any]:
+def _facts(job: TrainingRequest) -> dict[str, Any]:
     """Open the data once here: what is wrong with the names or options is told before any process is started."""
     with job.opened() as training:
-        source, encoder = training.source, training.columns.encoder(training.source)
+        source, encoder = training.source, job.columns.encoder(training.source)
         if encoder.label is None:
             raise UsageError(f"say which column of {source.name} is the label; it has: {some_of(source.schema.names)}")
         return {
@@ -74,19 +82,17 @@ def _facts(job: Job) -> dict[str, Any]:
 
 def machine() -> str:
     """Say in a line what this machine is."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = cores()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30 if hasattr(os, "sysconf") else 0
     held = f", {memory:.0f} GiB of memory" if memory > 0 else ""
-    plural = "" if cores == 1 else "s"
-    return f"{platform.system()} {platform.machine()}, {cores} core{plural}{held}, Python {platform.python_version()}"
+    plural = "" if count == 1 else "s"
+    return f"{platform.system()} {platform.machine()}, {count} core{plural}{held}, Python {platform.python_version()}"
 
 
-def score_of(row: Mapping[str, Any]) -> float | None:
-    """Return a metric row's score: of the test set where there was one."""
-    for name in ("test_accuracy", "test_r2", "accuracy", "r2"):
-        if row.get(name) is not None:
-            return float(row[name])
-    return None
+def score_of(run: Mapping[str, Any]) -> float | None:
+    """Return the score of a run's finished model: on test rows, else on held-out rows, else on training rows."""
+    score = headline(run)
+    return None if score is None else score.value
 
 
 def _judged(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -98,7 +104,13 @@ def _judged(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         done = run["failed"] is None
         epochs, seconds = _reached(run, None if best is None else best - 0.01 * abs(best)) if done else (None, None)
         judged.append(
-            {**run, "final": score_of(run) if done else None, "epochs_to_99": epochs, "seconds_to_99": seconds}
+            {
+                **run,
+                "failed": None if done else str(run["failed"]),
+                "final": score_of(run) if done else None,
+                "epochs_to_99": epochs,
+                "seconds_to_99": seconds,
+            }
         )
     return judged
 
@@ -107,8 +119,8 @@ def _reached(run: Mapping[str, Any], goal: float | None) -> tuple[int | None, fl
     clock = 0.0
     for row in run["epochs"]:
         clock += (row.get("seconds") or 0.0) + (row.get("prepare_seconds") or 0.0)
-        score = score_of(row)
-        if goal is not None and score is not None and score >= goal:
+        score = epoch_score(row)
+        if goal is not None and score is not None and score.value >= goal:
             return int(row["epoch"]), clock
     return None, None
 
@@ -116,9 +128,11 @@ def _reached(run: Mapping[str, Any], goal: float | None) -> tuple[int | None, fl
 def _error(runs: Sequence[Mapping[str, Any]]) -> PenstockError:
     """Return the error for strategies that all failed; each reason once, with those it stopped."""
     kind = getattr(errors, runs[0].get("kind", ""), PenstockError)
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[Text, list[str]] = {}
     for run in runs:
         reasons.setdefault(run["failed"], []).append(run["shuffle"])
-    told = [reason if len(reasons) == 1 else f"{', '.join(names)}: {reason}" for reason, names in reasons.items()]
-    error: PenstockError = kind("\n".join(told))
+    texts = [
+        reason if len(reasons) == 1 else Text(f"{', '.join(names)}: ", reason) for reason, names in reasons.items()
+    ]
+    error: PenstockError = kind(joined(texts, "\n"))
     return error

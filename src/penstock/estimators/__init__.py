@@ -5,6 +5,6 @@ column's name: ``LogisticRegression(memory="512MB").fit("clicks.parquet", y="cli
 in memory. scikit-learn is imported here and nowhere else.
 """
 
-from penstock.estimators.linear import LinearRegression, LinearSVM, LogisticRegression, SoftmaxRegression, load
+from penstock.estimators.linear import LinearRegression, LinearSVM, LogisticRegression, SoftmaxRegression
 
-__all__ = ["LinearRegression", "LinearSVM", "LogisticRegression", "SoftmaxRegression", "load"]
+__all__ = ["LinearRegression", "LinearSVM", "LogisticRegression", "SoftmaxRegression"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import fields
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields, replace
 from types import MethodType
 from typing import Any, ClassVar, Self
 
@@ -17,30 +17,36 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import BlockSource
-from penstock.blocks.features import choose
+from penstock.blocks.feature_columns import FeatureColumns
+from penstock.blocks.features import choose_features
 from penstock.blocks.labels import LabelMap
 from penstock.blocks.memory import ArraySource
 from penstock.blocks.open import open as open_source
-from penstock.blocks.parts import Part
+from penstock.class_weights import BALANCED, ClassWeighting, ClassWeights, class_codes
+from penstock.closing import Closing
 from penstock.config import Config
-from penstock.errors import UsageError
-from penstock.evaluation import evaluate
+from penstock.errors import NoMethodError, UsageError
 from penstock.events import Listener, Stream
 from penstock.linear import LinearModel
+from penstock.memory_learner import linear_job
+from penstock.messages import Given, Text, Use
+from penstock.model import write_predictions
+from penstock.options import default
+from penstock.outputs import require_file
 from penstock.sgd.loop import Trainer
+from penstock.sgd.losses import loss_of
 from penstock.sgd.model import Weights
-from penstock.training import Columns, Training
+from penstock.training import Columns
 
 # What `fit` forgets first; a type of labels, say, outlives neither new data nor `partial_fit`.
-_LEARNT = ("model_", "classes_", "feature_names_in_", "n_features_in_", "_trainer", "_passes", "_encoder", "_labels")
-
-
-class _NotOfSolverError(UsageError, AttributeError):
-    """A method that the estimator has not with its solver; `hasattr` says so too, as scikit-learn's tools ask it."""
+_LEARNT = (
+    *("model_", "classes_", "feature_names_in_", "n_features_in_"),
+    *("_trainer", "_passes", "_encoder", "_labels", "_weight_mean"),
+)
 
 
 class OfSgd:
-    """A method that estimators have with ``solver="sgd"`` alone.
+    """A method that estimators have unless they were given a solver of full passes.
 
     Examples
     --------
@@ -55,57 +61,56 @@ class OfSgd:
     def __get__(self, model: Any, kind: type | None = None) -> Any:
         if model is None:
             return self._method  # whose signature and docstring are then found
-        if model.solver != "sgd":
-            raise _NotOfSolverError(
-                f"{self._method.__name__} learns from some rows at a time, and solver={model.solver!r} needs all of them"
-                " for every step; use fit, or solver='sgd'"
+        if model.solver not in ("auto", "sgd"):
+            raise NoMethodError(
+                f"{self._method.__name__} learns from some rows at a time, and ",
+                Given("solver", model.solver),
+                " needs all of them for every step",
+                fixes=[Text("use fit, or ", Use("solver", "sgd"))],
             )
         return MethodType(self._method, model)
 
 
-class Linear(BaseEstimator):
+@contextmanager
+def _learned_anew(model: LinearEstimator) -> Iterator[None]:
+    """Take away what an estimator has learned, for a new fit; give it back where that fails."""
+    before = {name: model.__dict__.pop(name) for name in _LEARNT if name in model.__dict__}
+    try:
+        yield
+    except BaseException:
+        for name in _LEARNT:
+            model.__dict__.pop(name, None)
+        model.__dict__.update(before)
+        raise
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LinearEstimator(Closing, BaseEstimator):
     """What the four estimators share."""
 
     _kind: ClassVar[str]
 
-    def __init__(
-        self,
-        *,
-        solver: str = "sgd",
-        learning_rate: float | None = None,
-        rate: str = "exponential",
-        decay: float = 0.95,
-        power: float = 0.25,
-        epochs: int = 20,
-        batch_size: int = 1,
-        l1: float = 0.0,
-        l2: float = 0.0,
-        intercept: bool = True,
-        shuffle: str = "corgipile",
-        memory: str | int = "512MB",
-        seed: int = 0,
-        standardize: bool | None = None,
-        validation: float = 0.0,
-        patience: int | None = None,
-        tolerance: float = 1e-4,
-    ) -> None:
-        self.solver = solver
-        self.learning_rate = learning_rate
-        self.rate = rate
-        self.decay = decay
-        self.power = power
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.l1 = l1
-        self.l2 = l2
-        self.intercept = intercept
-        self.shuffle = shuffle
-        self.memory = memory
-        self.seed = seed
-        self.standardize = standardize
-        self.validation = validation
-        self.patience = patience
-        self.tolerance = tolerance
+    solver: str = default("solver")
+    optimizer: str | None = default("optimizer")
+    learning_rate: float | str | None = "auto"
+    rate: str = default("rate")
+    decay: float = default("decay")
+    power: float = default("power")
+    epochs: int | None = default("epochs")
+    batch_size: int = default("batch_size")
+    l1: float = default("l1")
+    l2: float | str | None = "auto"
+    average: bool = default("average")
+    class_weight: str | Mapping[Any, float] | None = default("class_weight")
+    intercept: bool = default("intercept")
+    shuffle: str = default("shuffle")
+    memory: str | int = default("memory")
+    seed: int = default("seed")
+    standardize: bool = default("standardize")
+    validation: float | None = default("validation")
+    patience: int | None = default("patience")
+    tolerance: float = default("tolerance")
+    warm_start: bool = default("warm_start")
 
     def fit(
         self,
@@ -117,9 +122,12 @@ class Linear(BaseEstimator):
         exclude: Sequence[str] = (),
         hash: Sequence[str] = (),
         test: Any = None,
+        test_share: float = 0.0,
+        checkpoint: str | os.PathLike[str] | None = None,
+        resume: bool = False,
         listeners: Sequence[Listener] = (),
     ) -> Self:
-        """Train from scratch.
+        """Train from scratch, with ``warm_start`` from the weights that the estimator has, or from a checkpoint.
 
         Parameters
         ----------
@@ -133,34 +141,54 @@ class Linear(BaseEstimator):
             For paths, sources and tables; see `penstock.blocks.features.choose`.
         test : path, source or table
             Measured after every epoch; its scores are in ``history_``.
+        test_share : float
+            Instead of ``test``: the share of the rows, drawn by chance, that are not learned from but measured so.
+        checkpoint : path
+            A file that is written after every epoch; it stays when training is over.
+        resume : bool
+            Whether to go on from the checkpoint, where there is one, to the same weights as a run that was not interrupted.
         listeners : callables
             Hear the events of `penstock.events`.
         """
-        config = self.to_config()
-        for learnt in _LEARNT:
-            self.__dict__.pop(learnt, None)
-        with ExitStack() as stack:
+        config, start = self.to_config(), getattr(self, "model_", None) if self.warm_start else None
+        with _learned_anew(self), ExitStack() as stack:
             source, columns = self._opened(X, y, sample_weight, features=features, exclude=exclude, hash=hash)
             if source is not X:
                 stack.enter_context(source)
             measured = None if test is None else _opened(stack, test)
-            job = Training(source, config, columns, test=measured, stream=Stream(list(listeners)))
-            return self._take(job.run())
+            stream = Stream(list(listeners))
+            job = linear_job(
+                source,
+                config,
+                columns,
+                test=measured,
+                test_share=test_share,
+                first=start,
+                checkpoint=checkpoint,
+                stream=stream,
+                hold_out=_is_outside(X),
+            )
+            return self._take(job.run(resume=resume))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model as one safetensors file; `penstock.load` reads it."""
         check_is_fitted(self)
         self.model_.save(path)
 
-    def evaluate(self, X: Any, y: str | None = None) -> dict[str, float]:
-        """Measure the model on a path, source or table: loss, accuracy or r2, and rows."""
+    def close(self) -> None:
+        """Do nothing, as no file is open; whatever `penstock.load` returns can be closed and used in a ``with`` block."""
+
+    def evaluate(self, X: Any, y: str | None = None) -> dict[str, Any]:
+        """Measure the model on a path, source or table: loss, rows, and all of `penstock.measures`."""
         check_is_fitted(self)
         with ExitStack() as stack:
-            return evaluate(self.model_, _opened(stack, X), label=y, memory=self.memory)
+            return self.model_.evaluate(_opened(stack, X), label=y, memory=self.memory)
 
     def to_config(self) -> Config:
         """Return the parameters as a checked config, as training and `penstock.groups` take it."""
         params = {f.name: getattr(self, f.name) for f in fields(Config) if f.name != "model"}
+        if self.epochs == 0:
+            raise UsageError("is not a number of epochs", option="epochs", value=0, fixes=["choose 1 or more"])
         return Config(model=self._kind, **params)
 
     def _opened(self, X: Any, y: Any, weight: Any, **chosen: Any) -> tuple[BlockSource, Columns]:
@@ -180,11 +208,16 @@ class Linear(BaseEstimator):
             accept_sparse="csr",
             dtype=[np.float32, np.float64],
             reset=reset,
-            y_numeric=self._kind == "linear",
+            y_numeric=not loss_of(self._kind).classifies,
         )
         if weight is not None:
             weight = _check_sample_weight(weight, x, dtype=np.float32, ensure_non_negative=True)
         return x, self._check_target(y), weight
+
+    @property
+    def _model_kind(self) -> str:
+        """The kind of model that `partial_fit` trains."""
+        return self._kind
 
     def _check_target(self, y: NDArray[Any]) -> NDArray[Any]:
         return y
@@ -224,34 +257,56 @@ class Linear(BaseEstimator):
         """Write the predictions of stored data to a Parquet file."""
         check_is_fitted(self)
         if not self._is_by_name(X):
-            raise UsageError("out= streams the predictions of a path, source or table; for arrays leave it out")
+            raise UsageError(
+                "streams the predictions of a path, source or table", option="out", fixes=["for arrays leave it out"]
+            )
+        require_file(out)
         with ExitStack() as stack:
-            return self.model_.predict_to(_opened(stack, X), out, keep=keep)
+            return write_predictions(self.model_, _opened(stack, X), out, keep=keep)
 
     def _one_pass(self, X: Any, y: Any, weight: Any, labels: LabelMap | None) -> Self:
         """Learn from rows in the order given, once, going on from what was learnt before."""
-        config, first = self.to_config(), not hasattr(self, "_trainer")
+        config, first = replace(self.to_config(), model=self._model_kind), not hasattr(self, "_trainer")
         x, y, weight = self._checked(X, y, weight, reset=first and not hasattr(self, "model_"))
         batch = _as_batch(x)
         target = np.asarray(y, np.float32) if labels is None else labels.encode(pa.array(np.asarray(y).tolist()))
         if first:
-            outputs = len(labels.classes) if labels is not None and self._kind == "softmax" else 1
-            self._trainer = Trainer(config.spec(), batch.width, outputs=outputs)
+            outputs = loss_of(self._model_kind).outputs(0 if labels is None else len(labels.classes))
+            factors = _known_class_weights(config, labels, target, weight)
+            self._trainer = Trainer(config.spec(), batch.width, outputs=outputs, class_weights=factors)
             if hasattr(self, "model_"):
                 self._trainer.weights = self.model_.weights.copy()
             self._passes = 0
             source = ArraySource(x[:1], y[:1])
-            self._encoder = choose(source.schema, label="label", place="arrays").with_labels(labels)
+            self._encoder = choose_features(source.schema, label="label", place="arrays").with_labels(labels)
             if self._encoder.sparse:
                 self._encoder = self._encoder.with_width(batch.width)
+        if weight is not None:
+            weight = self._scaled(weight)
         rows = Batch(batch.x, np.ascontiguousarray(target), weight)
         stats = self._trainer.run_epoch([rows], self._passes)
         self._passes += 1
-        row = {"epoch": self._passes, "loss": stats.loss, stats.metric: stats.score, "rows": stats.rows}
+        row = {
+            "epoch": self._passes,
+            "progressive_loss": stats.loss,
+            f"progressive_{stats.metric}": stats.score,
+            "rows": stats.rows,
+        }
         weights: Weights = self._trainer.weights.copy()
         weights.arrange(sparse=False)
         history = [*getattr(self, "history_", []), row]
-        return self._take(LinearModel(self._kind, weights, self._encoder, config.to_dict(), history))
+        return self._take(LinearModel(self._model_kind, weights, self._encoder, config.to_dict(), history))
+
+    def _scaled(self, weight: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Divide weights by the mean of the first that were given, so that later rows count by the same measure."""
+        if not hasattr(self, "_weight_mean"):
+            if hasattr(self, "model_") and self.model_.encoder.weight is not None:
+                self._weight_mean = self.model_.encoder.weight_mean
+            elif count := np.count_nonzero(weight):
+                self._weight_mean = float(weight.sum(dtype=np.float64) / count)
+            else:
+                return weight
+        return (weight / np.float64(self._weight_mean)).astype(np.float32)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -259,9 +314,35 @@ class Linear(BaseEstimator):
         return tags
 
 
+def _known_class_weights(
+    config: Config, labels: LabelMap | None, target: NDArray[Any], weight: NDArray[Any] | None
+) -> ClassWeights | None:
+    """Return the class weights of `partial_fit`, of mean 1 over the rows of the first call; later ones have the same."""
+    if config.class_weight == BALANCED:
+        raise UsageError(
+            "needs the number of rows of each class, which partial_fit does not know",
+            option="class_weight",
+            value="balanced",
+            fixes=["give a weight for each label", "use fit"],
+        )
+    if labels is None or config.class_weight is None:
+        return None
+    weighting = ClassWeighting.of(config.class_weight, labels.classes, column=labels.column)
+    totals = np.bincount(class_codes(target, len(labels.classes)), weight, minlength=len(labels.classes))
+    return None if weighting is None else weighting.factors(totals.astype(np.float64))
+
+
 def _is_stored(X: Any) -> bool:
     """Whether the data are a path, address, source or Arrow table rather than arrays."""
     return isinstance(X, (str, os.PathLike, pa.Table, pa.RecordBatch, BlockSource))
+
+
+def _is_outside(X: Any) -> bool:
+    """Whether the rows are not in memory: a path, an address or a source; some are then held out to measure on.
+
+    All rows of arrays, matrices and tables are learned from, as scikit-learn's users expect.
+    """
+    return isinstance(X, (str, os.PathLike, BlockSource))
 
 
 def _is_frame(X: Any) -> bool:
@@ -271,7 +352,7 @@ def _is_frame(X: Any) -> bool:
 def _columns_of(model: LinearModel) -> list[str] | None:
     """Return the columns of numbers that a model was learnt from, one a feature; None for anything else."""
     origin = model.encoder.origin
-    parts = model.encoder.parts if origin is None else tuple(Part.from_dict(part) for part in origin)
+    parts = model.encoder.parts if origin is None else tuple(FeatureColumns.from_dict(part) for part in origin)
     return [part.columns[0] for part in parts] if all(part.kind == "number" for part in parts) else None
 
 

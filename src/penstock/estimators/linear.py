@@ -1,4 +1,4 @@
-"""The four linear models with scikit-learn's methods, and `load`, which brings a saved one back."""
+"""The four linear models with scikit-learn's methods."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from penstock.blocks.labels import LabelMap
 from penstock.config import Config
+from penstock.encoded_model import log_probabilities
 from penstock.errors import LabelError, UsageError
-from penstock.estimators.base import Linear, OfSgd
+from penstock.estimators.base import LinearEstimator, OfSgd
 from penstock.linear import LinearModel
+from penstock.sgd.losses import loss_of
 
 
-class _Classifier(ClassifierMixin, Linear):
+class _Classifier(ClassifierMixin, LinearEstimator):
     """What the classifiers share."""
 
     def predict(
@@ -52,9 +54,13 @@ class _Classifier(ClassifierMixin, Linear):
         if not hasattr(self, "_trainer") and not hasattr(self, "model_"):
             self.classes_ = np.unique(y if classes is None else classes)
         if not hasattr(self, "_labels"):
-            self._labels = LabelMap(tuple(self.classes_.tolist()), binary=self._kind != "softmax", column="y")
+            self._labels = LabelMap(
+                tuple(self.classes_.tolist()), binary=not loss_of(self._model_kind).many, column="y"
+            )
         if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
-            raise UsageError(f"classes={classes!r} is not what the first call was given: {self.classes_!r}")
+            raise UsageError(
+                f"is not what the first call was given: {self.classes_!r}", option="classes", value=classes
+            )
         return self._one_pass(X, y, sample_weight, self._labels)
 
     def _check_target(self, y: NDArray[Any]) -> NDArray[Any]:
@@ -65,7 +71,7 @@ class _Classifier(ClassifierMixin, Linear):
         self.classes_ = np.unique(y)  # of the labels' own type, which the model file does not know
         if len(self.classes_) == 1:
             raise LabelError(f"y holds only one class, {y[0]!r}; there is nothing to tell apart: give rows of each")
-        if len(self.classes_) > 2 and self._kind != "softmax":
+        if len(self.classes_) > 2 and not (loss_of(self._kind).several or loss_of(self._kind).many):
             raise LabelError(
                 "Only binary classification is supported. The type of the target is"
                 f" {type_of_target(y)}, with {len(self.classes_)} classes; use SoftmaxRegression"
@@ -79,44 +85,89 @@ class _Classifier(ClassifierMixin, Linear):
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the accuracy on arrays, or on a path, source or table whose label is named by ``y``."""
         if y is None or isinstance(y, str):
-            return self.evaluate(X, y)["accuracy"]
+            return float(self.evaluate(X, y)["accuracy"])
         return float(super().score(X, y, sample_weight))
 
 
-class LogisticRegression(_Classifier):
-    """Two classes by logistic loss.
+class _ProbabilityClassifier(_Classifier):
+    """What the classifiers share whose scores are probabilities."""
+
+    def predict_proba(self, X: Any) -> NDArray[Any]:
+        """Return the probability of each class for each row."""
+        check_is_fitted(self)
+        chances = self.model_.probabilities(self._scores(X))
+        assert chances is not None  # these models have them
+        return chances
+
+    def predict_log_proba(self, X: Any) -> NDArray[Any]:
+        """Return the logarithm of the probability of each class for each row."""
+        check_is_fitted(self)
+        chances = log_probabilities(self.model_.kind, self._scores(X))
+        assert chances is not None  # as above
+        return chances
+
+
+class LogisticRegression(_ProbabilityClassifier):
+    """Classes by logistic loss; three or more of them by the softmax loss.
 
     Parameters
     ----------
     solver : str
-        ``"sgd"``, or ``"lbfgs"`` and ``"gd"`` (gradient descent) of `LogisticRegression` and `LinearRegression`: one step
-        for each pass over all rows, until no entry of the gradient is above ``tolerance``. These take no ``batch_size`` and
-        no schedule, and rows as they are stored, whose order makes no difference.
+        ``"auto"`` solves least squares exactly where the features are few; else it is ``"lbfgs"`` for dense rows that fit in
+        memory, and ``"sgd"`` for others and where one of its options is given. ``"lbfgs"`` and ``"gd"`` (gradient descent)
+        make one step for each pass over all rows, until no entry of the gradient is above ``tolerance``; ``"exact"`` solves
+        the normal equations of `LinearRegression` in one pass. These take no ``batch_size`` and no schedule, and rows as
+        they are stored, whose order makes no difference.
+    optimizer : str, optional
+        How SGD turns gradients into steps; if not given, ``"ftrl"`` for more than 2,000 sparse features, else ``"sgd"``.
+        ``"sgd"`` makes plain ones, or ``"adagrad"``, ``"adam"`` or ``"ftrl"``, where every
+        weight has a rate of its own. ``"ftrl"`` with ``l1`` makes weights exactly zero; the other two take no ``l1``. Of sparse
+        rows AdaGrad and Adam touch only the features that occur in a row, and L2 draws on those alone. A learning rate of a
+        `LinearRegression` is in units of the labels' standard deviation in the first rows.
     learning_rate, rate, decay, power
-        The step (if not given 0.1, or 0.01 for squared loss; with ``"lbfgs"`` and ``"gd"`` 1) and its schedule:
-        ``exponential`` (by ``decay`` an epoch), ``inverse-scaling`` (by ``power``) or ``constant``.
-    epochs, batch_size : int
-        Passes over the data, at most, and rows to an update.
+        The step of SGD and its schedule: ``exponential`` (by ``decay`` an epoch), ``inverse-scaling`` (by ``power``) or
+        ``constant``. By default each step is bounded by the size of its row, so that none is too large, and falls with
+        the epochs.
+    epochs : int, optional
+        Passes over the data, at most; if not given 20 for SGD and 100 for L-BFGS.
+    batch_size : int
+        Rows to an update of SGD.
     l1, l2 : float
-        Penalties on the weights.
+        Penalties on the weights; ``l2="auto"`` is 1 / rows, which is scikit-learn's ``C=1``, or 0 with an L1 penalty.
+    average : bool
+        Whether SGD's model is the mean of the weights over the epochs, in which later ones count more, or the last weights; of
+        ``"ftrl"`` with ``l1`` it is always the last ones, since a mean has no zeros.
+    class_weight : str or mapping, optional
+        How much rows count in training by their class: ``"balanced"`` for classes that count alike whatever their numbers of
+        rows (each row n / (classes x rows of its class)), or a weight for each label, 1 where none is given. Multiplied with
+        ``sample_weight`` and brought to mean 1, so that only proportions matter. Measures do not use it.
     intercept, standardize : bool
-        Learn an intercept; bring features to mean 0 and spread 1 first (if not given, `LinearRegression` does).
+        Learn an intercept; bring features to mean 0 and spread 1 first, sparse ones to spread 1 alone.
     shuffle : str
         The order of the rows: corgipile, global, none, once, epoch, sliding-window, mrs, block-only.
     memory : str or int
         What the data may occupy, such as ``"512MB"`` or, of the data's size, ``"10%"``.
     seed : int
         Of all chance.
-    validation, patience, tolerance
-        The share of rows held out, and after how many epochs without improvement by ``tolerance`` to stop.
+    validation : float, optional
+        The share of rows held out to measure on, 0 for none. If not given, 10 % of the rows of a path, address or source
+        (about 10,000 at most, none of fewer than 500), and none of arrays and tables in memory, unless ``patience`` asks.
+    patience, tolerance
+        After how many epochs without improvement of the loss by ``tolerance``, a share of it, to stop; the best epoch's
+        weights are kept. The loss is that of the rows held out; with ``validation=0`` that of the test set, or the
+        progressive one. If not given, SGD stops after 5 where rows are held out and ``epochs`` is left open; 0 is never.
+    warm_start : bool
+        Whether ``fit`` begins with the weights of the last ``fit``, of rows with the same features and classes, rather than
+        with zeros. The schedule of steps and what an optimizer keeps begin anew; ``"exact"`` depends on no start.
 
     Attributes
     ----------
     coef_, intercept_, classes_
         As in scikit-learn.
     history_ : list of dict
-        A metric row for each epoch: with ``"sgd"`` of each row just before its own update, else of all rows at the best
-        weights so far, which in the first epoch are zero.
+        A metric row for each epoch. Its ``progressive_`` figures are with ``"sgd"`` of each row just before its own
+        update, else of all rows at the best weights so far, which in the first epoch are zero; ``held_out_`` and
+        ``test_`` figures are of the weights after the epoch.
 
     Examples
     --------
@@ -124,26 +175,18 @@ class LogisticRegression(_Classifier):
     >>> from penstock import LogisticRegression
     >>> X = np.array([[-2.0], [-1.0], [1.0], [2.0]] * 25)
     >>> y = np.array(["no", "no", "yes", "yes"] * 25)
-    >>> LogisticRegression(epochs=5).fit(X, y).predict([[-3.0], [3.0]])
+    >>> LogisticRegression().fit(X, y).predict([[-3.0], [3.0]])
     array(['no', 'yes'], dtype='<U3')
-    >>> exact = LogisticRegression(solver="lbfgs", l2=0.1, epochs=50).fit(X, y)
-    >>> exact.n_iter_ < 50, exact.coef_.round(2)
+    >>> raw = LogisticRegression(l2=0.1, standardize=False).fit(X, y)
+    >>> raw.n_iter_ < 50, raw.coef_.round(2)
     (True, array([[1.46]], dtype=float32))
     """
 
     _kind = "logistic"
 
-    def predict_proba(self, X: Any) -> NDArray[Any]:
-        """Return the probability of each class for each row."""
-        check_is_fitted(self)
-        chances = self.model_.probabilities(self._scores(X))
-        assert chances is not None  # logistic models have them
-        return chances
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        return tags
+    @property
+    def _model_kind(self) -> str:
+        return "softmax" if len(self.classes_) > 2 else self._kind
 
 
 class LinearSVM(_Classifier):
@@ -157,20 +200,13 @@ class LinearSVM(_Classifier):
         return tags
 
 
-class SoftmaxRegression(_Classifier):
+class SoftmaxRegression(_ProbabilityClassifier):
     """Two or more classes by the softmax (multinomial logistic) loss. Parameters as in `LogisticRegression`."""
 
     _kind = "softmax"
 
-    def predict_proba(self, X: Any) -> NDArray[Any]:
-        """Return the probability of each class for each row."""
-        check_is_fitted(self)
-        chances = self.model_.probabilities(self._scores(X))
-        assert chances is not None  # softmax models have them
-        return chances
 
-
-class LinearRegression(RegressorMixin, Linear):
+class LinearRegression(RegressorMixin, LinearEstimator):
     """A number by squared loss. Parameters as in `LogisticRegression`.
 
     Examples
@@ -194,7 +230,7 @@ class LinearRegression(RegressorMixin, Linear):
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the R² on arrays, or on a path, source or table whose label is named by ``y``."""
         if y is None or isinstance(y, str):
-            return self.evaluate(X, y)["r2"]
+            return float(self.evaluate(X, y)["r2"])
         return float(super().score(X, y, sample_weight))
 
     @OfSgd
@@ -212,46 +248,15 @@ class LinearRegression(RegressorMixin, Linear):
 _ESTIMATORS = {each._kind: each for each in (LogisticRegression, LinearSVM, SoftmaxRegression, LinearRegression)}
 
 
-def load(path: str | os.PathLike[str], *, memory: str | int | None = None) -> Any:
-    """Read a saved model as a fitted estimator: a file that `save` or ``penstock train`` wrote, or a model's directory.
+def fitted_estimator(model: LinearModel, *, memory: str | int | None = None) -> LinearEstimator | LinearModel:
+    """Return the fitted estimator of a model, with the hyper-parameters that it was trained with.
 
-    Parameters
-    ----------
-    path : path
-        A model file, or the directory that was given as ``model_dir`` or ``--model-dir``; that gives an estimator of
-        `penstock.bigmodel`, whose weights stay on disk.
-    memory : str or int, optional
-        What measuring data may hold; of a directory, what rows and pages may hold when it predicts (``"1GB"`` if not
-        given).
-
-    Examples
-    --------
-    >>> import penstock
-    >>> penstock.LinearSVM(epochs=2).fit("clicks.parquet", y="clicked").save("svm.penstock")
-    >>> penstock.load("svm.penstock")
-    LinearSVM(epochs=2, standardize=False)
+    A model of a loss that was added has no estimator, and is returned itself.
     """
-    if os.path.isdir(path):
-        return _from_directory(path, {} if memory is None else {"memory": memory})
-    model = LinearModel.load(path)
+    if model.kind not in _ESTIMATORS:
+        return model
     known = {f.name for f in fields(Config)} - {"model"}
-    given = {k: v for k, v in model.config.items() if k in known}
+    given = {"solver": "sgd", **{k: v for k, v in model.config.items() if k in known}}  # which old files do not name
     if memory is not None:
         given["memory"] = memory
     return _ESTIMATORS[model.kind](**given)._take(model)
-
-
-def _from_directory(path: str | os.PathLike[str], memory: dict[str, str | int]) -> Any:
-    """Return the estimator of a model on disk, with the hyper-parameters that it was trained with."""
-    from penstock import bigmodel
-    from penstock.bigmodel.model import Saved, read_state
-
-    if read_state(path)[1].get("bigmodel") == "factor":
-        return bigmodel.MatrixFactorization.load(path, **memory)
-    header = Saved.read(path).header
-    kinds = (bigmodel.LogisticRegression, bigmodel.LinearSVM, bigmodel.LinearRegression)
-    found = next(each for each in kinds if each._kind == header["kind"]).load(path, **memory)
-    # Not the memory: training had two numbers, one of them perhaps a share, and scoring needs another one.
-    trained = {**header["config"], **header["storage"]}
-    known = [name for name in found.get_params() if name in trained and name != "memory"]
-    return found.set_params(**{name: trained[name] for name in known})

@@ -18,6 +18,7 @@ from penstock.errors import MissingExtraError, UnknownOptionError, UsageError
 from penstock.groups.grouped import Grouped
 from penstock.groups.patterns.sampling import Boosted
 from penstock.groups.spec import Parameter
+from penstock.messages import Text, Use
 
 OBJECTIVES = {"binary": "logistic", "multiclass": "softmax", "regression": "linear"}
 """What can be minimised, and how labels become targets for it."""
@@ -105,7 +106,12 @@ class Boosting:
             if name not in KNOWN:
                 raise UnknownOptionError.of("parameter", name, KNOWN)
             if _ALSO.get(name) == "rounds":
-                raise UsageError(f"{name}={params[name]!r} is called rounds here; write rounds={params[name]!r}")
+                raise UsageError(
+                    "is called rounds here",
+                    option=name,
+                    value=params[name],
+                    fixes=[Text("write ", Use("rounds", params[name]))],
+                )
         whole = Parameter("int", least=1)
         self.objective = objective
         self.rounds: int = whole.check("rounds", rounds)
@@ -134,7 +140,12 @@ class Boosting:
         if importlib.util.find_spec("lightgbm") is None:
             raise MissingExtraError.of("lightgbm", "ray", "Boosting")
         if self.patience is not None and not validation:
-            raise UsageError(f"patience={self.patience} needs rows held out to look at; choose a validation above 0")
+            raise UsageError(
+                "needs rows held out to look at",
+                option="patience",
+                value=self.patience,
+                fixes=["choose a validation above 0"],
+            )
         own = {"rounds": self.rounds, **_named(self.params)}
         settings = [_drawn({**own, **_named(choice)}) for choice in choices]
         labels = grouped.encoder.labels
@@ -157,8 +168,10 @@ class Boosting:
         if found not in fits.get(self.objective, (self.objective,)):
             told = f"{classes} classes" if classes else "numbers"
             raise UsageError(
-                f"objective={self.objective!r} does not fit the label {encoder.label!r}, which was taken as {told};"
-                f" use objective={found!r}, or group the data anew"
+                f"does not fit the label {encoder.label!r}, which was taken as {told}",
+                option="objective",
+                value=self.objective,
+                fixes=[Use("objective", found), "group the data anew"],
             )
         return self.objective or found
 
@@ -172,7 +185,9 @@ def _named(params: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in params.items():
         own = _ALSO.get(name, name)
         if own in found:
-            raise UsageError(f"{name}={value!r} is {own}, which is {found[own]!r} already; give one of the two")
+            raise UsageError(
+                f"is {own}, which is {found[own]!r} already", option=name, value=value, fixes=["give one of the two"]
+            )
         found[own] = value
     return found
 

@@ -21,7 +21,9 @@ from typing import Any
 
 from penstock.closing import Closing
 from penstock.errors import MissingExtraError, UsageError, WorkerDiedError
-from penstock.groups.local import ONE_THREAD, cores
+from penstock.groups.local import ONE_THREAD
+from penstock.messages import Command, Text
+from penstock.parallel import cores
 
 _REACH = 5.0
 """Seconds that a cluster has to answer."""
@@ -73,8 +75,10 @@ class Cluster(Closing):
             now = str(getattr(self.ray.get_runtime_context(), "gcs_address", "the end of a ray:// line"))
             if address not in (None, "auto") and not _same(str(address), now):
                 raise UsageError(
-                    f"address={address!r} is not the Ray cluster at {now}, which this program is connected to; leave the"
-                    " address out to use that one, or call ray.shutdown() first"
+                    f"is not the Ray cluster at {now}, which this program is connected to",
+                    option="address",
+                    value=address,
+                    fixes=["leave the address out to use that one", "call ray.shutdown() first"],
                 )
             self.name = f"the Ray cluster at {now}"
             return
@@ -109,10 +113,13 @@ class Cluster(Closing):
                 break
             time.sleep(0.05)  # whoever used it before may be on the way out
         if workers is not None and workers > total:
+            if not total:
+                raise UsageError(f"{self.name} has no cores for workers; add nodes to it first")
             raise UsageError(
-                f"workers={workers} are more than the {total} cores of {self.name}; use at most {total}, or add nodes first"
-                if total
-                else f"{self.name} has no cores for workers; add nodes to it first"
+                f"are more than the {total} cores of {self.name}",
+                option="workers",
+                value=workers,
+                fixes=[f"use at most {total}", "add nodes first"],
             )
         if workers is None and not free:
             raise UsageError(f"{self.told()}; wait until there is room, or say how many workers shall wait for it")
@@ -183,8 +190,13 @@ class Cluster(Closing):
             self.ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:  # Ray raises what it likes
             raise UsageError(
-                f"address={address!r} leads to no Ray cluster ({error}); start one there with: ray start --head, or leave the"
-                " address out to use this machine alone"
+                f"leads to no Ray cluster ({error})",
+                option="address",
+                value=address,
+                fixes=[
+                    Text("start one there with: ", Command(("ray", "start"), {"head": True})),
+                    "leave the address out to use this machine alone",
+                ],
             ) from error
 
     def _start(self, workers: int) -> None:

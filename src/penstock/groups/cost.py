@@ -1,8 +1,8 @@
 """What learning over groups costs, by the analytical models of sections 3 and 4.6, and the pilot that sets their rates.
 
 A `Pilot` has the seconds that single things take on this machine; `fit` gets it from timed tasks. A `Work` is what is
-to be trained, and `price` adds up what an approach would pay for it: computing, reading, network, waiting. These are
-sums, not schedules: `penstock.groups.simulate` plays the schedule itself.
+to be trained. `penstock.groups.simulate` plays schedules of it; of so many models as tasks that this would take long,
+`price_model_tasks` adds up the cost.
 """
 
 from __future__ import annotations
@@ -24,27 +24,8 @@ APPROACHES = ("grouped", "group-task", "model-task", "data-parallel", "switching
 class Pilot:
     """Seconds that single things take, as a pilot run measures them.
 
-    Parameters
-    ----------
-    row_config
-        For one row and one config, data in memory, configs trained together where the approach does so.
-    update
-        For one change of one model.
-    byte
-        For reading one byte of the data.
-    message
-        For one message between workers, whatever it carries.
-    sent
-        For each byte in a message.
-    memory
-        For reading one row again from memory, where ``row_config`` has not got it in it.
-    alone
-        For one row and one config where configs are trained one at a time; None is ``row_config``.
-
-    Examples
-    --------
-    >>> Pilot(row_config=2e-8, update=1e-5, byte=1e-10, message=1e-4).single
-    2e-08
+    ``row_config`` is for one row and one config, data in memory; ``update`` for one change of one model; ``byte`` for reading
+    one byte of the data; ``message`` for one message between workers, whatever it carries, and ``sent`` for each byte in it.
     """
 
     row_config: float
@@ -52,20 +33,15 @@ class Pilot:
     byte: float
     message: float
     sent: float = 0.0
-    memory: float = 0.0
-    alone: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.row_config > 0:
-            raise UsageError(f"row_config={self.row_config!r} s for a row and a config; it has to be above 0")
-        for name in ("update", "byte", "message", "sent", "memory"):
-            if not getattr(self, name) >= 0:
-                raise UsageError(f"{name}={getattr(self, name)!r} s cannot be; it has to be at least 0")
-
-    @property
-    def single(self) -> float:
-        """Seconds for a row and a config trained by itself."""
-        return self.row_config if self.alone is None else self.alone
+        row = self.row_config
+        if not row > 0:
+            raise UsageError("s for a row and a config", option="row_config", value=row, fixes=["it has to be above 0"])
+        for name in ("update", "byte", "message", "sent"):
+            value = getattr(self, name)
+            if not value >= 0:
+                raise UsageError("s cannot be", option=name, value=value, fixes=["it has to be at least 0"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +99,7 @@ class Work:
             raise UnknownOptionError.of("pattern", self.pattern, PATTERNS)
         for name in ("configs", "epochs", "batch"):
             if getattr(self, name) < 1:
-                raise UsageError(f"{name}={getattr(self, name)!r} trains nothing; give at least 1")
+                raise UsageError("trains nothing", option=name, value=getattr(self, name), fixes=["give at least 1"])
 
     def updates(self, rows: int, passes: int = 1) -> int:
         """Return how often one config is changed in passes over these rows."""
@@ -137,100 +113,34 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
-    """The paper's α, β, γ and δ: how much of each cost shows in the run time. All 1 where a pilot gives seconds."""
-
-    compute: float = 1.0
-    reading: float = 1.0
-    network: float = 1.0
-    idle: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
 class Price:
-    """What an approach costs, unweighted, added up over workers (``idle`` is of one), and the run time from it."""
+    """What models as tasks cost: seconds in all, the share in which workers wait, and bytes that go over the network."""
 
-    compute: float
-    reading: float
-    network: float
-    idle: float
     seconds: float
+    idle: float
     moved: float
-    """Bytes that go over the network: data, models and gradients."""
 
 
-def price(approach: str, sizes: ArrayLike, *, workers: int, work: Work, weights: Weights | None = None) -> Price:
-    """Price an approach by the paper's sums: costs that workers share, over their number, and what one waits.
+def price_model_tasks(sizes: ArrayLike, *, workers: int, work: Work) -> Price:
+    """Price a task for each group and config by the paper's sums: what workers share, over their number, and what one waits.
 
-    Where the paper's words and its formula for models as tasks disagree (data are loaded again for each config beyond
-    the workers) this follows the words.
+    Where the paper's words and its formula disagree (data are loaded again for each config beyond the workers) this
+    follows the words.
 
     Examples
     --------
-    >>> work = Work("algebraic", 12, 10, 160, 328, Pilot(3e-8, 1e-5, 5e-10, 1e-3))
-    >>> sizes = [26_000] + [1_000] * 74
-    >>> seconds = {a: price(a, sizes, workers=16, work=work).seconds for a in APPROACHES}
-    >>> min(seconds, key=seconds.get)
-    'grouped'
+    >>> work = Work("algebraic", 3, 2, 10, 100, Pilot(0.5, 2, 0.1, 7))
+    >>> price_model_tasks([6, 4], workers=2, work=work).moved
+    200.0
     """
-    if approach not in APPROACHES:
-        raise UnknownOptionError.of("approach", approach, APPROACHES)
-    if workers < 1:
-        raise UsageError(f"workers={workers!r} cannot work; give at least 1")
-    rows = np.asarray(sizes, np.float64)
-    weights = weights or Weights()
-    if approach != "switching":
-        return _price(approach, rows, workers, work, weights)
-    large = rows > np.median(rows)
-    parts = [("data-parallel", rows[large]), ("group-task", rows[~large])]
-    done = [_price(way, part, workers, work, weights) for way, part in parts if len(part)]
-    return Price(*(sum(getattr(cost, name) for cost in done) for name in Price.__slots__))
-
-
-def _price(approach: str, rows: np.ndarray, workers: int, work: Work, weights: Weights) -> Price:
-    pilot, p, s, h = work.pilot, workers, work.configs, work.epochs
-    n, largest, groups = float(rows.sum()), float(rows.max(initial=0)), len(rows)
-    per_row = pilot.row_config if approach == "grouped" else pilot.single
-    updates = n / work.batch if work.pattern == "sequential" else groups
-    updates_of_largest = largest / work.batch if work.pattern == "sequential" else 1
-
-    def read(count: float) -> float:
-        return pilot.byte * work.row_bytes * count
-
-    def train(count: float, changes: float, configs: int) -> float:
-        return configs * h * (per_row * count + pilot.update * changes)
-
-    compute, reading = train(n, updates, s), pilot.memory * s * h * n
-    fetched, sent = n, 0.0
-    if approach == "grouped":
-        sent, idle = s * h * p, pilot.message * h
-    elif approach == "group-task":
-        idle = read(largest) + pilot.memory * s * h * largest + train(largest, updates_of_largest, s)
-    elif approach == "model-task":
-        fetched = n * p
-        reading += read(max(0, s - p) * n)
-        idle = read(largest) + pilot.memory * h * largest + train(largest, updates_of_largest, 1)
-    else:
-        sent = s * h * updates
-        idle = pilot.message * s * h * updates
-    network = read(fetched) + pilot.sent * work.model_bytes * sent
-    shared = weights.compute * compute + weights.reading * reading + weights.network * network
-    moved = work.row_bytes * fetched + work.model_bytes * sent
-    return Price(compute, reading, network, idle, shared / p + weights.idle * idle, moved)
-
-
-def paper_weights(approach: str, *, groups: int, workers: int) -> Weights:
-    """Return the weights of appendix E, which go with rates of 1 and data and models in the paper's units."""
-    found = {
-        "grouped": Weights(idle=1e6),
-        "group-task": Weights(idle=3),
-        "model-task": Weights(network=50),
-        "data-parallel": Weights(network=2, idle=2e6 / (groups * workers)),
-    }
-    if approach not in found:
-        raise UnknownOptionError.of("approach", approach, found)
-    return found[approach]
-
-
-PAPER_WORK = Work("algebraic", 12, 10, row_bytes=1, model_bytes=1e6, pilot=Pilot(1, 1, 1, 1, sent=1, memory=1))
-"""The basic setting of appendix E; it goes with 14 million rows in 18 groups, the largest a quarter of them."""
+    rows, pilot = np.asarray(sizes, np.float64), work.pilot
+    total, largest, batch = float(rows.sum()), float(rows.max(initial=0)), work.batch
+    sequential = work.pattern == "sequential"
+    updates, largest_updates = (total / batch, largest / batch) if sequential else (len(rows), 1)
+    byte = pilot.byte * work.row_bytes
+    compute = work.configs * work.epochs * (pilot.row_config * total + pilot.update * updates)
+    reading = byte * total * (max(0, work.configs - workers) + workers)
+    last = byte * largest + work.epochs * (pilot.row_config * largest + pilot.update * largest_updates)
+    seconds = (compute + reading) / workers + last
+    idle = max(0.0, 1 - (compute + reading) / workers / seconds)
+    return Price(seconds, idle, work.row_bytes * total * workers)

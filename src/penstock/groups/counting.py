@@ -2,12 +2,12 @@
 
 Groups are numbered by first occurrence. The number of each row goes to a file, so that memory does not grow with the rows;
 the keys, and the classes of the label, which are found on the way, go to a note beside it when all rows were seen. With
-both, an interrupted attempt is taken up again. Notes of another boot of the machine are not trusted.
+both, an interrupted attempt is taken up again. Notes of another boot of the machine are not trusted, nor is a file that is
+not what was written.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,12 +20,14 @@ from numpy.typing import NDArray
 
 from penstock.blocks.base import BlockSource, Int64s
 from penstock.blocks.labels import LabelMap
+from penstock.checksum import checksum_path
 from penstock.events import Advanced, Finished, Started, Stream
 from penstock.groups.keys import Numbering, coded, from_text, to_text
 from penstock.groups.reading import stretches
-from penstock.groups.scratch import boot, failing
-from penstock.modelfile import atomic_path
+from penstock.groups.scratch import boot
 from penstock.parallel import in_order
+from penstock.rawfile import writing
+from penstock.sealed import read_note, write_note
 
 NUMBERS, COUNTED = "numbers.bin", "counted.json"
 _ROW_BYTES = 40
@@ -117,7 +119,7 @@ def count(
         """Write the numbers of all rows, and yield the labels."""
         with path.open("wb") as file, closing(in_order(read, range(len(tasks)), threads=threads)) as results:
             for codes, keys, labels in results:
-                with failing(path):
+                with writing(path):
                     file.write(numbering.number(keys).astype(np.int32)[codes].data)
                 yield labels
                 stream.emit(Advanced("scan", len(codes)))
@@ -134,9 +136,9 @@ def count(
         "pyarrow": pa.__version__,
         "keys": [to_text(key) for key in numbering.keys],
         "labels": None if classes is None else classes.to_dict(),
+        "numbers": checksum_path(path),
     }
-    with atomic_path(folder / COUNTED) as temporary:
-        temporary.write_text(json.dumps(note))
+    write_note(folder / COUNTED, note)
     stream.emit(Finished("scan"))
     return Counted(path, numbering, classes, tally(path, total, len(numbering)))
 
@@ -154,8 +156,10 @@ def _resumed(folder: Path, kinds: Sequence[pa.DataType], rows: int) -> Counted |
     """Return what an earlier attempt found, if it can be trusted: places in files may change with the version of Arrow."""
     path = folder / NUMBERS
     try:
-        note = json.loads((folder / COUNTED).read_text())
+        note = read_note(folder / COUNTED)
         if not boot() or (note["boot"], note["pyarrow"]) != (boot(), pa.__version__) or path.stat().st_size != 4 * rows:
+            return None
+        if note["numbers"] != checksum_path(path):
             return None
         numbering = Numbering(from_text(text, kinds) for text in note["keys"])
         labels = None if note["labels"] is None else LabelMap.from_dict(note["labels"])

@@ -10,8 +10,8 @@ interrupted is taken up again; a folder made of the same data in the same way is
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,31 +21,36 @@ import pyarrow as pa
 
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import BlockSource, Int64s
-from penstock.blocks.features import Encoder, choose
+from penstock.blocks.features import Encoder, choose_features
 from penstock.blocks.hashing import Hashed
 from penstock.blocks.labels import LabelMap
-from penstock.blocks.open import open as open_source
-from penstock.budget import give_back, parse_size
-from penstock.config import LOSSES
-from penstock.errors import ColumnError, DataError, UnknownOptionError, UsageError
-from penstock.events import Advanced, Finished, Started, Stream
+from penstock.blocks.pandas_index import index_notice
+from penstock.budget import Budget, give_back, parse_size
+from penstock.encoded_model import encoded
+from penstock.errors import ColumnError, DataError, UsageError
+from penstock.events import Advanced, Finished, Started, Stream, Warned
 from penstock.groups import merging
 from penstock.groups.counting import Counted, count
 from penstock.groups.grouped import VERSION, Grouped
 from penstock.groups.keys import Key, Numbering, coded, kind_of
 from penstock.groups.merging import merge_runs, merged
-from penstock.groups.partitioned import PartitionedSource, partitioned
-from penstock.groups.reading import encoded, stretches
+from penstock.groups.partitioned import PartitionedSource
+from penstock.groups.partitioned import opened as open_data
+from penstock.groups.reading import stretches
 from penstock.groups.scattering import Scatter, chunk_bytes
-from penstock.groups.scratch import Scratch, reusable
-from penstock.groups.sharing import HEADER, Plan, dense_bytes
+from penstock.groups.scratch import Placed, Scratch, reusable
+from penstock.groups.sharing import HEADER, Plan, decoded_bytes, dense_bytes
 from penstock.groups.sorting import Run, Shape, StoredRun
 from penstock.groups.spilling import RunFolder, Sorter
 from penstock.groups.writing import GroupedWriter
 from penstock.loader.scan import scan
+from penstock.messages import Given, Name, Text, Use
 from penstock.parallel import in_order
+from penstock.sgd.losses import loss_of
 
 BLOCK_SIZE = "25MB"
+_MOST_CLASSES = 100
+"""Classes from which on a label is taken for numbers, unless softmax is asked for: each group has weights for each of them."""
 
 
 def group(
@@ -74,12 +79,12 @@ def group(
     folder : path
         The folder to make. Rows of the same columns before the data changed are replaced; anything else is refused.
     label, weight, features, exclude, hash
-        The columns, as in `penstock.blocks.choose`.
+        The columns, as in `penstock.blocks.choose_features`.
     memory : int or str
-        Bytes to do it in, such as ``"1GB"``, beside the interpreter and some 500 bytes for each group. Data that have to
+        Bytes to do it in, such as ``"1GB"``, or a share of the decoded data, such as ``"10%"``, beside the interpreter and some 500 bytes for each group. Data that have to
         be sorted and fit into about a third of it are so without runs on disk.
     model : str
-        ``logistic`` or ``svm`` for two classes, ``softmax`` for any number of them, ``linear`` for numbers.
+        ``svm`` for two classes, ``logistic`` or ``softmax`` for any number of them, ``linear`` for numbers.
     block_size : int or str
         The most bytes of a block, the smallest part of a group that can be given to a worker.
     stream : Stream, optional
@@ -94,14 +99,16 @@ def group(
     ...     [(text, grouped.batch(n)[0].y.tolist()) for n, text in enumerate(grouped.texts)]
     [('Oslo', [-1.0, 1.0]), ('%null', [1.0])]
     """
-    if model not in LOSSES:
-        raise UnknownOptionError.of("model", model, LOSSES)
+    loss = loss_of(model)
     names = [by] if isinstance(by, str) else list(by)
     _require_names(names, label, weight)
-    budget, block = parse_size(memory, option="memory"), parse_size(block_size, option="block_size")
+    budget, block = Budget.parse(memory), parse_size(block_size, option="block_size")
     stream = stream or Stream()
-    with _opened(source, names) as opened:
+    with open_data(source, names) as opened:
         encoder = _encoder(opened, names, label, weight, features, exclude, hash)
+        notice = index_notice(opened.schema, [*encoder.columns, *names], exclude=exclude)
+        if notice is not None:
+            stream.emit(Warned(notice))
         kinds = [kind_of(opened.schema.field(name).type, column=name, place=opened.name) for name in names]
         if not len(opened.block_rows) or not int(opened.block_rows.sum()):
             raise DataError(f"{opened.name} has no rows; there is nothing to group")
@@ -111,16 +118,16 @@ def group(
             "by": names,
             "kinds": [str(kind) for kind in kinds],
             "encoder": encoder.to_dict(),
-            "classes": "numbered" if model == "softmax" else model != "linear",
+            "classes": "numbered" if loss.many else loss.classifies,
             "block_size": block,
         }
         found = reusable(Path(folder), asked)
         if found is not None:
             return found
-        plan = Plan.of(opened, encoder, budget, block)
+        plan = Plan.of(opened, encoder, budget.resolve(decoded_bytes(opened, encoder)), block)
         with Scratch(Path(folder), asked) as scratch:
             work = _Work(opened, names, kinds, encoder, plan, stream)
-            counted = work.count(scratch, classes=model != "linear") if plan.scatter else None
+            counted = work.count(scratch, classes=loss.classifies) if plan.scatter else None
             encoder = work.labelled(model, None if counted is None else counted.labels)
             give_back()
             with GroupedWriter(scratch.out, encoder, most=block - HEADER) as writer:
@@ -173,17 +180,33 @@ class _Work:
         if labels is not None:
             encoder = encoder.with_labels(labels)
         elif not self._plan.scatter:
-            encoder = scan(source, encoder, classes=model != "linear", width=False, stream=self._stream).encoder
-        if model == "softmax" and encoder.labels is not None:
+            encoder = scan(source, encoder, classes=loss_of(model).classifies, width=False, stream=self._stream).encoder
+        if loss_of(model).many and encoder.labels is not None:
             encoder = encoder.with_labels(encoder.labels.as_binary(False))
         elif encoder.labels is not None and not encoder.labels.binary:
-            raise UsageError(
-                f"{source.name}: the label {encoder.label!r} has {len(encoder.labels.classes)} classes, and model={model!r}"
-                " tells two apart; name a label of two classes, use LightGBM (--model lightgbm, or penstock.groups.Boosting) or"
-                " TorchModel(loss='softmax') for more, or 'linear' for numbers"
-            )
+            self._require_classes(model, len(encoder.labels.classes))
         self._encoder = encoder
         return encoder
+
+    def _require_classes(self, model: str, count: int) -> None:
+        """Refuse a label of more than two classes for svm, and one of so many for logistic that they are numbers."""
+        if not (several := loss_of(model).several) or count > _MOST_CLASSES:
+            most = f"at most {_MOST_CLASSES}" if several else "two"
+            raise UsageError(
+                f"the label {self._encoder.label!r} has {count} classes, and ",
+                Given("model", model),
+                f" tells {most} apart",
+                place=self._source.name,
+                fixes=[
+                    "name another label",
+                    Text("use ", Use("model", "linear"), " for numbers"),
+                    Text(
+                        f"for classes {'logistic' if count <= _MOST_CLASSES else 'softmax'!r} or LightGBM (",
+                        Use("model", "lightgbm"),
+                        ", or penstock.groups.Boosting)",
+                    ),
+                ],
+            )
 
     def write(self, scratch: Scratch, writer: GroupedWriter, counted: Counted | None) -> Numbering:
         """Write rows by group, in the way that suits them."""
@@ -203,13 +226,15 @@ class _Work:
         if not (counted.resumed and scratch.placed):
             scratch.clear("run-*")
         laid = writer.lay(counted.rows)
-        begin = scratch.placed if laid.whole else 0
+        work = Scatter(self._source, self._encoder, counted, laid, chunk=chunk)
+        placed = work.verified(scratch.placed) if laid.whole else []
+        scratch.keep_placed(placed)
 
-        def done(blocks: int) -> None:
-            scratch.placed = blocks
+        def done(each: Placed) -> None:
+            scratch.note_placed(each)
             writer.sync()
 
-        Scatter(self._source, self._encoder, counted, laid, chunk=chunk).run(begin, done=done, stream=self._stream)
+        work.run(placed[-1].stop if placed else 0, done=done, stream=self._stream)
 
     def sort(self, folder: Path, writer: GroupedWriter, counted: Counted | None) -> Numbering:
         """Sort rows by group and write them."""
@@ -266,7 +291,7 @@ class _Work:
         self, numbering: Numbering, begin: int, counted: Counted | None = None
     ) -> Generator[tuple[Batch, Int64s, int], None, None]:
         """Yield rows, the numbers of their groups and the block they are of, in stored order from a block on."""
-        source = self._source
+        source, units = self._source, self._source.units
         sizes = np.maximum(source.block_bytes, source.block_rows * dense_bytes(self._encoder))
         tasks = list(stretches(sizes, self._plan.together, begin))
         task = f"group {source.name}"
@@ -283,9 +308,12 @@ class _Work:
             keys: list[list[pa.Array]] = [[] for _ in by]
             for block in blocks:
                 rows = source.read(block, columns)
-                parts.append(encoded(self._encoder, source, block, rows))
+                parts.append(encoded(self._encoder, source, block, rows, finite=False))
                 for held, name in zip(keys, by):
                     held.append(rows.column(name))
+                if units is not None and (block + 1 == len(units) or units[block] != units[block + 1]):
+                    # Allocators keep what a row group was decoded in, for each thread, beside what the next one takes.
+                    pa.default_memory_pool().release_unused()
             if counted is None:
                 return parts, *coded([pa.chunked_array(held) for held in keys], self._kinds)
             return parts, counted.read(*(int(source.block_rows[:n].sum()) for n in (blocks.start, blocks.stop))), None
@@ -304,7 +332,11 @@ class _Work:
 
 def _require_names(names: Sequence[str], label: str, weight: str | None) -> None:
     if not names:
-        raise UsageError("by names no column; name at least one to group by, such as by=['country']")
+        raise UsageError(
+            Name("by"),
+            " names no column",
+            fixes=[Text("name at least one to group by, such as ", Use("by", ["country"]))],
+        )
     twice = [name for name in names if list(names).count(name) > 1]
     if twice:
         raise UsageError(f"by names the column {twice[0]!r} twice; name each once")
@@ -313,17 +345,6 @@ def _require_names(names: Sequence[str], label: str, weight: str | None) -> None
             raise UsageError(
                 f"{name!r} is given as the {role} and to group by; a group's {role}s would all be the same"
             )
-
-
-@contextmanager
-def _opened(data: Any, by: Sequence[str]) -> Iterator[BlockSource]:
-    """Open data, with the columns that stand in its paths where its files do not have them all."""
-    source: BlockSource = partitioned(data, by) or open_source(data)
-    try:
-        yield source
-    finally:
-        if source is not data:
-            source.close()
 
 
 def _encoder(
@@ -341,7 +362,7 @@ def _encoder(
             raise ColumnError.missing(name, source.schema.names, place=source.name, role="column to group by")
     hashed = [Hashed.parse(each).column for each in hash] if not isinstance(hash, str) else []
     left_out = [*exclude, *(name for name in by if name not in hashed and name not in exclude)]
-    return choose(
+    return choose_features(
         source.schema,
         label=label,
         weight=weight,

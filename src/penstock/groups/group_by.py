@@ -8,24 +8,33 @@ import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
 
+from penstock.budget import available_memory, show_bytes
 from penstock.config import Config
 from penstock.errors import UnknownOptionError, UsageError
-from penstock.events import Listener, Stream
-from penstock.groups.cost import APPROACHES
+from penstock.events import Listener, Stream, Warned
 from penstock.groups.etl import group as write_grouped
 from penstock.groups.grouped import NOTE, Grouped
-from penstock.groups.patterns.base import Trainable
+from penstock.groups.judging import judge
+from penstock.groups.patterns.base import Job, Trainable
 from penstock.groups.patterns.linear import LinearModel, require_linear
-from penstock.groups.registry import Index, Registry, Writer
+from penstock.groups.registry import POOLED, REFIT, Index, Outcome, Registry, Writer
 from penstock.groups.results import Result
 from penstock.groups.running import EXECUTORS, PLACEMENTS, Race, Running
 from penstock.groups.spec import Search
+from penstock.groups.split import DEFAULT_SHARE
+from penstock.messages import Given, Text, Use
+from penstock.options import default
+from penstock.outputs import require_folder
+from penstock.sgd.losses import loss_of
+
+_BINNED = 2
+"""Times the bytes of its rows that trees take in memory at most: a copy, and bins."""
 
 
 class Model(Protocol):
@@ -47,11 +56,11 @@ class GroupBy:
     by : str or list of str
         The grouping columns. A null is a group of its own.
     memory : int or str
-        For sorting rows by group, where that has to be done.
+        For sorting rows by group, where that has to be done: ``"512MB"``, or ``"10%"`` of the decoded data.
     rows : path, optional
         The folder for rows by group, to be used again; a temporary one if not given.
     weight, features, exclude, hash
-        The columns, as in `penstock.blocks.choose`.
+        The columns, as in `penstock.blocks.choose_features`.
 
     Examples
     --------
@@ -68,7 +77,7 @@ class GroupBy:
 
     data: Any
     by: str | Sequence[str] = field(kw_only=True)
-    memory: int | str = field(default="512MB", kw_only=True)
+    memory: int | str = field(default=default("memory"), kw_only=True)
     rows: str | os.PathLike[str] | None = field(default=None, kw_only=True)
     weight: str | None = field(default=None, kw_only=True)
     features: Sequence[str] | None = field(default=None, kw_only=True)
@@ -81,13 +90,13 @@ class GroupBy:
         *,
         y: str | None = None,
         search: Mapping[str, Any] | str | os.PathLike[str] | Search | None = None,
-        validation: float = 0.1,
+        validation: float | None = None,
         halving: bool | Mapping[str, Any] | Race | None = None,
+        pooled: bool = True,
         executor: str = "local",
         workers: int | None = None,
         address: str | None = None,
         placement: str | None = None,
-        approach: str = "grouped",
         out: str | os.PathLike[str] | None = None,
         resume: bool = False,
         listeners: Sequence[Listener] = (),
@@ -97,18 +106,27 @@ class GroupBy:
         Parameters
         ----------
         model : estimator
-            `penstock.LogisticRegression`, `penstock.LinearSVM` or `penstock.LinearRegression`: by ``solver="lbfgs"`` or
-            ``"gd"``, where a pass over a group's rows is an epoch, or by SGD. Also `penstock.groups.Boosting` (LightGBM) and
-            `penstock.torch.TorchModel`.
+            `penstock.LogisticRegression` (of more than two classes by the softmax loss), `penstock.LinearSVM` or
+            `penstock.LinearRegression`. Without options features are scaled within each group, the L2 penalty is 1 / its
+            training rows, least squares is solved exactly, and other losses are minimized by L-BFGS until it converges or
+            100 passes are made; ``solver="sgd"``, or an option of SGD, trains by SGD. Also `penstock.groups.Boosting`
+            (LightGBM) and `penstock.torch.TorchModel`.
         y : str
             The label column.
         search : dict, path or Search
             What to try for every group: lists of values (every combination), a TOML file, or a `Search`.
-        validation : float
-            The share of each group's rows that is held out; configs are compared on it. With 0, by the training loss.
+        validation : float, optional
+            The share of each group's rows that is held out: the chosen models are judged on it, and no model learns from it.
+            Where there is something to choose, among configs or when to stop, as large a share of the rest is for that.
+            With 0 all rows are trained on, configs are compared by their training loss, and nothing is judged. If not given
+            the share is 0.1, and once a group's config is chosen it is trained on all of the group's rows: predictions are
+            those of that model, the figures stay those of the model that had not seen the rows (by SGD up to 100,000 rows).
         halving : bool, dict or Race, optional
             Train by SGD in rounds, and let only the best third of each group's configs go on after each:
             ``{"eta": 3, "least": 1, "budget": 40}``, see `Race`.
+        pooled : bool
+            Whether to train one model on the rows of all groups too, by the same search, to be judged on the same rows: it
+            tells whether models of groups pay. It takes about as long as the models of all groups.
         executor, workers, address : str, int, str
             Where to work: ``"local"``, processes of this machine, as many as it has cores; or ``"ray"``, on the cluster of an
             address, or one started for this.
@@ -116,9 +134,6 @@ class GroupBy:
             ``spread`` cuts large groups so that all workers have as many rows, ``sequential`` so that configs can hop over
             the parts, and ``wrap-around`` and ``constrained`` are the paper's Algorithms 1 and 2. If not given, what suits
             the model: ``spread``, by SGD ``sequential``, for trees ``constrained``.
-        approach : str
-            ``grouped``, or one of the ways that it is measured against, which bring nothing but that:
-            ``group-task``, ``model-task``, ``data-parallel`` or ``switching``.
         out : path, optional
             The folder for the models; a temporary one, gone with the result, if not given.
         resume : bool
@@ -130,19 +145,34 @@ class GroupBy:
             raise UnknownOptionError.of("executor", executor, EXECUTORS)
         if placement is not None and placement not in PLACEMENTS:
             raise UnknownOptionError.of("placement", placement, PLACEMENTS)
-        if approach not in APPROACHES:
-            raise UnknownOptionError.of("approach", approach, APPROACHES)
-        if approach != "grouped" and halving:
-            raise UsageError(f"halving is not there for approach={approach!r}; leave one of them out")
         if address is not None and executor != "ray":
-            raise UsageError(f"address={address!r} is of a Ray cluster; say executor='ray' too")
+            raise UsageError(
+                "is of a Ray cluster",
+                option="address",
+                value=address,
+                fixes=[Text("say ", Use("executor", "ray"), " too")],
+            )
         if resume and out is None:
-            raise UsageError("resume=True goes on with the models of a folder; name it with out=")
-        if not 0 <= validation < 1:
-            raise UsageError(f"validation={validation!r} is not a share of the rows; choose one from 0 to below 1")
+            raise UsageError(
+                "goes on with the models of a folder",
+                option="resume",
+                value=True,
+                fixes=[Text("name it with ", Use("out"))],
+            )
+        share = DEFAULT_SHARE if validation is None else validation
+        if not 0 <= share < 1:
+            raise UsageError(
+                "is not a share of the rows",
+                option="validation",
+                value=validation,
+                fixes=["choose one from 0 to below 1"],
+            )
         what, stream = _trainable(model), Stream(list(listeners))
         choices = Search.of(search).choices(what.known)
         race = Race.of(halving)
+        for folder in (out, self.rows):
+            if folder is not None:
+                require_folder(folder)
         with ExitStack() as stack:
             owner, failing = None, stack.enter_context(ExitStack())
             if out is None:
@@ -150,7 +180,9 @@ class GroupBy:
                 failing.callback(owner.remove)
                 out = owner.path / "models"
             grouped = stack.enter_context(self._grouped(stack, what, y, stream))
-            job = what.job(grouped, [choice.params for choice in choices], validation=validation)
+            if isinstance(what, LinearModel):
+                what = _resolved(what, grouped, [choice.params for choice in choices], stream)
+            job = what.job(grouped, [choice.params for choice in choices], validation=share)
             fixed = {**what.fixed(), "validation": validation}
             if race is not None:
                 race.require(job, grouped.rows)
@@ -167,8 +199,21 @@ class GroupBy:
             )
             keys = pa.schema(list(zip(grouped.by, grouped.kinds, strict=True)))
             writer = stack.enter_context(Writer(out, index, keys=keys, resume=resume))
-            running = Running(grouped, job, writer, stream, race=race, placement=placement, approach=approach)
+            running = Running(grouped, job, writer, stream, race=race, placement=placement)
+            if pooled and share:
+                running.pooled = stack.enter_context(_pooled_writer(out, index, job, grouped, resume=resume))
+            if validation is None:
+                for name, other in (("refit", writer), ("pooled_refit", running.pooled)):
+                    if other is not None:
+                        again = Writer(other.folder / REFIT, other.index, keys=other.keys, resume=resume)
+                        setattr(running, name, stack.enter_context(again))
             running.train(EXECUTORS[executor], workers=workers, address=address)
+            if share:
+                result = Result(Registry.open(out, refit=False), model=what, refits=False)
+                judgement = judge(result, result.pooled, grouped, job.split)
+                writer.finish(judgement.columns, judgement.figures)
+            else:
+                writer.finish()
             failing.pop_all()
         return Result(Registry.open(out), owner=owner, model=what)
 
@@ -181,14 +226,14 @@ class GroupBy:
                 raise UsageError(f"{self.data} holds rows by {', '.join(grouped.by)}, not by {', '.join(names)}")
             if y is not None and y != grouped.encoder.label:
                 raise UsageError(f"{self.data} holds rows whose label is {grouped.encoder.label!r}, not {y!r}")
-            if (grouped.encoder.labels is None) != (what.kind == "linear"):
+            if (grouped.encoder.labels is None) != (not loss_of(what.kind).classifies):
                 had = "numbers" if grouped.encoder.labels is None else "classes"
                 raise UsageError(
                     f"{self.data} holds rows whose label is taken as {had}; group the data anew for {what.kind}"
                 )
             return grouped
         if y is None:
-            raise UsageError("say which column is the label: y='clicked', say")
+            raise UsageError("say which column is the label: ", Given("y", "clicked"), ", say")
         folder = self.rows
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-rows-"))) / "rows"
@@ -207,6 +252,31 @@ class GroupBy:
         )
 
 
+def _pooled_writer(out: str | os.PathLike[str], index: Index, job: Job, grouped: Grouped, *, resume: bool) -> Writer:
+    """Return what takes the pooled model; where it cannot be trained in memory, it is recorded as failed with the reason."""
+    writer = Writer(Path(out) / POOLED, replace(index, by=()), keys=pa.schema([]), resume=resume)
+    whole, memory = job.pattern == "sampling", available_memory()
+    if whole and _BINNED * grouped.nbytes > memory and not writer.finished:
+        reason = (
+            f"its rows take {show_bytes(grouped.nbytes)}, and trees hold all rows of a model in memory, of which there is"
+            f" {show_bytes(memory)}"
+        )
+        rows = grouped.size(grouped.pooled)
+        writer.add([Outcome.failure(0, (), rows=rows, configs=job.configs, reason=reason)])
+    return writer
+
+
+def _resolved(
+    model: LinearModel, grouped: Grouped, choices: Sequence[Mapping[str, Any]], stream: Stream
+) -> LinearModel:
+    """Return the model that fits the label, and say so where it is another than was asked for."""
+    labels, resolved = grouped.encoder.labels, model.resolve(grouped.encoder, choices)
+    if resolved.kind != model.kind and labels is not None:
+        count = len(labels.classes)
+        stream.emit(Warned(f"the label {grouped.encoder.label!r} has {count} classes, so the model is softmax"))
+    return resolved
+
+
 class _Folder:
     """A temporary folder that goes when nothing holds on to this, or when told to."""
 
@@ -221,8 +291,20 @@ def _trainable(model: Any) -> Trainable:
         return model
     if not hasattr(model, "to_config"):
         raise UsageError(
-            f"model={model!r} is not one of Penstock's; give penstock.LogisticRegression(solver='lbfgs'),"
-            " penstock.LinearRegression(solver='lbfgs'), penstock.groups.Boosting() or penstock.torch.TorchModel(...)"
+            "is not one of Penstock's",
+            option="model",
+            value=model,
+            fixes=[
+                "give penstock.LogisticRegression(), penstock.LinearRegression(), penstock.groups.Boosting() or"
+                " penstock.torch.TorchModel(...)"
+            ],
+        )
+    if getattr(model, "warm_start", False):
+        raise UsageError(
+            "is not there for groups, whose models all begin anew",
+            option="warm_start",
+            value=True,
+            fixes=["leave it out"],
         )
     config = model.to_config()
     require_linear(config)

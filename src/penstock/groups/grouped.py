@@ -1,30 +1,34 @@
 """A folder of rows sorted by group: which groups there are, how many rows each has, and the rows themselves.
 
 Every block is one record batch of one group. Blocks are read as views of a memory map, so that many processes on a machine
-share one copy, the system's, and reading a block again costs nothing. The folder is never changed once it is there.
+share one copy, the system's, and reading a block again costs nothing; each process verifies a block when it first reads
+it. The folder is never changed once it is there.
 """
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from penstock import sealed
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import Int64s
 from penstock.blocks.features import Encoder
+from penstock.blocks.ipc import Footer, read_footer
+from penstock.blocks.storage import LocalFile
+from penstock.checksum import checksum
 from penstock.closing import Closing
 from penstock.errors import CorruptFileError, DataError, SourceNotFoundError, UsageError, nearest, some_of
 from penstock.groups import keys
 from penstock.groups.keys import Key
+from penstock.sealed import read_sealed_parquet
 
 NOTE = "grouped.json"
 BLOCKS = "blocks.parquet"
@@ -85,12 +89,13 @@ class Grouped(Closing):
             self.fingerprint = str(self.note["asked"]["fingerprint"])
             self._sizes: list[int] = [int(size) for size in self.note["files"]]
             self._sparse, self._weighted = self.encoder.sparse, self.encoder.weight is not None
-            groups = pq.read_table(self.folder / GROUPS)
-            blocks = pq.read_table(self.folder / BLOCKS)
-            columns = [blocks.column(name).to_numpy() for name in ("group", "rows", "first", "entries", "file", "at")]
+            groups, blocks = (read_sealed_parquet(self.folder / name) for name in (GROUPS, BLOCKS))
+            names = ("group", "rows", "first", "entries", "file", "at", "batch")
+            columns = [blocks.column(name).to_numpy() for name in names]
         except (KeyError, TypeError, ValueError, OSError, pa.ArrowException) as error:
             raise self._damaged(error) from error
-        self.block_group, self.block_rows, self.block_first, self._entries, self._file, self._at = columns
+        self.block_group, self.block_rows, self.block_first, self._entries, self._file, self._at, self._batch = columns
+        self._verified = np.zeros(len(self.block_rows), np.bool_)
         self.rows: Int64s = groups.column(2).to_numpy()
         self._groups = groups
         self._first = np.searchsorted(self.block_group, np.arange(len(self.rows) + 1))
@@ -99,6 +104,7 @@ class Grouped(Closing):
             if not path.exists() or path.stat().st_size != size:
                 raise self._damaged(f"{path.name} should have {size} bytes")
         self._maps: dict[int, mmap.mmap] = {}
+        self._footers: dict[int, Footer] = {}
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Grouped:
@@ -139,9 +145,28 @@ class Grouped(Closing):
 
     def blocks(self, group: int) -> Int64s:
         """Return the numbers of a group's blocks, in the order of its rows."""
+        if group == self.pooled:
+            return np.arange(len(self.block_rows), dtype=np.int64)
         if not 0 <= group < len(self.rows):
             raise UsageError(f"{self.folder} has no group {group}; it has {len(self.rows)}, numbered from 0")
         return np.arange(self._first[group], self._first[group + 1], dtype=np.int64)
+
+    @property
+    def pooled(self) -> int:
+        """The number that stands for a group of all rows, those of one group after those of another."""
+        return len(self.rows)
+
+    def size(self, group: int) -> int:
+        """Return the number of a group's rows, the pooled one included."""
+        return int(self.rows.sum() if group == self.pooled else self.rows[group])
+
+    def within(self, group: int, first: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the blocks that hold a range of a group's rows, each with the number of its first row there."""
+        blocks = self.blocks(group)
+        starts = self._starts if group == self.pooled else self.block_first[blocks]
+        low = max(0, int(np.searchsorted(starts, first, side="right")) - 1)
+        for place in range(low, int(np.searchsorted(starts, end))):
+            yield int(blocks[place]), int(starts[place])
 
     def read(self, block: int) -> Batch:
         """Return a block's rows as views of the file; only the row borders of sparse ones are a copy."""
@@ -149,6 +174,8 @@ class Grouped(Closing):
         if not 0 <= number < len(self.block_rows):
             raise UsageError(f"{self.folder} has no block {number}; it has {len(self.block_rows)}, numbered from 0")
         data = self._map(int(self._file[number]))
+        if not self._verified[number]:
+            self._verify(number, data)
         rows, entries, at = int(self.block_rows[number]), int(self._entries[number]), int(self._at[number])
 
         def column(kind: Any, count: int) -> Any:
@@ -178,6 +205,12 @@ class Grouped(Closing):
         return Grouped, (str(self.folder),)
 
     @cached_property
+    def _starts(self) -> Int64s:
+        """Of each block, the number of its first row among all rows."""
+        starts: Int64s = np.cumsum(self.block_rows) - self.block_rows
+        return starts
+
+    @cached_property
     def _numbers(self) -> dict[str, int]:
         return {text: number for number, text in enumerate(self.texts)}
 
@@ -185,12 +218,26 @@ class Grouped(Closing):
         found = self._maps.get(number)
         if found is None:
             try:
-                with open(self.folder / rows_name(number), "rb") as file:
-                    found = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                file = LocalFile(self.folder / rows_name(number))
+                try:
+                    self._footers[number] = read_footer(file)
+                    found = mmap.mmap(file.fd or 0, 0, access=mmap.ACCESS_READ)
+                finally:
+                    file.close()
             except (OSError, ValueError) as error:
                 raise self._damaged(error) from error
             found = self._maps.setdefault(number, found)
         return found
+
+    def _verify(self, number: int, data: mmap.mmap) -> None:
+        """Compare a block with its checksum, the first time that it is read by this process."""
+        file, batch = int(self._file[number]), int(self._batch[number])
+        footer = self._footers[file]
+        offset, nbytes = int(footer.offset[batch]), int(footer.meta[batch] + footer.body[batch])
+        expected = int(footer.sums[batch])
+        if expected and checksum(np.frombuffer(data, np.uint8, nbytes, offset), offset) != expected:
+            raise self._damaged(f"block {number}, in {rows_name(file)}, is not what was written: its checksum differs")
+        self._verified[number] = True
 
     def _damaged(self, what: object) -> CorruptFileError:
         return CorruptFileError(f"{self.folder} is damaged ({what}); remove it and group the data again")
@@ -204,7 +251,7 @@ def padded(nbytes: Any) -> Any:
 def read_note(folder: Path) -> dict[str, Any]:
     """Return what a folder of grouped rows says of itself."""
     try:
-        note = json.loads((folder / NOTE).read_text())
+        note = sealed.read_note(folder / NOTE)
     except FileNotFoundError:
         raise SourceNotFoundError(
             f"{folder} is not a folder of grouped rows: it has no {NOTE}; make one with penstock.groups.etl.group"

@@ -359,10 +359,13 @@ def rungs(least: int, most: int, eta: int) -> list[int]:
 def _require(groups: int, configs: int, eta: int, least: int, most: Sequence[int], cost: Sequence[int]) -> None:
     for option, value, fewest in (("groups", groups, 0), ("configs", configs, 1), ("eta", eta, 2), ("least", least, 1)):
         if value < fewest:
-            raise UsageError(f"{option}={value!r} cannot be halved; choose at least {fewest}")
+            raise UsageError("cannot be halved", option=option, value=value, fixes=[f"choose at least {fewest}"])
     if len(most) != configs or min(most) < 1:
         raise UsageError(
-            f"most={list(most)!r} is not a number of epochs for each of {configs} configs; choose 1 or more"
+            f"is not a number of epochs for each of {configs} configs",
+            option="most",
+            value=list(most),
+            fixes=["choose 1 or more"],
         )
     if len(cost) != groups or min(cost, default=0) < 0:
         raise UsageError(f"cost must be zero or more for each of {groups} groups; it has {len(cost)} values")

@@ -18,17 +18,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.errors import ModelFileError, UsageError
-from penstock.modelfile import atomic_path
+from penstock.outputs import atomic_path
+from penstock.sealed import read_note, read_sealed_parquet, seal, write_note
+from penstock.sgd.losses import loss_of
 
 FORMAT = "penstock-groups"
-VERSION = 1
+VERSION = 2
 INDEX, TABLE = "index.json", "groups.parquet"
 MEND = "restore the folder from a copy, or train anew"
+JUDGED = tuple(f"{who}_{what}" for who in ("held_out", "pooled") for what in ("loss", "accuracy", "r2"))
+"""Of the chosen configs, on rows that no choice has seen; by the group's own model and by the pooled one."""
 OWN = (
-    *("text", "group", "rows", "held_rows", "config", "loss", "held_loss", "held_accuracy", "held_r2"),
-    *("seconds", "epochs", "status", "reason", "generation", "place"),
+    *("text", "group", "rows", "selection_rows", "held_out_rows", "config", "loss"),
+    *("selection_loss", "selection_accuracy", "selection_r2", *JUDGED),
+    *("seconds", "epochs", "status", "reason", "traceback", "generation", "place"),
 )
-"""The table's columns beside the groups' keys and the parameters; a table has one of the two scores."""
+"""The table's columns beside the groups' keys and the parameters; a table has the accuracies or the R²."""
 _PART = re.compile(r"groups-(\d{5,})\.parquet")
 
 
@@ -39,7 +44,7 @@ class Index:
     Attributes
     ----------
     kind : str
-        logistic, svm or linear; for trees, what they were trained for.
+        logistic, svm, linear or softmax; for trees, what they were trained for.
     encoder : dict
         How columns become features, as `Encoder.to_dict` tells it.
     by : tuple of str
@@ -56,6 +61,8 @@ class Index:
         Of modules: the name, shape and type of each array in a model's row of numbers.
     finished : bool
         Whether training came to its end.
+    held_out : dict
+        How the chosen models, and the pooled one, did on the held-out rows of all groups together.
     """
 
     kind: str
@@ -67,6 +74,7 @@ class Index:
     family: str = "linear"
     layout: Sequence[Any] = ()
     finished: bool = False
+    held_out: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def label(self) -> str | None:
@@ -81,14 +89,30 @@ class Index:
         return None if labels is None else list(labels["classes"])
 
     @property
+    def outputs(self) -> int:
+        """The scores that a linear model has for a row: one, or for softmax one a class."""
+        return loss_of(self.kind).outputs(len(self.classes or ()))
+
+    @property
+    def metric(self) -> str:
+        """The score there is: the accuracy of classes, the R² of a regression."""
+        return "r2" if self.classes is None else "accuracy"
+
+    @property
     def score(self) -> str:
-        """The column of the score on rows held out: the accuracy of classes, the R² of a regression."""
-        return "held_r2" if self.classes is None else "held_accuracy"
+        """The column of the score on held-out rows."""
+        return f"held_out_{self.metric}"
+
+    @property
+    def selection_score(self) -> str:
+        """The column of the score on the rows that configs were compared on."""
+        return f"selection_{self.metric}"
 
     @property
     def columns(self) -> list[str]:
         """The columns of the table, in order."""
-        names = [name for name in OWN if name not in ("held_accuracy", "held_r2") or name == self.score]
+        other = "_accuracy" if self.metric == "r2" else "_r2"
+        names = [name for name in OWN if not name.endswith(other)]
         at = names.index("config") + 1
         return [*self.key_columns.values(), *names[:at], *self.param_columns.values(), *names[at:]]
 
@@ -114,8 +138,7 @@ class Index:
         """Write the index."""
         told = {"format": FORMAT, "version": VERSION} | {f.name: getattr(self, f.name) for f in fields(self)}
         told |= {"label": self.label, "classes": self.classes}
-        with atomic_path(folder / INDEX) as temporary:
-            temporary.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_note(folder / INDEX, told)
 
     @classmethod
     def read(cls, folder: Path) -> Index:
@@ -126,13 +149,15 @@ class Index:
                 f"there are no models of groups in {folder}: it has no {INDEX}; name the folder they are in"
             )
         try:
-            told = json.loads(path.read_text(encoding="utf-8"))
+            told = read_note(path)
             if told["format"] != FORMAT:
                 raise KeyError("format")
-            newer = int(told["version"]) > VERSION
+            version = int(told["version"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ModelFileError(f"{path} is not an index of models: {error!r}; {MEND}") from error
-        if newer:
+        if version < VERSION:
+            raise ModelFileError(f"{path} was written by an older Penstock (format {version}); train anew")
+        if version > VERSION:
             raise ModelFileError(f"{path} was written by a newer Penstock; upgrade with: pip install -U penstock")
         try:
             told |= {"by": tuple(told["by"]), "configs": tuple(told["configs"])}
@@ -144,7 +169,7 @@ class Index:
         """Raise `UsageError` unless training that was begun in a folder is this one."""
         for f in fields(self):
             mine, other = (json.loads(json.dumps(getattr(each, f.name))) for each in (self, saved))
-            if f.name != "finished" and mine != other:
+            if f.name not in ("finished", "held_out") and mine != other:
                 name = f.name
                 if name == "fixed":  # one of many: name that one
                     name = next(key for key in {**mine, **other} if mine.get(key) != other.get(key))
@@ -197,15 +222,16 @@ def write_table(table: pa.Table, path: Path, *, generations: int | None = None) 
     """Write a table of results; a merged one tells how many generations are in it."""
     noted = table if generations is None else table.replace_schema_metadata({"generations": str(generations)})
     with atomic_path(path) as temporary:
-        pq.write_table(noted, temporary)
+        pq.write_table(noted, temporary, write_page_checksum=True)
+        seal(temporary)
 
 
 def _read(path: Path) -> pa.Table:
     try:
-        return pq.read_table(path, partitioning=None)
+        return read_sealed_parquet(path)
     except FileNotFoundError:
         raise
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise ModelFileError(f"{path} is not a whole table of models: {error}; {MEND}") from error
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from penstock.batch import Batch
 from penstock.blocks.base import Int64s
 from penstock.groups.grouped import padded
-from penstock.groups.scratch import failing
+from penstock.rawfile import is_disk_full, read_into, write_at, writing
 
 
 class HollowFile:
@@ -76,7 +76,7 @@ class HollowFile:
         data = b"".join(self._held)
         self._held = []
         if data:
-            _write(self._fd, memoryview(data), self._at - len(data))
+            write_at(self._fd, memoryview(data), self._at - len(data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,13 @@ class Laid:
         rows : Batch
             The rows of all these groups, dense.
         """
+        self._move(groups, starts, counts, rows, os.O_WRONLY)
+
+    def read_back(self, groups: Int64s, starts: Int64s, counts: Int64s, rows: Batch) -> None:
+        """Read rows from where `put` wrote them, into others of the same size."""
+        self._move(groups, starts, counts, rows, os.O_RDONLY)
+
+    def _move(self, groups: Int64s, starts: Int64s, counts: Int64s, rows: Batch, mode: int) -> None:
         # A group's rows may fall into several of its blocks: each such piece is written by itself.
         pieces = (starts + counts - 1) // self.fits - starts // self.fits + 1
         run = np.repeat(np.arange(len(groups)), pieces)
@@ -129,17 +136,27 @@ class Laid:
         # One open file at a time, since there may be thousands.
         for number in np.unique(files).tolist():
             here = slice(*np.searchsorted(files, [number, number + 1]))
-            with failing(self.paths[number]):
-                fd = os.open(self.paths[number], os.O_WRONLY | os.O_CLOEXEC)
+            with writing(self.paths[number]):
+                fd = os.open(self.paths[number], mode | os.O_CLOEXEC)
                 try:
-                    self._put(fd, rows, places[here], self.rows[block[here]], source[here], low[here], high[here])
+                    move = write_at if mode == os.O_WRONLY else _read
+                    within = places[here], self.rows[block[here]], source[here], low[here], high[here]
+                    self._move_pieces(fd, rows, *within, move)
                 finally:
                     os.close(fd)
 
-    def _put(
-        self, fd: int, rows: Batch, at: Int64s, block_rows: Int64s, source: Int64s, low: Int64s, high: Int64s
+    def _move_pieces(
+        self,
+        fd: int,
+        rows: Batch,
+        at: Int64s,
+        block_rows: Int64s,
+        source: Int64s,
+        low: Int64s,
+        high: Int64s,
+        move: Callable[[int, memoryview, int], None],
     ) -> None:
-        """Write pieces: rows from ``source`` on become those from ``low`` to ``high`` of the block at ``at``."""
+        """Move pieces: rows from ``source`` on are those from ``low`` to ``high`` of the block at ``at``."""
         for column in (rows.x, rows.y, rows.weight):
             if not isinstance(column, np.ndarray):
                 continue
@@ -147,14 +164,13 @@ class Laid:
             view = column.reshape(-1).view(np.uint8).data
             begins, ends = source * size, (source + high - low) * size
             for begin, end, place in zip(begins.tolist(), ends.tolist(), (at + low * size).tolist()):
-                _write(fd, view[begin:end], place)
+                move(fd, view[begin:end], place)
             at = at + padded(block_rows * size)
 
 
-def _write(fd: int, view: memoryview, at: int) -> None:
-    while view:
-        done = os.pwrite(fd, view, at)
-        at, view = at + done, view[done:]
+def _read(fd: int, view: memoryview, at: int) -> None:
+    if read_into(fd, view, at) < len(view):
+        raise OSError(errno.EIO, "the file is cut short")
 
 
 def _reserve(fd: int, nbytes: int) -> None:
@@ -162,6 +178,6 @@ def _reserve(fd: int, nbytes: int) -> None:
     try:
         os.posix_fallocate(fd, 0, nbytes)
     except (AttributeError, OSError) as error:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_disk_full(error):
             raise
         os.ftruncate(fd, nbytes)

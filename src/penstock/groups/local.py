@@ -23,6 +23,7 @@ from typing import Any, Self
 from penstock.errors import UsageError, WorkerDiedError
 from penstock.groups.executor import Done, Lost, Make
 from penstock.groups.serve import Raised
+from penstock.parallel import cores
 
 # There is a process for each core already.
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -53,7 +54,9 @@ class LocalExecutor:
 
     def __init__(self, make: Make, *, workers: int | None = None) -> None:
         if workers is not None and workers < 1:
-            raise UsageError(f"workers={workers!r} is not a number of processes; choose 1 or more")
+            raise UsageError(
+                "is not a number of processes", option="workers", value=workers, fixes=["choose 1 or more"]
+            )
         self._make = pickled(make, "what makes a worker's object")
         self._restarts = 0
         self._slots: list[_Slot] = []
@@ -149,8 +152,3 @@ def pickled(value: Any, what: str) -> memoryview:
         return ForkingPickler.dumps(value)
     except Exception as error:  # a pickle may fail with anything
         raise UsageError(f"{what} cannot be sent to a worker ({error}); give something that can be pickled") from error
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -18,15 +19,20 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, Floats
 from penstock.blocks.features import Encoder
+from penstock.encoded_model import EncodedModel
 from penstock.errors import ModelFileError, UsageError
 from penstock.groups.index import MEND
 from penstock.groups.registry import Registry, by_model
-from penstock.linear import decide, probabilities
-from penstock.modelfile import write_model
+from penstock.groups.scale import Scale
+from penstock.model import Description
+from penstock.modelfile import read_model, write_model
+from penstock.sgd.losses import LOSSES
 
 SCALE = ("features/mean", "features/spread")
 """The arrays that features are brought to scale by before a module sees them, where they are."""
 Arrays = dict[str, NDArray[Any]]
+_KEPT_FIELDS = ("kind", "params", "config", "fingerprint", "metrics")
+"""What a saved model says of itself, beside its arrays and its encoder."""
 _KEPT = 256
 """Models whose numbers are kept apart, ready to be asked."""
 _END = np.finfo(np.float32).max
@@ -77,7 +83,7 @@ def arrays_of(layout: Sequence[Any], config: int, numbers: Floats) -> Arrays:
 
 
 @dataclass(frozen=True, slots=True)
-class ModuleModel:
+class ModuleModel(EncodedModel):
     """A module of one group.
 
     Attributes
@@ -110,9 +116,9 @@ class ModuleModel:
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def classes(self) -> NDArray[Any] | None:
-        """The class labels in ascending order; None for a regression."""
-        return None if self.encoder.labels is None else np.array(self.encoder.labels.classes)
+    def known_loss(self) -> bool:
+        """Whether it was trained by the loss of its kind, rather than by a function of the user's."""
+        return self.config.get("loss") in LOSSES
 
     @property
     def scale(self) -> tuple[Floats, Floats] | None:
@@ -131,25 +137,46 @@ class ModuleModel:
         """Return a score a row, or for softmax one a row and class."""
         maker, x = require_maker(self.maker), batch.x
         if self.scale is not None:
-            x = scaled(x, *self.scale)
+            mean, spread = (array.astype(np.float64) for array in self.scale)
+            x = Scale(mean, spread).rows(x)
         return maker.scores(self.params, self.state_dict(), x)
 
-    def decide(self, scores: Floats) -> NDArray[Any]:
-        """Turn scores into classes, or into numbers for a regression."""
-        return decide(self.kind, self.encoder, scores)
-
-    def probabilities(self, scores: Floats) -> Floats | None:
-        """Turn scores into a probability for each class; None for a regression."""
-        return probabilities(self.kind, scores)
+    def describe(self, *, most: int | None = None) -> Description:
+        """Say what is in the model: its measures, and the shapes of its arrays."""
+        shapes = {name: list(array.shape) for name, array in self.arrays.items()}
+        numbers = sum(array.size for array in self.arrays.values())
+        wide = max(map(len, (*shapes, "array")))
+        shown = [f"{name:<{wide}}  {' × '.join(map(str, shape))}" for name, shape in islice(shapes.items(), most)]
+        rest = [f"and {len(shapes) - len(shown):,} more"] if len(shown) < len(shapes) else []
+        values = {"features": self.encoder.width, "params": self.params, "numbers": numbers, "arrays": shapes}
+        lines = ("", f"{'array':<{wide}}  shape", *shown, *rest)
+        return Description.of(self, f"a module of {numbers:,} numbers", values=values, lines=lines)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the arrays as a safetensors file, which ``safetensors.torch.load_file`` reads."""
-        header = {"kind": self.kind, "params": dict(self.params), "config": dict(self.config)}
-        write_model(path, self.arrays, header | {"metrics": dict(self.metrics), "encoder": self.encoder.to_dict()})
+        """Write the arrays as a safetensors file, which ``safetensors.torch.load_file`` and `penstock.load` read."""
+        kept = {name: getattr(self, name) for name in _KEPT_FIELDS}
+        write_model(path, self.arrays, kept | {"encoder": self.encoder.to_dict()})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, model: Any = None) -> ModuleModel:
+        """Read a model that `save` wrote; ``model`` is what it was trained by, without which it can only be looked into."""
+        arrays, header = read_model(path)
+        try:
+            kept = {name: header.get(name, "") for name in _KEPT_FIELDS}
+            return cls(
+                arrays=arrays,
+                encoder=Encoder.from_dict(header["encoder"]),
+                maker=model if isinstance(model, Maker) else None,
+                **kept,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelFileError(f"{path} is not a module of a group: {error!r}; {MEND}") from error
 
 
 class Modules:
     """The models of a folder, to look into or to score rows of many groups by."""
+
+    takes_nan = False
 
     def __init__(self, registry: Registry, encoder: Encoder, maker: Any) -> None:
         self._registry, self._encoder = registry, encoder
@@ -180,8 +207,3 @@ def require_maker(maker: Maker | None) -> Maker:
             " Result.open(folder, model=TorchModel(model_creator, optimizer_creator, …))"
         )
     return maker
-
-
-def scaled(x: Any, mean: Floats, spread: Floats) -> Floats:
-    """Return dense rows brought to scale."""
-    return ((np.asarray(x) - mean) / spread).astype(np.float32)

@@ -12,8 +12,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.batch import Floats
+from penstock.checksum import checksum
 from penstock.errors import UsageError
-from penstock.groups.index import Index
+from penstock.groups.index import JUDGED, Index
 from penstock.groups.keys import Key, kind_of, to_columns, to_text
 
 STATUSES = ("done", "stopped", "failed")
@@ -26,10 +27,10 @@ class Outcome:
 
     Attributes
     ----------
-    group, key, rows, held_rows
-        Its number, its key, its rows, and how many of these were held out.
-    loss, held_loss, held_score : array
-        Mean losses in training and on rows held out, and the accuracy or R² there; NaN where there is none.
+    group, key, rows, selection_rows, held_out_rows
+        Its number, its key, its rows, and how many of these are to choose by, and to judge by.
+    loss, selection_loss, selection_score : array
+        Mean losses in training and on the rows to choose by, and the accuracy or R² there; NaN where there is none.
     seconds : float or array
         One number is the group's, and is shared out evenly among its configs.
     epochs : array of int
@@ -40,6 +41,8 @@ class Outcome:
         The models, the intercept last; a column of NaN is one that is not kept.
     trees : sequence of str or None, optional
         Models of trees as text.
+    traceback : str
+        Of the exception that ended the training of the group.
     configs : array of int, optional
         The configs' numbers; all of them, from 0, if not given.
     """
@@ -47,16 +50,18 @@ class Outcome:
     group: int
     key: Key
     rows: int
-    held_rows: int = 0
+    selection_rows: int = 0
+    held_out_rows: int = 0
     loss: Any
-    held_loss: Any = math.nan
-    held_score: Any = math.nan
+    selection_loss: Any = math.nan
+    selection_score: Any = math.nan
     seconds: Any = 0.0
     epochs: Any = 0
     status: Sequence[str] | str = "done"
     reason: Sequence[str] | str = ""
     weights: NDArray[Any] | None = None
     trees: Sequence[str | None] | None = None
+    traceback: str = ""
     configs: Any = None
 
     @classmethod
@@ -82,7 +87,7 @@ class Outcome:
                 raise UsageError(f"{place} has the status {status!r}; choose one of: {', '.join(STATUSES)}")
         if self.weights is not None and (self.weights.ndim != 2 or self.weights.shape[1:] != numbers.shape):
             raise UsageError(f"{place} has weights of shape {self.weights.shape} for {len(numbers)} configs")
-        for name in ("held_loss", "held_score", "seconds", "epochs", "status", "reason", "trees"):
+        for name in ("selection_loss", "selection_score", "seconds", "epochs", "status", "reason", "trees"):
             values: Any = getattr(self, name)
             if isinstance(values, list | tuple | np.ndarray) and np.size(values) not in (1, len(numbers)):
                 raise UsageError(f"{place} has {np.size(values)} values of {name} for {len(numbers)} configs")
@@ -100,10 +105,15 @@ def gathered(outcomes: Sequence[Outcome]) -> tuple[Floats, NDArray[np.int64]]:
             count += len(here)
             kept.append(rows[here])
         elif outcome.trees is not None:
-            at[[text is not None for text in outcome.trees]] = 0
+            at[:] = [-1 if text is None else text_checksum(text) for text in outcome.trees]
         places.append(at)
     weights = np.concatenate(kept) if kept else np.empty((0, 0), np.float32)
     return weights, np.concatenate(places) if places else np.empty(0, np.int64)
+
+
+def text_checksum(text: str) -> int:
+    """Return the checksum of a model that is text, as a place in the table: 63 bits."""
+    return checksum(text.encode()) >> 1
 
 
 def table_of(
@@ -116,15 +126,20 @@ def table_of(
     kinds = [kind_of(keys.field(column).type, column=column) for column in index.by]
     columns = dict(zip(index.key_columns.values(), to_columns([outcome.key for outcome in outcomes], kinds)))
     columns["text"] = pa.array([to_text(outcome.key) for outcome in outcomes], pa.string())
-    for name in ("group", "rows", "held_rows"):
+    for name in ("group", "rows", "selection_rows", "held_out_rows"):
         columns[name] = pa.array([getattr(outcome, name) for outcome in outcomes], pa.int64())
+    columns["traceback"] = pa.array([outcome.traceback or None for outcome in outcomes], pa.string())
     columns = {name: values.take(owner) for name, values in columns.items()}
     columns["config"] = pa.array(configs)
     for name, column in index.param_columns.items():
         columns[column] = _param([config.get(name) for config in index.configs]).take(pa.array(configs))
     seconds = [np.divide(o.seconds, n) if np.ndim(o.seconds) == 0 else o.seconds for o, n in zip(outcomes, counts)]
-    figures = {name: [getattr(outcome, name) for outcome in outcomes] for name in ("loss", "held_loss", "held_score")}
-    figures[index.score] = figures.pop("held_score")
+    figures: dict[str, list[Any]] = {
+        name: [getattr(outcome, name) for outcome in outcomes] for name in ("loss", "selection_loss", "selection_score")
+    }
+    figures[index.selection_score] = figures.pop("selection_score")
+    # What is known once all groups are there: see `penstock.groups.judging`.
+    figures |= {name: [math.nan] * len(outcomes) for name in JUDGED if name in index.columns}
     for name, values in (figures | {"seconds": seconds}).items():
         spread = _spread(values, counts, np.float64)
         columns[name] = pa.array(spread, mask=~np.isfinite(spread))

@@ -1,7 +1,7 @@
 """Folders that are partitioned already, as in ``country=FR/device=ios/part-0.parquet``: the path says the group.
 
-`PartitionedSource` adds the columns that stand in the path to those of the files. Files of one key come one after
-another; where the grouping columns are all in the path, rows are thereby grouped as they are read, and need no sorting.
+`PartitionedSource` adds the columns that stand in the path to those of the files, those that are no grouping columns among
+them: they are features, or the label, like any column. Files of one key come one after another; where the grouping columns are all in the path, rows are thereby grouped as they are read, and need no sorting.
 Files are opened when they are read, a few at a time, so there may be thousands.
 """
 
@@ -10,45 +10,35 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.blocks.base import BlockSource, Int64s, Source
+from penstock.blocks.base import BlockSource, Int64s, Source, require_block, require_columns
+from penstock.blocks.folder_columns import folder_columns, typed
 from penstock.blocks.open import SUFFIXES, is_table
 from penstock.blocks.open import open as open_source
-from penstock.blocks.reading import require_block, require_columns
-from penstock.blocks.storage import expand, require_equal, show_names
+from penstock.blocks.storage import is_remote, require_equal, show_names
 from penstock.errors import DataChangedError
 
-NULL = "__HIVE_DEFAULT_PARTITION__"
 
-
-def path_values(path: str) -> dict[str, str | None]:
-    """Return what the folders of a path say.
-
-    Examples
-    --------
-    >>> path_values("clicks/country=C%C3%B4te%2F1/day=__HIVE_DEFAULT_PARTITION__/part=0.parquet")
-    {'country': 'Côte/1', 'day': None}
-    """
-    named = (part.split("=", 1) for part in path.replace(os.sep, "/").split("/")[:-1] if "=" in part)
-    return {unquote(name): None if value == NULL else unquote(value) for name, value in named if name}
-
-
-def partitioned(data: Any, columns: Sequence[str]) -> PartitionedSource | None:
-    """Open data as partitioned by some of these columns, or return None where its paths name none of them."""
+def partitioned(data: Any, by: Sequence[str]) -> PartitionedSource | None:
+    """Open data as partitioned, or return None where its paths name no columns; see `folder_columns`."""
     if not isinstance(data, (str, os.PathLike, list, tuple)) or is_table(data):
         return None
-    known = tuple(suffix for group in SUFFIXES.values() for suffix in group)
-    found = expand(data) if data else []
-    files = [file for file in found if file.lower().endswith(known)] or found
-    values = [path_values(file) for file in files]
-    named = [name for name in columns if values and all(name in each for each in values)]
-    return PartitionedSource(files, [[each[name] for name in named] for each in values], named) if named else None
+    found = folder_columns(data, by, suffixes=[suffix for group in SUFFIXES.values() for suffix in group])
+    return None if found is None else PartitionedSource(found.files, found.values, found.names, keys=found.keys)
+
+
+@contextmanager
+def opened(data: Any, by: Sequence[str]) -> Iterator[BlockSource]:
+    """Open data, with the columns that stand in its paths where its files do not have them all, and close what was opened."""
+    source: BlockSource = partitioned(data, by) or open_source(data)
+    with nullcontext(source) if source is data else source:
+        yield source
 
 
 class PartitionedSource(Source):
@@ -63,6 +53,9 @@ class PartitionedSource(Source):
     columns : list of str
         Their names; whole numbers throughout make a column of numbers, all else is text. Those that the files have
         themselves are read from there.
+    keys : int, optional
+        How many of the columns, the first ones, are grouping columns: files that agree in these come one after another.
+        All of them if not given.
 
     Attributes
     ----------
@@ -70,14 +63,22 @@ class PartitionedSource(Source):
         The columns that come from the path.
     """
 
-    def __init__(self, files: Sequence[str], values: Sequence[Sequence[str | None]], columns: Sequence[str]) -> None:
+    def __init__(
+        self,
+        files: Sequence[str],
+        values: Sequence[Sequence[str | None]],
+        columns: Sequence[str],
+        *,
+        keys: int | None = None,
+    ) -> None:
         order: dict[tuple[str | None, ...], list[int]] = {}
         for number, each in enumerate(values):
-            order.setdefault(tuple(each), []).append(number)
+            order.setdefault(tuple(each[:keys]), []).append(number)
         chosen = [number for numbers in order.values() for number in numbers]
         self._files = [files[number] for number in chosen]
         self.name = show_names(self._files)
         self._prints: list[str] = []
+        self._stamps: list[tuple[int, ...] | None] = []
         self._local = threading.local()
         self._open: list[BlockSource] = []
         self._lock = threading.Lock()
@@ -91,6 +92,7 @@ class PartitionedSource(Source):
                     self.schema = source.schema
                     self.exact_rows, self.threads = source.exact_rows, source.threads
                 require_equal(self.schema, source.schema, names=(self._files[0], file))
+                self._stamps.append(_stamp(file))
                 self._prints.append(source.fingerprint)
                 digest.update(f"{values[chosen[number]]}{self._prints[-1]}|".encode())
                 shapes.append((source.block_rows, source.block_bytes))
@@ -106,7 +108,7 @@ class PartitionedSource(Source):
         self._added: dict[str, pa.Array] = {}
         for place, name in enumerate(columns):
             if name in self.columns:
-                self._added[name] = _typed([values[number][place] for number in chosen])
+                self._added[name] = typed([values[number][place] for number in chosen])
                 self.schema = self.schema.append(pa.field(name, self._added[name].type))
 
     @property
@@ -130,6 +132,11 @@ class PartitionedSource(Source):
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([self.schema.field(name) for name in wanted]))
 
+    def file_of(self, block: int) -> tuple[str, int]:
+        """Return the name of the file that a block lies in, and the first block of that file."""
+        number = int(np.searchsorted(self._first, block, side="right")) - 1
+        return self._files[number], int(self._first[number])
+
     def close(self) -> None:
         """Close the files."""
         with self._lock:
@@ -152,17 +159,15 @@ class PartitionedSource(Source):
         with self._lock:
             self._open.append(source)
         self._local.held = (number, source)
-        if source.fingerprint != self._prints[number]:
+        stamp = _stamp(self._files[number])
+        if (stamp is None or stamp != self._stamps[number]) and source.fingerprint != self._prints[number]:
             raise DataChangedError(f"{self._files[number]} was changed while it was in use; start afresh")
         return source
 
 
-def _typed(values: Sequence[str | None]) -> pa.Array:
-    """Return whole numbers as such, if all are, and text otherwise; ``007`` is text."""
-    try:
-        whole = all(value is None or (str(int(value)) == value and abs(int(value)) < 2**63) for value in values)
-    except ValueError:
-        whole = False
-    if whole and any(value is not None for value in values):
-        return pa.array([None if value is None else int(value) for value in values], pa.int64())
-    return pa.array(list(values), pa.string())
+def _stamp(file: str) -> tuple[int, ...] | None:
+    """Return what changes when a local file is written, so that its content is looked at again only then."""
+    if is_remote(file):
+        return None
+    stat = os.stat(file)
+    return stat.st_size, stat.st_mtime_ns, stat.st_ino

@@ -45,28 +45,12 @@ _BLOCK = 25_000_000 - 1024
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What single things take.
+    """What single things take on this machine.
 
-    Attributes
-    ----------
-    together, alone : Pilot
-        Where all configs of a group are trained at once, and where each is by itself. ``update`` is what a pass of a config
-        over a group takes whatever its rows.
-    pattern : str
-        algebraic, sequential or sampling.
-    configs, passes, epochs : int
-        How many configs there are, the most passes of each, on the average, and how many to reckon with: all, unless those
-        that were timed were done after fewer than half.
-    batch : int
-        Rows to a change of the model.
-    start : float
-        Seconds until a worker is there.
-    row_bytes, model_bytes : float
-        Of a row as it is kept by group, and of a model.
-    width, groups, rows : int
-        The features; groups and rows that were timed.
-    seconds : float
-        How long the pilot took.
+    ``together`` is where all configs of a group are trained at once, ``alone`` where each is by itself; ``update`` of both is
+    what a pass of a config over a group takes whatever its rows. ``passes`` are the most of each config, on the average, and
+    ``epochs`` how many to count: all, unless those that were timed were done after fewer than half. ``batch`` are rows to a
+    change of the model, ``start`` the seconds until a worker is there, ``groups`` and ``rows`` those that were timed.
     """
 
     together: Pilot
@@ -93,8 +77,8 @@ class PilotWorker:
 
     def run(self, which: int, groups: Sequence[int]) -> list[Fit]:
         """Train whole groups by one of the jobs."""
-        found: list[Fit] = self._workers[which].run([("solve", group) for group in groups])
-        return found
+        fits: list[Fit] = self._workers[which].run([("solve", group) for group in groups])
+        return fits
 
     def echo(self, payload: Any) -> Any:
         """Answer with what was sent."""
@@ -110,7 +94,7 @@ class PilotWorker:
         return time.perf_counter() - began
 
 
-def measure(
+def run_pilot(
     model: Trainable,
     grouped: Grouped,
     bundles: Sequence[Sequence[int]],
@@ -118,21 +102,7 @@ def measure(
     choices: Sequence[Mapping[str, Any]],
     validation: float = 0.1,
 ) -> Rates:
-    """Train some groups, and return what single things took.
-
-    Parameters
-    ----------
-    model : Trainable
-        What is to be trained.
-    grouped : Grouped
-        A few rows by group.
-    bundles : list of list of int
-        Groups that are timed together: those of about one size.
-    choices : list of dict
-        The configs.
-    validation : float
-        The share of rows that is held out.
-    """
+    """Train some groups, and return what single things took; groups of a bundle are of about one size, and timed together."""
     began = time.perf_counter()
     whole: Any = model.job(grouped, choices, validation=validation)
     places = {whole.configs * part // 4 for part in _ALONE}
@@ -201,8 +171,8 @@ def copied(grouped: Grouped, wanted: Sequence[tuple[int, int]], folder: Path) ->
                 bundle.append(made)
                 made += 1
             bundles.append(bundle)
-        told = ("version", "asked", "by", "encoder", "classes", "width")
-        writer.finish([grouped.keys[0]] * made, grouped.kinds, {name: grouped.note[name] for name in told})
+        kept_notes = ("version", "asked", "by", "encoder", "classes", "width")
+        writer.finish([grouped.keys[0]] * made, grouped.kinds, {name: grouped.note[name] for name in kept_notes})
     return Grouped.open(folder), bundles
 
 
@@ -226,7 +196,7 @@ class _Asking:
 
 def _timed(ask: _Asking, jobs: int, bundles: Sequence[Sequence[int]], grouped: Grouped) -> list[list[Timed]]:
     """Time each bundle by each of the jobs, which take turns, so that what else the machine does hinders them alike."""
-    found: list[list[Timed]] = [[] for _ in range(jobs)]
+    tasks: list[list[Timed]] = [[] for _ in range(jobs)]
     row_bytes, before, why = grouped.nbytes / int(grouped.rows.sum()), ask.total, ""
     for bundle in bundles:
         first = ask("run", 0, list(bundle))  # loads what such sizes need
@@ -247,14 +217,14 @@ def _timed(ask: _Asking, jobs: int, bundles: Sequence[Sequence[int]], grouped: G
             passes = np.array([each.epochs for each in fits[job]], np.float64).sum(axis=1)
             # What it takes on this machine as it is now, rather than at its best; passes and all that is for one group.
             took, each = statistics.median(taken[job]) / len(some), len(some)
-            found[job].append(
+            tasks[job].append(
                 Timed(took, float(rows @ passes) / each, float(passes.mean()), float(rows.mean()) * row_bytes)
             )
-    if not found[0]:
+    if not tasks[0]:
         raise UsageError(
             f"nothing can be learnt from the rows of the pilot run: {why}; look at the label, or just train"
         )
-    return found
+    return tasks
 
 
 def _rates(tasks: Sequence[Timed]) -> Pilot:

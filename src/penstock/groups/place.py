@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -123,7 +123,7 @@ def bound_sequential(sizes: ArrayLike, workers: int, configs: int) -> int:
     (7, 25, 74)
     """
     if configs < 1:
-        raise UsageError(f"configs={configs!r} trains nothing; give at least 1")
+        raise UsageError("trains nothing", option="configs", value=configs, fixes=["give at least 1"])
     largest = int(_sizes(sizes).max(initial=0))
     return max(bound_algebraic(sizes, workers), -(-largest // min(workers, configs)))
 
@@ -223,41 +223,6 @@ def sequential(sizes: ArrayLike, workers: int, configs: int, *, overhead: int = 
     return _placement(_rows_of(pieces, rows, weight), workers, bound)
 
 
-def snap(placement: Placement, block_rows: Mapping[int, ArrayLike] | Sequence[ArrayLike]) -> Placement:
-    """Move every border between shards to the nearest border of a block of the group.
-
-    ``block_rows[group]`` is asked for groups that are cut, and gives the rows of each of its blocks in their order. A
-    shard that gets no block goes.
-
-    Examples
-    --------
-    >>> [(s.worker, s.first, s.rows) for s in snap(spread([10], 2), [[4, 4, 2]]).shards]
-    [(0, 0, 4), (1, 4, 6)]
-    """
-    shards: list[Shard] = []
-    for group, numbers in placement.held.items():
-        old = [placement.shards[number] for number in numbers]
-        if len(old) == 1:
-            shards += old
-            continue
-        ends = np.concatenate([[0], np.cumsum(_sizes(block_rows[group]))])
-        size = old[-1].first + old[-1].rows
-        if int(ends[-1]) != size:
-            raise UsageError(
-                f"group {group} has {size} rows, its blocks hold {ends[-1]}; place the groups of these blocks"
-            )
-        at = 0
-        for shard in old:
-            wanted = shard.first + shard.rows
-            after = int(np.searchsorted(ends, wanted))
-            nearer_before = after > 0 and wanted - ends[after - 1] <= ends[after] - wanted
-            end = int(ends[after - 1] if nearer_before and ends[after] != wanted else ends[after])
-            if end > at:
-                shards.append(Shard(group, shard.worker, at, end - at))
-                at = end
-    return Placement(tuple(shards), _load(shards, placement.workers), placement.bound)
-
-
 def _pack(rows: Int64s, workers: int, *, chain: int, pour: bool) -> _Pieces:
     """Deal out groups so that no worker has more than the larger of an even share and ``chain`` rows.
 
@@ -299,7 +264,7 @@ def _pack(rows: Int64s, workers: int, *, chain: int, pour: bool) -> _Pieces:
 
 def _weigh(rows: Int64s, overhead: int) -> Int64s:
     if overhead < 0:
-        raise UsageError(f"overhead={overhead!r} rows cannot be; give at least 0")
+        raise UsageError("rows cannot be", option="overhead", value=overhead, fixes=["give at least 0"])
     return rows + np.where(rows > 0, overhead, 0)
 
 
@@ -353,11 +318,16 @@ def _load(shards: Sequence[Shard], workers: int) -> Int64s:
 def _sizes(sizes: ArrayLike) -> Int64s:
     rows = np.asarray(sizes)
     if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu") or (rows < 0).any():
-        raise UsageError(f"sizes={sizes!r} are not counts of rows; give one whole number, at least 0, for each group")
+        raise UsageError(
+            "are not counts of rows",
+            option="sizes",
+            value=sizes,
+            fixes=["give one whole number, at least 0, for each group"],
+        )
     return rows.astype(np.int64)
 
 
 def _workers(workers: int) -> int:
     if workers < 1:
-        raise UsageError(f"workers={workers!r} cannot work; give at least 1")
+        raise UsageError("cannot work", option="workers", value=workers, fixes=["give at least 1"])
     return workers

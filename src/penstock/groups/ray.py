@@ -109,7 +109,7 @@ class RayExecutor:
         make_at: MakeAt | None = None,
     ) -> None:
         if workers is not None and workers < 1:
-            raise UsageError(f"workers={workers!r} is not a number of actors; choose 1 or more")
+            raise UsageError("is not a number of actors", option="workers", value=workers, fixes=["choose 1 or more"])
         if (files is None) != (make_at is None):
             raise UsageError(
                 "files and make_at go together: a folder, and what makes a worker's object from a copy of it"

@@ -1,22 +1,17 @@
-"""Blocks as they are read for grouping: some at a time, and encoded with errors that name the right row."""
+"""Blocks as they are read for grouping: some at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import numpy as np
-import pyarrow as pa
 
-from penstock.batch import Batch
 from penstock.blocks.arrow import ArrowSource
 from penstock.blocks.base import BlockSource, Int64s
-from penstock.blocks.features import Encoder
 from penstock.blocks.memory import TableSource
 from penstock.blocks.numpy import NpySource
 from penstock.blocks.parquet import ParquetSource
 from penstock.blocks.storage import is_remote
-from penstock.errors import DataError
-from penstock.loader.decode import row_number
 
 
 def stretches(sizes: Int64s, nbytes: int, begin: int = 0) -> Iterator[range]:
@@ -33,14 +28,6 @@ def stretches(sizes: Int64s, nbytes: int, begin: int = 0) -> Iterator[range]:
         end = max(int(np.searchsorted(ends, before + nbytes, side="right")), begin + 1)
         yield range(begin, end)
         begin = end
-
-
-def encoded(encoder: Encoder, source: BlockSource, block: int, rows: pa.RecordBatch) -> Batch:
-    """Return a block's rows as numbers."""
-    try:
-        return encoder.encode(rows)
-    except DataError:
-        return encoder.encode(rows, first_row=row_number(source, block, 0))
 
 
 def cheap_twice(source: BlockSource) -> bool:

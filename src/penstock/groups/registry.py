@@ -3,11 +3,13 @@
     index.json                  what was trained on what: kind, encoder, group columns, configs, fingerprint
     groups.parquet              a row for each group × config: size, metrics, status, where its model is
     groups-00007.parquet        rows of a generation not merged yet, written while training goes on
-    weights-00007.safetensors   the linear models of a generation: float32 rows, the intercept last
+    weights-00007.safetensors   the linear models of a generation: float32 rows, the intercept last, each weight once a class
     trees/…                     models of trees as the text that LightGBM reads
+    refit/                      the same again, of each group's chosen config, trained on all of its rows
+    pooled/                     the same again, of one model for the rows of all groups
 
 A generation is there once its table is, which is renamed into place last: after kill -9 the folder holds all that was
-committed. One writer at a time. Weights are mapped when first asked for; nothing is unpickled.
+committed. One writer at a time. Weights are verified and mapped when first asked for; nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -30,12 +32,17 @@ from penstock.closing import Closing
 from penstock.errors import ModelFileError, UsageError
 from penstock.groups.index import INDEX, MEND, TABLE, Index, in_order, part_name, parts, read_tables, write_table
 from penstock.groups.keys import to_text
-from penstock.groups.outcome import Outcome, gathered, table_of
+from penstock.groups.outcome import Outcome, gathered, table_of, text_checksum
 from penstock.lock import locked
-from penstock.modelfile import atomic_path, write_model
+from penstock.messages import Text, Use
+from penstock.modelfile import verify, write_model
+from penstock.outputs import atomic_path, remove_stale
+from penstock.sgd.losses import loss_of
 
 __all__ = ["Index", "Outcome", "Registry", "Writer", "by_model"]
 
+POOLED, REFIT = "pooled", "refit"
+"""The folders of the model that was trained on the rows of all groups, and of the chosen configs, trained on all rows."""
 COMMIT = 64 << 20
 """Bytes of weights that are written without waiting for `Writer.commit`."""
 
@@ -75,7 +82,7 @@ class Writer(Closing):
     def __init__(self, folder: str | os.PathLike[str], index: Index, *, keys: pa.Schema, resume: bool = False) -> None:
         self.folder = Path(folder)
         self.index = index
-        self._keys = keys
+        self.keys = keys
         self._waiting: list[Outcome] = []
         self._bytes = self._width = 0
         with ExitStack() as stack:
@@ -102,21 +109,42 @@ class Writer(Closing):
         if len(weights):
             write_model(self.folder / _weights_name(number), {"weights": weights}, {"family": self.index.family})
         self._write_trees()
-        table = table_of(self.index, self._keys, self._waiting, places, generation=number)
+        table = table_of(self.index, self.keys, self._waiting, places, generation=number)
         write_table(table, self.folder / part_name(number))
         self._generation += 1
         self._waiting, self._bytes = [], 0
 
-    def finish(self) -> None:
-        """Commit, merge the tables into one, and say in the index that training came to its end."""
+    def merge(self) -> None:
+        """Commit, and merge the tables into one."""
         self.commit()
         table, _ = read_tables(self.folder)
         if table is None:
-            table = table_of(self.index, self._keys, [], np.empty(0, np.int64), generation=0)
+            table = table_of(self.index, self.keys, [], np.empty(0, np.int64), generation=0)
         write_table(in_order(table), self.folder / TABLE, generations=self._generation)
         for path in parts(self.folder).values():
             path.unlink()
-        replace(self.index, finished=True).write(self.folder)
+
+    def finish(
+        self, columns: Mapping[str, NDArray[np.float64]] | None = None, held_out: Mapping[str, Any] | None = None
+    ) -> None:
+        """Merge the tables, and say in the index that training came to its end.
+
+        Parameters
+        ----------
+        columns : dict, optional
+            Of the table in its order, by group and config: how the models did on held-out rows.
+        held_out : dict, optional
+            The same of all groups together, for the index.
+        """
+        self.merge()
+        if columns:
+            table, merged = read_tables(self.folder)
+            assert table is not None
+            for name, values in columns.items():
+                place = table.column_names.index(name)
+                table = table.set_column(place, name, pa.array(values, mask=~np.isfinite(values)))
+            write_table(table, self.folder / TABLE, generations=merged)
+        replace(self.index, finished=True, held_out=dict(held_out or {})).write(self.folder)
 
     def close(self) -> None:
         """Let go of the folder; what was added and not committed is given up."""
@@ -127,12 +155,15 @@ class Writer(Closing):
         if (self.folder / INDEX).exists():
             saved = Index.read(self.folder)
             if not resume:
-                raise UsageError(f"{self.folder} holds models already; go on with --resume, or choose another folder")
+                raise UsageError(
+                    f"{self.folder} holds models already",
+                    fixes=[Text("go on with ", Use("resume", True)), "choose another folder"],
+                )
             self.index.require_same(saved, self.folder)
         elif parts(self.folder) or (self.folder / TABLE).exists():
             raise ModelFileError(f"{self.folder} holds tables of models but no {INDEX}; {MEND} in another folder")
-        for left in self.folder.glob(".*.tmp"):  # of a writer that was killed
-            left.unlink(missing_ok=True)
+        for folder in [self.folder, *self.folder.glob("trees/*/")]:
+            remove_stale(folder)
         replace(self.index, finished=False).write(self.folder)
         table, merged = read_tables(self.folder)
         there = parts(self.folder)
@@ -161,8 +192,8 @@ class Writer(Closing):
                 if text is not None:
                     path = self.folder / _tree_name(outcome.group, int(config))
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    with atomic_path(path) as temporary:
-                        temporary.write_text(text, encoding="utf-8")
+                    with atomic_path(path, sweep=False) as temporary:
+                        temporary.write_bytes(text.encode())
 
 
 class Registry:
@@ -176,18 +207,23 @@ class Registry:
         What they have in common.
     table : pyarrow.Table
         A row for each group × config, by group and config.
+    refit : Registry, optional
+        The chosen configs, trained on all rows of their groups: these models are given out for theirs.
     """
 
-    def __init__(self, folder: Path, index: Index, table: pa.Table) -> None:
-        self.folder, self.index, self.table = folder, index, table
+    def __init__(self, folder: Path, index: Index, table: pa.Table, *, refit: Registry | None = None) -> None:
+        self.folder, self.index, self.table, self.refit = folder, index, table, refit
+        self._refits = np.full(len(table), -1) if refit is None else _places(table, refit)
         self._maps: dict[int, Floats] = {}
         self._lock = threading.Lock()
         self._generations = table["generation"].to_numpy()
         self._places = table["place"].to_numpy()
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str]) -> Registry:
+    def open(cls, folder: str | os.PathLike[str], *, refit: bool = True) -> Registry:
         """Open a folder, whether its training is finished or not; no weights are read.
+
+        Without ``refit`` models are those that the figures are of, which have not learned from the rows held out.
 
         Raises
         ------
@@ -198,19 +234,31 @@ class Registry:
         index = Index.read(place)
         table, _ = read_tables(place)
         if table is None:
-            raise ModelFileError(f"{place} holds no finished group yet; go on with its training: --resume")
+            raise ModelFileError(
+                f"{place} holds no finished group yet", fixes=[Text("go on with its training: ", Use("resume", True))]
+            )
         missing = [name for name in index.columns if name not in table.column_names]
         if missing:
             raise ModelFileError(f"the tables in {place} lack {', '.join(missing)}; {MEND}")
-        return cls(place, index, in_order(table))
+        again = place / REFIT
+        there = refit and (again / INDEX).is_file() and read_tables(again)[0] is not None
+        return cls(place, index, in_order(table), refit=cls.open(again, refit=False) if there else None)
 
     def has_model(self) -> NDArray[np.bool_]:
         """Say of which rows of the table there is a model."""
         there: NDArray[np.bool_] = self._generations >= 0
         return there
 
+    @property
+    def refitted(self) -> NDArray[np.bool_]:
+        """The rows of the table whose model has learned from all rows of its group."""
+        there: NDArray[np.bool_] = self._refits >= 0
+        return there
+
     def weights(self, row: int) -> Floats:
         """Return the weights of the model of a row of the table, the intercept last, as a view of its file."""
+        if self.refit is not None and self._refits[row] >= 0:
+            return self.refit.weights(int(self._refits[row]))
         at = self._at(row)
         weights: Floats = self._map(int(self._generations[row]))[at]
         return weights
@@ -232,12 +280,17 @@ class Registry:
 
     def trees(self, row: int) -> str:
         """Return the model of a row of the table as text."""
+        if self.refit is not None and self._refits[row] >= 0:
+            return self.refit.trees(int(self._refits[row]))
         group, config = (self.table[name][row].as_py() for name in ("group", "config"))
         path = self.folder / _tree_name(group, config)
         try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            text = path.read_bytes().decode()
+            if self._places[row] not in (0, text_checksum(text)):  # 0 in folders of an earlier version
+                raise ValueError("its checksum is not that of its content")
+        except (OSError, ValueError) as error:
             raise ModelFileError(f"cannot read the model {path}: {error}; {MEND}") from error
+        return text
 
     def files(self) -> list[Path]:
         """Return every file that belongs to the models, the index last."""
@@ -246,7 +299,16 @@ class Registry:
         found += sorted(self.folder.glob("timeline-*.parquet"))
         found += sorted((self.folder / "trees").rglob("*.txt"))
         found += [path for path in [self.folder / TABLE] if path.exists()]
+        if self.refit is not None:
+            found = [*self.refit.files(), *found]
+        if (self.folder / POOLED / INDEX).exists():
+            found = [*Registry.open(self.folder / POOLED).files(), *found]
         return [*found, *parts(self.folder).values(), self.folder / INDEX]
+
+    def close(self) -> None:
+        """Let go of the files of weights; they are mapped again when they are needed."""
+        with self._lock:
+            self._maps.clear()
 
     def _at(self, row: int) -> int:
         generation, at = int(self._generations[row]), int(self._places[row])
@@ -260,9 +322,15 @@ class Registry:
 
     def _by_file(self, rows: NDArray[np.int64]) -> Iterator[tuple[Floats, NDArray[np.int64], NDArray[np.int64]]]:
         """Yield each file's weights, which of the rows have their models there, and where in it these are."""
+        own = np.arange(len(rows))
+        if self.refit is not None:
+            other = np.flatnonzero(self._refits[rows] >= 0)
+            for weights, here, at in self.refit._by_file(self._refits[rows[other]]):
+                yield weights, other[here], at
+            own = np.flatnonzero(self._refits[rows] < 0)
         generations, places = self._generations[rows], self._places[rows]
-        for generation in np.unique(generations):
-            here = np.flatnonzero(generations == generation)
+        for generation in np.unique(generations[own]):
+            here = own[generations[own] == generation]
             self._at(int(rows[here[np.argmax(places[here])]]))  # the last of them is there, then all are
             yield self._map(int(generation)), here, places[here]
 
@@ -271,6 +339,16 @@ class Registry:
             if generation not in self._maps:
                 self._maps[generation] = _mapped(self.folder / _weights_name(generation))
             return self._maps[generation]
+
+
+def _places(table: pa.Table, refit: Registry) -> NDArray[np.int64]:
+    """Return for each row of a table the row of the same group and config in a refit's, -1 where that has no model."""
+    configs = len(refit.index.configs)
+    own, others = (each["group"].to_numpy() * configs + each["config"].to_numpy() for each in (table, refit.table))
+    there = np.flatnonzero(refit.has_model() & np.isin(others, own))
+    places = np.full(len(table), -1)
+    places[np.searchsorted(own, others[there])] = there
+    return places
 
 
 def _weights_name(generation: int) -> str:
@@ -293,6 +371,7 @@ def _mapped(path: Path) -> Floats:
         (rows, width), (first, last) = told["shape"], told["data_offsets"]
         if told["dtype"] != "F32" or last - first != 4 * rows * width or 8 + length + last != size:
             raise ValueError(f"it has {size} bytes where {8 + length + last} should be")
+        verify(path)
         mapped: Floats = np.memmap(path, np.float32, mode="r", offset=8 + length + first, shape=(rows, width))
         return mapped.view(np.ndarray)  # slices of a memmap are slow
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -301,7 +380,7 @@ def _mapped(path: Path) -> Floats:
 
 def by_model(index: Index, batch: Batch, models: NDArray[np.int64], score: Callable[[int, Batch], Floats]) -> Floats:
     """Return the scores of each row by the model at its row of the table; zero where there is none."""
-    shape = (len(batch), len(index.classes or ())) if index.kind == "softmax" else (len(batch),)
+    shape = (len(batch), index.outputs) if loss_of(index.kind).many else (len(batch),)
     out = np.zeros(shape, np.float32)
     order = np.argsort(models, kind="stable")
     known, firsts = np.unique(models[order], return_index=True)

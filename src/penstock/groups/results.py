@@ -1,7 +1,7 @@
 """What a search over groups gave: a table of results, the model chosen for each group, and predictions by group.
 
-Of a group's configs the one with the least loss on rows held out is chosen, by the training loss where nothing was held
-out, the first of equals; failed ones never are. Predictions stream block by block in the data's own order, each row by
+Of a group's configs the one with the least loss on the rows to choose by is chosen, by the training loss where there are
+none, the first of equals; failed ones never are. How it does on rows that no choice has seen is told beside it. Predictions stream block by block in the data's own order, each row by
 its group's model; what rows of other groups get is said beforehand.
 """
 
@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.batch import Batch, Csr, Floats
-from penstock.blocks.base import BlockSource
+from penstock.batch import Batch, Floats
+from penstock.blocks.base import BlockSource, require_columns, row_place
 from penstock.blocks.features import Encoder
-from penstock.blocks.open import open as open_source
-from penstock.blocks.reading import require_columns
+from penstock.closing import Closing
+from penstock.encoded_model import EncodedModel, encoded, predicted
 from penstock.errors import (
     ColumnError,
     DataError,
@@ -38,29 +37,27 @@ from penstock.errors import (
 )
 from penstock.events import Stream
 from penstock.groups import timeline
-from penstock.groups.index import INDEX, MEND
+from penstock.groups.choosing import choose, numbers
+from penstock.groups.families import Family, family_of
+from penstock.groups.index import INDEX, MEND, read_tables
 from penstock.groups.keys import Key, coded, kind_of, to_text
-from penstock.groups.modules import ModuleModel, Modules
-from penstock.groups.partitioned import partitioned
-from penstock.groups.reading import encoded
-from penstock.groups.registry import Registry
-from penstock.groups.trees import Forest, TreeModel
-from penstock.linear import LinearModel, decide, probabilities, write_predictions
-from penstock.loader.decode import row_number
+from penstock.groups.partitioned import opened
+from penstock.groups.registry import POOLED, Registry
+from penstock.groups.summary import summarize
 from penstock.lock import locked
-from penstock.modelfile import atomic_path
+from penstock.measures import OnScores
+from penstock.messages import Text, Use
+from penstock.model import Description, write_predictions
+from penstock.outputs import atomic_path, require_file
 from penstock.parallel import in_order
-from penstock.sgd.model import Weights
+from penstock.sgd.losses import LOSSES
 
 UNSEEN = ("null", "error", "largest")
 """What rows get whose group has no model: no prediction, an error, or that of the model of the largest group."""
-FAMILIES = ("linear", "trees", "modules")
 _INNER = ("generation", "place")
-_GATHERED = 32 << 20
-"""Bytes of weights brought together at a time to score dense rows."""
 
 
-class Result:
+class Result(Closing):
     """The models of all groups, with how they came out.
 
     Parameters
@@ -71,14 +68,20 @@ class Result:
         Whatever has to live as long, such as a temporary folder.
     model : Trainable, optional
         What was trained; modules cannot be rebuilt without.
+    refits : bool
+        Whether the pooled model is the one that has learned from all rows, as those of a registry are unless it was opened
+        without; judging wants the others.
+    unseen : str
+        What rows get whose group has no model, because it was not there in training or failed: ``null``, no prediction;
+        ``error``; ``largest``, the prediction of the largest group's model.
 
     Examples
     --------
     >>> import tempfile
-    >>> from penstock.blocks.features import choose
+    >>> from penstock.blocks.features import choose_features
     >>> from penstock.groups.registry import Index, Outcome, Writer
     >>> rows = pa.table({"country": ["FR", "DE", "FR", "IT"], "x": [1.0, 2.0, 3.0, 4.0], "y": [0.0, 0.0, 0.0, 0.0]})
-    >>> encoder = choose(rows.schema, label="y", exclude=["country"])
+    >>> encoder = choose_features(rows.schema, label="y", exclude=["country"])
     >>> index = Index("linear", encoder.to_dict(), ("country",), ({"l2": 0.0},))
     >>> folder = tempfile.mkdtemp()
     >>> with Writer(folder, index, keys=rows.schema) as writer:
@@ -93,15 +96,83 @@ class Result:
     array([[10.]], dtype=float32)
     """
 
-    def __init__(self, registry: Registry, *, owner: object = None, model: Any = None) -> None:
+    linear: None = None
+    """It is many models; `best` has each."""
+    history: Sequence[Mapping[str, Any]] = ()
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        owner: object = None,
+        model: Any = None,
+        unseen: str = "null",
+        refits: bool = True,
+    ) -> None:
+        if unseen not in UNSEEN:
+            raise UnknownOptionError.of("unseen", unseen, UNSEEN)
         self.registry = registry
+        self.unseen = unseen
         self._owner = owner
         self._trainable = model
+        self._refits = refits
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str], *, model: Any = None) -> Result:
+    def open(cls, folder: str | os.PathLike[str], *, model: Any = None, unseen: str = "null") -> Result:
         """Open a folder of models; see `Registry.open`."""
-        return cls(Registry.open(folder), model=model)
+        return cls(Registry.open(folder), model=model, unseen=unseen)
+
+    @property
+    def kind(self) -> str:
+        """The kind of the groups' models: logistic, svm, linear or softmax; of trees, what they were trained for."""
+        return self.registry.index.kind
+
+    @property
+    def label(self) -> str | None:
+        """The column that they predict."""
+        return self.registry.index.label
+
+    @property
+    def classes(self) -> NDArray[Any] | None:
+        """The class labels in ascending order; None for a regression."""
+        classes = self.registry.index.classes
+        return None if classes is None else np.array(classes)
+
+    @property
+    def metric(self) -> str:
+        """The accuracy of classes, the R² of a regression."""
+        return self.registry.index.metric
+
+    @property
+    def by(self) -> tuple[str, ...]:
+        """The columns that say which group a row is of."""
+        return self.registry.index.by
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The hyper-parameters that all configs share."""
+        return {"model": self.kind, **self.registry.index.fixed}
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """How the chosen models, and the pooled one, did on the held-out rows of all groups together."""
+        return self.registry.index.held_out
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the data they were trained on."""
+        return self.registry.index.fingerprint
+
+    @property
+    def finished(self) -> bool:
+        """Whether training came to its end; if not, groups may lack their models."""
+        return self.registry.index.finished
+
+    @property
+    def known_loss(self) -> bool:
+        """Whether the loss is one of Penstock's, rather than a function of the user's."""
+        index = self.registry.index
+        return index.family != "modules" or index.fixed.get("loss") in LOSSES
 
     def __repr__(self) -> str:
         index = self.registry.index
@@ -163,30 +234,22 @@ class Result:
             return f"group {text} has no model: {why}"
         return f"there is no group {text!r}; there are: {some_of(self.groups, 5)}{nearest(text, self.groups)}"
 
+    @cached_property
+    def pooled(self) -> Result | None:
+        """The model that was trained on the rows of all groups, as the only group of a result; None where there is none."""
+        folder = self.registry.folder / POOLED
+        if not (folder / INDEX).is_file() or not read_tables(folder)[0]:
+            return None
+        return Result(Registry.open(folder, refit=self._refits), model=self._trainable)
+
     def summary(self) -> dict[str, Any]:
-        """Return the figures of all groups together: plain values, means weighted by the rows they are of."""
-        frame, chosen, index = self.frame, self.chosen, self.registry.index
-        told: dict[str, Any] = {
-            "model": index.kind,
-            "by": list(index.by),
-            "finished": index.finished,
-            "groups": len(self.groups),
-            "groups_without_model": len(self.groups) - len(self._chosen),
-            "configs": len(index.configs),
-            "failed": len(self.failed),
-            "rows": int(np.sum(_numbers(frame["rows"])[_firsts(_numbers(frame["group"]))])),
-            "seconds": float(np.nansum(_numbers(frame["seconds"]))),
-        }
-        for name, weight in (("loss", "rows"), ("held_loss", "held_rows"), (index.score, "held_rows")):
-            values, weights = _numbers(chosen[name]), _numbers(chosen[weight])
-            there = np.isfinite(values) & (weights > 0)
-            told[name] = float(np.average(values[there], weights=weights[there])) if there.any() else None
-        counts = Counter(chosen["config"].to_pylist())
-        told["chosen"] = [
-            {"config": config, "params": dict(index.configs[config]), "groups": groups}
-            for config, groups in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-        ]
-        return told
+        """Return the figures of all groups together: plain values.
+
+        Those of ``held_out`` are of rows that no choice has seen, each row counting by its weight whatever its group, and
+        None while training is not finished or where nothing was held out; ``pooled`` has those of one model for all groups
+        on the same rows. The others are means weighted by the rows they are of.
+        """
+        return summarize(self)
 
     def predict(
         self,
@@ -194,7 +257,7 @@ class Result:
         *,
         out: str | os.PathLike[str] | None = None,
         keep: Sequence[str] = (),
-        unseen: str = "null",
+        unseen: str | None = None,
         stream: Stream | None = None,
     ) -> pa.Table | int:
         """Predict each row by the model of its group.
@@ -207,41 +270,73 @@ class Result:
             A Parquet file to write the predictions to as they are made.
         keep : list of str
             Columns to keep beside the predictions.
-        unseen : str
-            What rows get whose group has no model, because it was not there in training or failed: ``null``, no
-            prediction; ``error``; ``largest``, the prediction of the largest group's model.
+        unseen : str, optional
+            What rows get whose group has no model; that of the result if not given.
 
         Returns
         -------
         pyarrow.Table or int
             A row for each row of the data, in their order; or with ``out``, how many were written.
         """
-        if unseen not in UNSEEN:
-            raise UnknownOptionError.of("unseen", unseen, UNSEEN)
+        asked = self if unseen in (None, self.unseen) else self.answering(str(unseen))
+        if out is not None:
+            require_file(out)
         with ExitStack() as stack:
-            source: BlockSource = partitioned(data, self.registry.index.by) or open_source(data)
-            if source is not data:
-                stack.enter_context(source)
-            make = partial(self.predictions, source, keep=keep, unseen=unseen)
+            source = stack.enter_context(opened(data, self.by))
             if out is not None:
-                return write_predictions(make, source, out, stream=stream or Stream())
-            batches = list(stack.enter_context(closing(make())))
+                return write_predictions(asked, source, out, keep=keep, stream=stream)
+            batches = list(stack.enter_context(closing(asked.predictions(source, keep=keep))))
         return pa.Table.from_batches(batches) if batches else pa.table({"prediction": pa.array([], pa.float32())})
 
-    def predictions(
-        self, source: BlockSource, *, keep: Sequence[str] = (), unseen: str = "null"
-    ) -> Generator[pa.RecordBatch, None, None]:
-        """Yield, block by block in stored order, the prediction of each row (and columns to keep beside it)."""
-        self._require_known()
-        index = self.registry.index
-        if index.family == "modules":
-            self._modules.require()
+    def answering(self, unseen: str) -> Result:
+        """Return the same models with another answer to rows whose group has none; see ``unseen``."""
+        return Result(self.registry, owner=self._owner, model=self._trainable, unseen=unseen)
+
+    def predictions(self, source: BlockSource, *, keep: Sequence[str] = ()) -> Generator[pa.RecordBatch, None, None]:
+        """Yield, block by block in stored order, the prediction of each row, after the columns to keep."""
+        require_columns(source.schema, keep, place=source.name)
+        encoder = self.encoder.for_schema(source.schema, place=source.name)
+        with closing(self.scored(source, encoder, keep=keep, unseen=self.unseen)) as blocks:
+            for rows, _, scores, models in blocks:
+                yield predicted(self.kind, self.encoder, scores, rows, keep, missing=models < 0)
+
+    def evaluate(
+        self,
+        data: Any,
+        *,
+        label: str | None = None,
+        memory: str | int = "512MB",
+        on_scores: OnScores | None = None,
+    ) -> dict[str, Any]:
+        """Measure the models on labelled rows, each by its group's model; see `penstock.groups.evaluation.evaluate`."""
+        from penstock.groups.evaluation import evaluate
+
+        with opened(data, self.by) as source:
+            return evaluate(self, source, label=label, memory=memory, on_scores=on_scores)
+
+    def describe(self, *, most: int | None = None) -> Description:
+        """Say how the models came out: figures of all groups, and the config chosen for each, the largest groups first."""
+        from penstock.groups.tables import describe
+
+        return describe(self, most=most)
+
+    def score(self, data: Any, *, label: str | None = None) -> float:
+        """Return the accuracy, or for regressions the R², over labelled rows, each answered by its group's model."""
+        return float(self.evaluate(data, label=label)[self.registry.index.metric])
+
+    def scored(
+        self, source: BlockSource, encoder: Encoder, *, keep: Sequence[str] = (), unseen: str = "null"
+    ) -> Generator[tuple[pa.RecordBatch, Batch, Floats, NDArray[np.int64]], None, None]:
+        """Yield, block by block in stored order, the rows, encoded, their scores, and the models by which they have them.
+
+        A model is a row of the registry's table, and -1 where there is none.
+        """
+        index, family = self.registry.index, self._family
+        family.require()
         for column in index.by:
             if column not in source.schema.names:
                 raise ColumnError.missing(column, source.schema.names, place=source.name, role="group column")
-        require_columns(source.schema, keep, place=source.name)
         kinds = [kind_of(source.schema.field(c).type, column=c, place=source.name) for c in index.by]
-        encoder = self.encoder.for_schema(source.schema, place=source.name)
         columns = list(dict.fromkeys([*encoder.columns, *index.by, *keep]))
         other = self._largest() if unseen == "largest" else -1
         chosen, met = self._models, dict[Key, int]()
@@ -255,30 +350,40 @@ class Result:
                     met[key] = row
             return row if row >= 0 else other
 
-        def score(block: int) -> pa.RecordBatch:
+        def score(block: int) -> tuple[pa.RecordBatch, Batch, Floats, NDArray[np.int64]]:
             rows = source.read(block, columns)
             codes, keys = coded([rows.column(column) for column in index.by], kinds)
             models = np.array([number(key) for key in keys], np.int64)[codes]
             if unseen == "error" and len(models) and models.min() < 0:
                 at = int(np.argmin(models))
+                name, row = row_place(source, block, at)
                 raise DataError(
-                    f"{source.name}: row {row_number(source, block, at)}: {self.missing(to_text(keys[codes[at]]))};"
-                    " unseen='null' leaves such rows without a prediction"
+                    f"row {row}: {self.missing(to_text(keys[codes[at]]))}",
+                    place=name,
+                    fixes=[Text(Use("unseen", "null"), " leaves such rows without a prediction")],
                 )
-            batch = encoded(encoder, source, block, rows)
-            if index.family == "trees":  # which know what to do with a NaN
-                scores = self._forest.scores(batch, models)
-            else:
+            batch = encoded(encoder, source, block, rows, finite=False)
+            if not family.takes_nan:
                 asked = np.flatnonzero(models >= 0)
                 if found := encoder.nonfinite(batch if len(asked) == len(batch) else batch.take(asked)):
-                    at = row_number(source, block, int(asked[found[0]]))
-                    raise FeatureError(
-                        f"{source.name}: {found[1]!r} is not a finite number in row {at}; fill such values"
-                    )
-                scores = (self._modules.scores if index.family == "modules" else self._scores)(batch, models)
-            return self._predicted(scores, models < 0, rows, keep)
+                    name, row = row_place(source, block, int(asked[found[0]]))
+                    raise FeatureError(f"{name}: {found[1]!r} is not a finite number in row {row}; fill such values")
+            return rows, batch, family.scores(batch, models), models
 
         return in_order(score, range(len(source.block_rows)), threads=source.threads)
+
+    def scores(self, batch: Batch, models: NDArray[np.int64]) -> Floats:
+        """Return the scores of each row by the model at its row of the table; zero where there is none."""
+        return self._family.scores(batch, models)
+
+    def close(self) -> None:
+        """Let go of the weights that were read; they are read again when they are needed."""
+        self.registry.close()
+
+    @property
+    def chosen_rows(self) -> NDArray[np.int64]:
+        """The rows of the registry's table that were chosen, by group."""
+        return self._chosen
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Copy the models to another folder, which `open` reads."""
@@ -304,7 +409,7 @@ class Result:
             raise ModelFileError(f"the index in {folder} does not tell of features: {error!r}; {MEND}") from error
         if self.registry.index.family != "linear" or not len(self._chosen):
             return encoder
-        width = len(self.registry.weights(int(self._chosen[0]))) - 1
+        width = len(self.registry.weights(int(self._chosen[0]))) // self.registry.index.outputs - 1
         if encoder.width not in (None, width):
             raise ModelFileError(
                 f"the models in {folder} have {width} features, the index tells of {encoder.width}; {MEND}"
@@ -317,7 +422,10 @@ class Result:
         table = self.registry.table
         usable = self.registry.has_model() & ~pc.equal(table["status"], "failed").to_numpy()
         return choose(
-            _numbers(table["group"]), _numbers(table["loss"]), held_loss=_numbers(table["held_loss"]), usable=usable
+            numbers(table["group"]),
+            numbers(table["loss"]),
+            selection_loss=numbers(table["selection_loss"]),
+            usable=usable,
         )
 
     @cached_property
@@ -329,107 +437,19 @@ class Result:
     def _largest(self) -> int:
         if not len(self._chosen):
             raise UsageError(f"no group in {self.registry.folder} has a model; see the reasons in the frame")
-        return int(self._chosen[np.argmax(_numbers(self.chosen["rows"]))])
+        return int(self._chosen[np.argmax(numbers(self.chosen["rows"]))])
 
     def _text(self, key: Any) -> str:
         return key if isinstance(key, str) else to_text(key if isinstance(key, tuple) else (key,))
 
     @cached_property
-    def _forest(self) -> Forest:
-        return Forest(self.registry)
+    def _family(self) -> Family:
+        return family_of(self.registry, self.encoder, self._trainable)
 
-    @cached_property
-    def _modules(self) -> Modules:
-        return Modules(self.registry, self.encoder, self._trainable)
-
-    def _require_known(self) -> None:
-        family = self.registry.index.family
-        if family not in FAMILIES:
-            raise UsageError(
-                f"the models in {self.registry.folder} are {family}, which this version does not know; upgrade with:"
-                " pip install -U penstock"
-            )
-
-    def _model(self, row: int) -> LinearModel | TreeModel | ModuleModel:
-        self._require_known()
+    def _model(self, row: int) -> EncodedModel:
         index, table = self.registry.index, self.registry.table
-        names = ("rows", "held_rows", "loss", "held_loss", index.score, "epochs")
+        names = ("rows", "held_out_rows", "loss", "held_out_loss", index.score, "selection_loss", "epochs")
         figures = {name: table[name][row].as_py() for name in names}
         params = {"model": index.kind, **index.fixed, **index.configs[table["config"][row].as_py()]}
         metrics = {"group": table["text"][row].as_py(), **{k: v for k, v in figures.items() if v is not None}}
-        told: dict[str, Any] = {"fingerprint": index.fingerprint, "metrics": metrics}
-        if index.family == "trees":
-            return TreeModel(index.kind, self.registry.trees(row), self.encoder, params, **told)
-        if index.family == "modules":
-            return self._modules.model(row, params, **told)
-        weights = np.array(self.registry.weights(row), np.float32)
-        split = Weights(weights[None, :-1].copy(), weights[-1:].copy())
-        return LinearModel(index.kind, split, self.encoder, params, **told)
-
-    def _scores(self, batch: Batch, models: NDArray[np.int64]) -> Floats:
-        """Return the score of each row by the model at its row of the table; zero where there is none."""
-        out = np.zeros(len(batch), np.float32)
-        seen = np.flatnonzero(models >= 0)
-        if not len(seen):
-            return out
-        known, place = np.unique(models[seen], return_inverse=True)
-        if isinstance(batch.x, Csr):
-            rows = batch.x.take(seen)
-            owner = np.repeat(np.arange(len(seen)), np.diff(rows.indptr).astype(np.int64))
-            products = rows.values * self.registry.pick(models[seen][owner], rows.indices)
-            last = np.full(len(seen), rows.width)
-            sums = np.bincount(owner, products, len(seen)) + self.registry.pick(models[seen], last)
-            out[seen] = sums
-            return out
-        step = max(1, _GATHERED // (4 * batch.width + 4))
-        for first in range(0, len(known), step):
-            here = np.flatnonzero((place >= first) & (place < first + step))
-            weights = self.registry.gather(known[first : first + step])[place[here] - first]
-            x = batch.x[seen[here]]
-            out[seen[here]] = np.einsum("ij,ij->i", x, weights[:, :-1]) + weights[:, -1]
-        return out
-
-    def _predicted(
-        self, scores: Floats, missing: NDArray[np.bool_], rows: pa.RecordBatch, keep: Sequence[str]
-    ) -> pa.RecordBatch:
-        kind, labels = self.registry.index.kind, self.encoder.labels
-        made = {name: rows.column(name) for name in keep}
-        made["prediction"] = pa.array(decide(kind, self.encoder, scores), mask=missing)
-        chances = probabilities(kind, scores)
-        if chances is not None and labels is not None:
-            for place, name in enumerate(labels.classes):
-                made[f"probability_{name}"] = pa.array(np.ascontiguousarray(chances[:, place]), mask=missing)
-        return pa.record_batch(made)
-
-
-def choose(
-    group: NDArray[Any], loss: NDArray[Any], *, held_loss: NDArray[Any], usable: NDArray[np.bool_]
-) -> NDArray[np.int64]:
-    """Return the row chosen of each group, by group; rows are by group and config.
-
-    Examples
-    --------
-    >>> loss, held = np.array([0.3, 0.2, 0.1, 0.5]), np.array([0.4, 0.4, np.nan, np.nan])
-    >>> choose(np.array([0, 0, 0, 1]), loss, held_loss=held, usable=np.ones(4, bool)).tolist()
-    [0, 3]
-    """
-    if not len(group):
-        return np.empty(0, np.int64)
-    firsts = _firsts(group)
-    number = np.cumsum(np.isin(np.arange(len(group)), firsts)) - 1
-    held_out = np.logical_or.reduceat(usable & np.isfinite(held_loss), firsts)[number]
-    value = np.where(held_out, held_loss, loss)
-    rows = np.flatnonzero(usable & np.isfinite(value))
-    order = rows[np.lexsort([rows, value[rows], number[rows]])]
-    return order[_firsts(number[order])]
-
-
-def _firsts(group: NDArray[Any]) -> NDArray[np.int64]:
-    """Return where each run of equal values begins."""
-    return np.flatnonzero(np.concatenate([np.ones(min(1, len(group)), bool), group[1:] != group[:-1]]))
-
-
-def _numbers(column: pa.ChunkedArray) -> NDArray[Any]:
-    """Return a column of numbers, with NaN for what is missing."""
-    numbers: NDArray[Any] = column.to_numpy()
-    return numbers
+        return self._family.model(row, params, fingerprint=index.fingerprint, metrics=metrics)

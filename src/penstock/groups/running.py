@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import Any
@@ -17,16 +18,18 @@ from penstock.groups.drivers.base import Drive
 from penstock.groups.drivers.gangs import GangsDrive
 from penstock.groups.drivers.hops import HopsDrive
 from penstock.groups.drivers.passes import PassesDrive
-from penstock.groups.drivers.tasks import TasksDrive
 from penstock.groups.executor import Executor
 from penstock.groups.grouped import Grouped
 from penstock.groups.halving import Halving
+from penstock.groups.keys import Key
 from penstock.groups.local import LocalExecutor
 from penstock.groups.patterns.base import NOT_FINITE, Fit, Job
 from penstock.groups.place import Placement, constrained, sequential, spread, wrap_around
 from penstock.groups.ray import RayExecutor
+from penstock.groups.refitting import Refits
 from penstock.groups.registry import Outcome, Writer
 from penstock.groups.timeline import Timeline
+from penstock.messages import LeaveOut, Name, Text, Use
 from penstock.sgd import terms
 
 _COMMIT = 2.0
@@ -79,7 +82,12 @@ class Race:
         if given is True:
             return cls()
         if not isinstance(given, Mapping):
-            raise UsageError(f"halving={given!r} is not a way to halve; write halving=True, or halving={{'eta': 3}}")
+            raise UsageError(
+                "is not a way to halve",
+                option="halving",
+                value=given,
+                fixes=[Text("write ", Use("halving", True), ", or ", Use("halving", {"eta": 3}))],
+            )
         known = [f.name for f in fields(cls)]
         for name in given:
             if name not in known:
@@ -89,9 +97,19 @@ class Race:
     def __post_init__(self) -> None:
         for name, value, least in (("eta", self.eta, 2), ("least", self.least, 1)):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise UsageError(f"{name}={value!r} cannot be halved by; choose a whole number of at least {least}")
+                raise UsageError(
+                    "cannot be halved by",
+                    option=name,
+                    value=value,
+                    fixes=[f"choose a whole number of at least {least}"],
+                )
         if self.budget is not None and not (isinstance(self.budget, int | float) and self.budget > 0):
-            raise UsageError(f"budget={self.budget!r} is not a number of passes over all rows; choose one above 0")
+            raise UsageError(
+                "is not a number of passes over all rows",
+                option="budget",
+                value=self.budget,
+                fixes=["choose one above 0"],
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON."""
@@ -101,8 +119,10 @@ class Race:
         """Raise where a job cannot be halved, or not within the budget."""
         if job.pattern != "sequential":
             raise UsageError(
-                f"halving is for models that learn row by row; {job.pattern} ones train all configs by the same passes, so"
-                " that giving some up saves little: leave halving out, or use solver='sgd'"
+                Name("halving"),
+                f" is for models that learn row by row; {job.pattern} ones train all configs by the same passes, so that"
+                " giving some up saves little",
+                fixes=[LeaveOut("halving"), Use("solver", "sgd")],
             )
         self.start(job, sizes)
 
@@ -137,7 +157,12 @@ class Running:
     stream: Stream
     race: Race | None = None
     placement: str | None = None
-    approach: str = "grouped"
+    pooled: Writer | None = None
+    """Takes the model that is trained on the rows of all groups, where there is to be one."""
+    refit: Writer | None = None
+    """Takes the chosen configs, trained on all rows of their groups, where that is to be done."""
+    pooled_refit: Writer | None = None
+    _refits: Refits | None = None
     _drive: Drive[Any] | None = None
     _done: int = 0
     _failed: int = 0
@@ -146,47 +171,102 @@ class Running:
 
     def train(self, make: Callable[..., Executor], *, workers: int | None, address: str | None) -> None:
         """Train, and write what comes of it."""
-        sizes = self.grouped.rows.copy()
+        pooled = self.pooled is not None and not self.pooled.finished
+        sizes = np.append(self.grouped.rows, self.grouped.size(self.grouped.pooled) if pooled else 0)
         sizes[list(self.writer.finished)] = 0
         self._done = len(self.writer.finished)
-        self.stream.emit(Started("groups", int(sizes.sum()), "rows"))
+        self.stream.emit(Started("groups", int(sizes[:-1].sum()), "rows"))
+        if pooled:
+            self.stream.emit(Started("pooled", int(sizes[-1]), "rows"))
         self._committed = time.perf_counter()
+        where: dict[str, Any] = {} if address is None else {"address": address}
+        if make is RayExecutor:  # whose nodes may not see the folder
+            where |= {"files": str(self.grouped.folder), "make_at": partial(_made_at, self.job)}
+        start = partial(make, self.job.make(), workers=workers, **where)
         try:
-            if sizes.any():
-                where: dict[str, Any] = {} if address is None else {"address": address}
-                if make is RayExecutor:  # whose nodes may not see the folder
-                    where |= {"files": str(self.grouped.folder), "make_at": partial(_made_at, self.job)}
-                with make(self.job.make(), workers=workers, **where) as executor:
+            with ExitStack() as stack:
+                executor = stack.enter_context(start()) if sizes.any() else None
+                if executor is not None:
                     self._train(executor, sizes)
-            self.writer.finish()
+                self.writer.merge()
+                if self.pooled is not None:
+                    self.pooled.finish()
+                self.stream.emit(Finished("groups"))
+                if self.refit is not None:
+                    self._train_again(stack, executor or start)
         finally:
-            self.writer.commit()
+            for writer in self._writers:
+                writer.commit()
             self._timeline.write(self.writer.folder)
-        self.stream.emit(Finished("groups"))
+
+    @property
+    def _writers(self) -> list[Writer]:
+        every = (self.writer, self.pooled, self.refit, self.pooled_refit)
+        return [writer for writer in every if writer is not None]
+
+    def _train_again(
+        self, stack: ExitStack, executor: Executor | Callable[[], AbstractContextManager[Executor]]
+    ) -> None:
+        """Train what was chosen on all rows; workers are started for it where there are none."""
+        writers = (self.refit, self.pooled_refit)
+        pooled = None if self.pooled is None else self.pooled.folder
+        done = [set() if writer is None else writer.finished for writer in writers]
+        self._refits = Refits.of(self.job, self.grouped, (self.writer.folder, pooled), (done[0], done[1]))
+        rows = self._refits.rows
+        if rows.any():
+            self.stream.emit(Started("refit", int(rows.sum()), "rows"))
+            self._train(stack.enter_context(executor()) if callable(executor) else executor, rows)
+            self.stream.emit(Finished("refit"))
+        for writer in writers:
+            if writer is not None:
+                writer.finish()
 
     def _train(self, executor: Executor, sizes: NDArray[np.int64]) -> None:
-        pattern = self.job.pattern
-        more: dict[str, Any] = {}
-        if self.race is not None:
-            more["halving"] = self.race.start(self.job, sizes)
-        drive: Callable[..., Drive[Any]] = DRIVERS[pattern]
-        if self.approach != "grouped":
-            drive, more = TasksDrive, {"approach": self.approach}
+        pattern, refits = self.job.pattern, self._refits
+        job, take = (self.job, self._take) if refits is None else (refits.job, self._take_refit)
+        more: dict[str, Any] = {} if refits is None else {"refits": refits}
+        if self.race is not None and refits is None:
+            more["halving"] = self.race.start(job, sizes)
         place = PLACEMENTS[self.placement or OWN[pattern]]
-        placement = place(sizes, executor.workers, self.job.configs)
-        note = self._timeline.spans.append
-        self._drive = drive(self.job, self.grouped, placement, executor, self._take, note, **more)
+        placement = place(sizes, executor.workers, job.configs)
+        self._drive = DRIVERS[pattern](job, self.grouped, placement, executor, take, self._timeline.rounds(), **more)
         self._drive.run()
         for death in self._drive.deaths:
             self.stream.emit(Warned(f"{death}; what it was doing was done again"))
 
     def _take(self, fit: Fit) -> None:
-        self.writer.add([self._outcome(fit)])
+        if fit.group == self.grouped.pooled:
+            assert self.pooled is not None
+            rows = self.grouped.size(fit.group)
+            self.pooled.add([self._outcome(fit, 0, (), rows)])
+            self.pooled.commit()
+            self.stream.emit(Advanced("pooled", rows))
+            self.stream.emit(Finished("pooled"))
+            return
+        key, rows = self.grouped.keys[fit.group], int(self.grouped.rows[fit.group])
+        self.writer.add([self._outcome(fit, fit.group, key, rows)])
         self._done += 1
         self._failed += bool(fit.reason)
-        self.stream.emit(Advanced("groups", int(self.grouped.rows[fit.group]), self._note()))
+        self.stream.emit(Advanced("groups", rows, self._note()))
+        self._commit(self.writer)
+
+    def _take_refit(self, fit: Fit) -> None:
+        refits, pooled = self._refits, fit.group == self.grouped.pooled
+        writer = self.pooled_refit if pooled else self.refit
+        assert refits is not None
+        assert writer is not None
+        rows, config = self.grouped.size(fit.group), refits.config(fit.group)
+        if fit.weights is not None:
+            fit = replace(fit, weights=refits.stored(fit.group, fit.weights))
+        key = () if pooled else self.grouped.keys[fit.group]
+        outcome = self._outcome(fit, 0 if pooled else fit.group, key, rows, configs=1)
+        writer.add([replace(outcome, configs=[config])])
+        self.stream.emit(Advanced("refit", rows))
+        self._commit(writer)
+
+    def _commit(self, writer: Writer) -> None:
         if time.perf_counter() - self._committed > _COMMIT:
-            self.writer.commit()
+            writer.commit()
             self._committed = time.perf_counter()
 
     def _note(self) -> str:
@@ -197,29 +277,31 @@ class Running:
         alive = getattr(self._drive, "alive", 0)
         if alive:
             told.append(f"{alive} configs alive")
-        if self._drive is not None and self._drive.executor.workers > 1 and self.approach == "grouped":
+        if self._drive is not None and self._drive.executor.workers > 1:
             worker, share = self._drive.slowest
             told.append(f"slowest: worker {worker}, {share:.0%} left")
         return "  ".join(told)
 
-    def _outcome(self, fit: Fit) -> Outcome:
-        key, rows = self.grouped.keys[fit.group], int(self.grouped.rows[fit.group])
+    def _outcome(self, fit: Fit, group: int, key: Key, rows: int, *, configs: int | None = None) -> Outcome:
         if fit.reason:
-            return Outcome.failure(fit.group, key, rows=rows, configs=self.job.configs, reason=fit.reason)
+            count = self.job.configs if configs is None else configs
+            failure = Outcome.failure(group, key, rows=rows, configs=count, reason=fit.reason)
+            return replace(failure, traceback=fit.traceback)
         failed = fit.status == terms.FAILED
-        # Held-out rows are no part of what is minimised, so that only their own loss tells of a NaN among them.
-        blind = np.isnan(fit.held_loss) & ~failed & bool(fit.targets.held_rows)
+        # Rows to choose by are no part of what is minimized, so that only their own loss tells of a NaN among them.
+        blind = np.isnan(fit.selection_loss) & ~failed & bool(fit.targets.selection_rows)
         gone = np.zeros(len(failed), bool) if fit.given_up is None else fit.given_up & ~failed
         words = np.select([failed | blind & ~gone, gone], ["failed", "stopped"], "done").tolist()
         why = fit.reasons or [""] * len(words)
         return Outcome(
-            group=fit.group,
+            group=group,
             key=key,
             rows=rows,
-            held_rows=fit.targets.held_rows,
+            selection_rows=fit.targets.selection_rows,
+            held_out_rows=fit.targets.held_out_rows,
             loss=fit.loss,
-            held_loss=fit.held_loss,
-            held_score=fit.held_score,
+            selection_loss=fit.selection_loss,
+            selection_score=fit.selection_score,
             seconds=fit.seconds,
             epochs=fit.epochs,
             status=words,

@@ -1,33 +1,44 @@
 """Features brought to mean 0 and spread 1 within each group, without touching the rows.
 
 Scores at weights for scaled features are those at other weights for the features as they are; so rows are summed as they
-lie, and only weights and gradients are carried from one scale to the other. Sparse features are brought to one root mean
-square and not shifted, which would fill their zeros.
+lie, and only weights and gradients are carried from one scale to the other. Sparse features are not shifted, which would
+fill their zeros; they are scaled as `penstock.loader.scan.sparse_scale` does. A feature that is constant within a group has
+an infinite spread: it is 0 in every scaled row, and its weight is 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats
+from penstock.groups.split import TRAINING, Parts
+from penstock.loader.scan import sparse_scale
 from penstock.sgd.full import Sums
 
 Doubles = NDArray[np.float64]
 _TILE = 8192
 """Rows that are looked at together as float64."""
+_ROUNDING = 1e-7
+"""The precision of float32: a spread below this share of the mean is rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Sums of features and of their squares over rows to learn from, by the rows' weights."""
+    """The weighted mean of each feature over rows to learn from, and the sum of squared distances from it.
+
+    Parts are merged as Chan, Golub and LeVeque do (*Updating formulae and a pairwise algorithm for computing sample
+    variances*, 1979): a variance far below the square of the mean keeps its digits. ``present`` is the weight of the rows
+    in which a sparse feature is not 0; None of dense ones.
+    """
 
     weight: float
-    total: Doubles
+    mean: Doubles
     squares: Doubles
+    present: Doubles | None = None
 
     @classmethod
     def none(cls, width: int) -> Moments:
@@ -35,30 +46,46 @@ class Moments:
         return cls(0.0, np.zeros(width), np.zeros(width))
 
     @classmethod
-    def of(cls, batch: Batch, hold: NDArray[np.bool_] | None) -> Moments:
-        """Add up rows that are not held out."""
+    def of(cls, batch: Batch, part: Parts | None) -> Moments:
+        """Return those of the rows that are trained on."""
         mass = np.ones(len(batch), np.float32) if batch.weight is None else batch.weight
-        if hold is not None:
-            mass = np.where(hold, np.float32(0), mass)
-        x, total = batch.x, float(mass.sum(dtype=np.float64))
+        if part is not None:
+            mass = np.where(part == TRAINING, mass, np.float32(0))
+        x = batch.x
         if isinstance(x, Csr):
-            each = np.repeat(mass, np.diff(x.indptr).astype(np.int64)).astype(np.float64) * x.values
-            sums = [np.bincount(x.indices, each * power, minlength=x.width) for power in (1.0, x.values)]
-            return cls(total, sums[0].astype(np.float64), sums[1].astype(np.float64))
+            total = max(float(mass.sum(dtype=np.float64)), 1e-300)
+            own = np.repeat(mass, np.diff(x.indptr).astype(np.int64)).astype(np.float64)
+            each = own * x.values
+            there = np.where(x.values == 0, 0.0, own)
+            present = np.bincount(x.indices, there, minlength=x.width).astype(np.float64)
+            mean = np.bincount(x.indices, each, minlength=x.width) / total
+            squares = np.bincount(x.indices, each * x.values, minlength=x.width)
+            return cls(total, mean, np.maximum(squares - total * mean**2, 0.0), present)
         found = cls.none(x.shape[1])
         for at in range(0, len(x), _TILE):
             taken = np.flatnonzero(mass[at : at + _TILE]) + at  # others may hold what is not finite
-            own, tile = mass[taken].astype(np.float64), x[taken].astype(np.float64)
-            found += cls(0.0, own @ tile, own @ tile**2)
-        return replace(found, weight=total)
+            if len(taken):
+                own, tile = mass[taken].astype(np.float64), x[taken].astype(np.float64)
+                total = float(own.sum())
+                mean = own @ tile / total
+                found += cls(total, mean, own @ (tile - mean) ** 2)
+        return found
 
     @classmethod
-    def of_parts(cls, parts: Sequence[tuple[Batch, NDArray[np.bool_] | None]]) -> Moments:
-        """Add up the rows of some parts, at least one."""
-        return sum((cls.of(batch, hold) for batch, hold in parts), cls.none(parts[0][0].width))
+    def of_parts(cls, parts: Iterable[tuple[Batch, Parts | None]], width: int) -> Moments:
+        """Return those of the rows of some batches that are trained on."""
+        return sum((cls.of(batch, part) for batch, part in parts), cls.none(width))
 
     def __add__(self, other: Moments) -> Moments:
-        return Moments(self.weight + other.weight, self.total + other.total, self.squares + other.squares)
+        weight = self.weight + other.weight
+        if not weight:
+            return self
+        mean = (self.weight * self.mean + other.weight * other.mean) / weight
+        between = (self.mean - other.mean) ** 2 * (self.weight * other.weight / weight)
+        present = self.present if other.present is None else other.present
+        if self.present is not None and other.present is not None:
+            present = self.present + other.present
+        return Moments(weight, mean, self.squares + other.squares + between, present)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +94,15 @@ class Scale:
 
     Examples
     --------
-    >>> x = np.array([[1.0], [3.0]], np.float32)
+    >>> x = np.array([[1.0, 2013.0], [3.0, 2013.0]], np.float32)
     >>> scale = Scale.of(Moments.of(Batch(x), None), shift=True)
-    >>> scale.mean, scale.spread
-    (array([2.]), array([1.]))
-    >>> scale.raw(np.array([[4.0], [0.5]])).ravel()  # 4 * (x - 2) + 0.5
-    array([ 4. , -7.5])
+    >>> scale.mean.tolist(), scale.spread.tolist()
+    ([2.0, 2013.0], [1.0, inf])
+    >>> scale.rows(x)
+    array([[-1.,  0.],
+           [ 1.,  0.]], dtype=float32)
+    >>> scale.raw(np.array([[4.0], [7.0], [0.5]])).ravel()  # 4 * (x - 2) + 0.5
+    array([ 4. ,  0. , -7.5])
     """
 
     mean: Doubles
@@ -80,26 +110,47 @@ class Scale:
 
     @classmethod
     def of(cls, moments: Moments, *, shift: bool) -> Scale:
-        """Take mean and spread from sums; a feature that does not vary is left as it is."""
-        mass = max(moments.weight, 1e-300)
-        mean = moments.total / mass if shift else np.zeros_like(moments.total)
+        """Take mean and spread from moments; the spread of a feature that does not vary is infinite."""
+        if moments.present is not None:
+            sums = moments.squares + moments.weight * moments.mean**2
+            scale = sparse_scale(sums, moments.present, rows=moments.weight, width=len(sums)).astype(np.float64)
+            return cls(np.zeros_like(sums), np.divide(1, scale, out=np.full(len(sums), np.inf), where=scale > 0))
+        variance = moments.squares / max(moments.weight, 1e-300)
+        mean = moments.mean if shift else np.zeros_like(moments.mean)
         with np.errstate(invalid="ignore"):
-            spread = np.sqrt(np.maximum(moments.squares / mass - mean**2, 0.0))
-        varies = spread > 1e-7 * np.abs(mean)
-        return cls(np.where(varies, mean, 0.0), np.where(varies, spread, 1.0))
+            spread = np.sqrt(variance if shift else variance + moments.mean**2)
+            varies = ~(spread <= _ROUNDING * np.abs(mean))  # what is not a number stays so, to be found out
+        return cls(mean, np.where(varies, spread, np.inf))
 
     def raw(self, weights: Doubles) -> Doubles:
-        """Return the weights for features as they are that score like these do for scaled ones."""
-        raw = weights.copy()
+        """Return the weights for features as they are that score like these do for scaled ones.
+
+        Of several classes the weights of a feature follow one another, one for each class; the intercepts are last.
+        """
+        raw = weights.reshape(len(self.spread) + 1, -1).copy()
         raw[:-1] /= self.spread[:, None]
         raw[-1] -= self.mean @ raw[:-1]
-        return raw
+        return raw.reshape(weights.shape)
+
+    def of_raw(self, weights: Doubles) -> Doubles:
+        """Return the weights for scaled features that score like these do for features as they are; `raw` undone.
+
+        Examples
+        --------
+        >>> scale = Scale(np.array([2.0, 2013.0]), np.array([1.0, np.inf]))
+        >>> scale.of_raw(scale.raw(np.array([[4.0], [0.0], [0.5]]))).ravel()
+        array([4. , 0. , 0.5])
+        """
+        own = weights.reshape(len(self.spread) + 1, -1).copy()
+        own[-1] += self.mean @ own[:-1]
+        own[:-1] *= np.where(np.isfinite(self.spread), self.spread, 0.0)[:, None]
+        return own.reshape(weights.shape)
 
     def scaled(self, sums: Sums) -> Sums:
         """Return sums at raw weights as those at weights for scaled features: another gradient."""
-        gradient = sums.gradient.copy()
+        gradient = sums.gradient.reshape(len(self.spread) + 1, -1).copy()
         gradient[:-1] = (gradient[:-1] - self.mean[:, None] * gradient[-1]) / self.spread[:, None]
-        return replace(sums, gradient=gradient)
+        return replace(sums, gradient=gradient.reshape(sums.gradient.shape))
 
     def rows(self, x: Floats | Csr) -> Floats | Csr:
         """Return a scaled copy of rows."""

@@ -2,14 +2,14 @@
 
 Some rows at a time are sorted by group in memory that is used again and again, and each group's are written to where they
 lie in the end; there are no runs and no merging, and little memory is needed however large the data are. What was placed
-before an interruption is not placed again. Two threads do it; where blocks must be read in order, one reads at a time.
+before an interruption is read back, and not placed again where it is what was written. Two threads do it; where blocks must be read in order, one reads at a time.
 Plain NumPy is as fast here as compiled loops, which would have to be loaded first.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import pairwise
 from queue import SimpleQueue
@@ -20,11 +20,15 @@ from numpy.typing import NDArray
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import BlockSource, Int64s
 from penstock.blocks.features import Encoder
+from penstock.checksum import checksum
+from penstock.encoded_model import encoded
+from penstock.errors import WriteError
 from penstock.events import Advanced, Finished, Started, Stream
 from penstock.groups.counting import Counted
 from penstock.groups.laying import Laid
-from penstock.groups.reading import encoded, stretches
-from penstock.loader.forms import Slots
+from penstock.groups.reading import stretches
+from penstock.groups.scratch import Placed
+from penstock.loader.row_forms import Slots
 from penstock.parallel import in_order
 
 ROW_BYTES = 24
@@ -68,8 +72,28 @@ class Scatter:
         self._chunk = chunk
         self._ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(source.block_rows)])
 
-    def run(self, begin: int, *, done: Callable[[int], None], stream: Stream) -> None:
-        """Place the rows of all blocks from one on; ``done`` is told the block up to which all are in place."""
+    def verified(self, placed: Sequence[Placed]) -> list[Placed]:
+        """Return the stretches placed by an earlier attempt up to the first whose rows are not what was written."""
+        good: list[Placed] = []
+        at = self._counted.before(0)
+        for each in placed:
+            blocks = range(each.first, each.stop)
+            if each.stop > len(self._sizes) or (len(blocks) > 1 and int(self._sizes[blocks].sum()) > self._chunk):
+                break  # of an attempt with more memory
+            numbers, groups, counts = self._numbers(blocks)
+            room = Slots.empty(len(numbers), self._encoder).batch(len(numbers))
+            try:
+                self._laid.read_back(groups, at[groups], counts, room)
+            except WriteError:
+                break
+            if _checksum(room) != each.rows:
+                break
+            at[groups] += counts
+            good.append(each)
+        return good
+
+    def run(self, begin: int, *, done: Callable[[Placed], None], stream: Stream) -> None:
+        """Place the rows of all blocks from one on; ``done`` is told of each stretch that is in place, in order."""
         source = self._source
         task = f"group {source.name}"
         stream.emit(Started(task, int(source.block_bytes.sum()), "bytes"))
@@ -87,14 +111,12 @@ class Scatter:
             """Yield the chunks, and find where the rows of each begin among those of their group."""
             at = self._counted.before(int(self._ends[begin]))
             for number, blocks in enumerate(chunks):
-                numbers = self._counted.read(int(self._ends[blocks.start]), int(self._ends[blocks.stop]))
-                counts = np.bincount(numbers, minlength=len(at))
-                groups = np.flatnonzero(counts)
-                waiting[number] = numbers, groups, at[groups], counts[groups]
-                at += counts
+                numbers, groups, counts = self._numbers(blocks)
+                waiting[number] = numbers, groups, at[groups], counts
+                at[groups] += counts
                 yield number
 
-        def place(number: int) -> None:
+        def place(number: int) -> Placed:
             numbers, groups, starts, counts = waiting.pop(number)
             room = rooms.get()
             try:
@@ -102,22 +124,31 @@ class Scatter:
                     read[number - 1].wait()
                 self._fill(chunks[number], _slots(numbers, groups=len(self._counted.rows)), room)
                 read[number].set()
-                self._laid.put(groups, starts, counts, room.batch(len(numbers)))
+                rows = room.batch(len(numbers))
+                self._laid.put(groups, starts, counts, rows)
+                return Placed(chunks[number].start, chunks[number].stop, _checksum(rows))
             finally:
                 read[number].set()
                 rooms.put(room)
 
         with closing(in_order(place, numbered(), threads=_THREADS)) as placed:
-            for blocks, _ in zip(chunks, placed):
+            for blocks, each in zip(chunks, placed):
                 stream.emit(Advanced(task, int(source.block_bytes[blocks].sum())))
-                done(blocks.stop)
+                done(each)
         stream.emit(Finished(task))
+
+    def _numbers(self, blocks: range) -> tuple[Int64s, Int64s, Int64s]:
+        """Return the group of each row of some blocks, the groups among them, and how many rows each has."""
+        numbers = self._counted.read(int(self._ends[blocks.start]), int(self._ends[blocks.stop]))
+        counts = np.bincount(numbers, minlength=len(self._counted.rows))
+        groups = np.flatnonzero(counts)
+        return numbers, groups, counts[groups]
 
     def _fill(self, blocks: range, slots: NDArray[np.intp], room: Slots) -> None:
         """Read blocks, and put their rows into slots."""
         edges = self._ends[blocks.start : blocks.stop + 1] - self._ends[blocks.start]
         for block, (first, last) in zip(blocks, pairwise(edges.tolist())):
-            rows = encoded(self._encoder, self._source, block, self._source.read(block, self._columns))
+            rows = encoded(self._encoder, self._source, block, self._source.read(block, self._columns), finite=False)
             _put(rows, slots[first:last], room)
 
 
@@ -128,6 +159,14 @@ def _slots(numbers: Int64s, *, groups: int) -> NDArray[np.intp]:
     slots = np.empty(len(order), np.intp)
     slots[order] = np.arange(len(order))
     return slots
+
+
+def _checksum(rows: Batch) -> int:
+    found = 0
+    for column in (rows.x, rows.y, rows.weight):
+        if isinstance(column, np.ndarray):
+            found = checksum(column, found)
+    return found
 
 
 def _put(rows: Batch, slots: NDArray[np.intp], room: Slots) -> None:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from penstock.errors import UnknownOptionError, UsageError
+from penstock.errors import UsageError
 from penstock.groups.place import Placement
 from penstock.groups.turns import Floor, Turn, Wait, shard_order
 
@@ -21,8 +21,9 @@ from penstock.groups.turns import Floor, Turn, Wait, shard_order
 class Hopper:
     """Schedules SGD: every config of a group goes over all its shards in an epoch, one after another.
 
-    A worker prefers the config with the most rows still before it, and split groups to whole ones, which nobody waits
-    for. Groups on one worker run all their configs together, in turns no longer than others can wait.
+    Two configs of a group may run at the same time on different shards; the paper's fourth invariant, by which they may
+    not, would make a group take as long as if it were not split. A worker prefers the config with the most rows still
+    before it, and split groups to whole ones, which nobody waits for. Groups on one worker run all their configs together, in turns no longer than others can wait.
 
     Parameters
     ----------
@@ -30,9 +31,6 @@ class Hopper:
         Where the shards lie.
     configs, epochs
         How many configs each group has, and the epochs of all or of each.
-    isolation
-        ``"config"``: two configs of a group may run at the same time, on different shards. ``"group"``: they may not
-        (the paper's fourth invariant), which makes a group take as long as if it were not split.
     begun
         Epochs that a config has behind it, by (group, config), where a run is taken up again.
     long
@@ -57,17 +55,11 @@ class Hopper:
         *,
         configs: int,
         epochs: int | Sequence[int],
-        isolation: str = "config",
         begun: Mapping[tuple[int, int], int] | None = None,
         long: int | None = None,
     ) -> None:
-        if isolation not in ("config", "group"):
-            raise UnknownOptionError.of("isolation", isolation, ("config", "group"))
         self._floor = floor = Floor(placement, configs=configs, epochs=epochs, begun=begun or {}, long=long)
         self.trace = floor.trace
-        self._one_by_one = isolation == "group"
-        self._busy: set[int] = set()
-        self._parked: dict[int, list[tuple[int, tuple[int, int, int, int]]]] = {}
         self._queue: list[list[tuple[int, int, int, int]]] = [[] for _ in range(placement.workers)]
         self._at: dict[tuple[int, int], list[int]] = {}
         """Of a config of a split group: its epoch, its place in the order of shards, and the rows still before it."""
@@ -98,13 +90,8 @@ class Hopper:
         floor = self._floor
         floor.free(worker)
         queue = self._queue[worker]
-        while queue:
-            entry = heapq.heappop(queue)
-            group, config = entry[2:]
-            if self._one_by_one and group in self._busy:
-                self._parked.setdefault(group, []).append((worker, entry))
-                continue
-            self._busy.add(group)
+        if queue:
+            group, config = heapq.heappop(queue)[2:]
             number, epoch = self._shard(group, config), self._at[group, config][0]
             rows = floor.placement.shards[number].rows
             return floor.begin(Turn(worker, number, group, False, config, 1, epoch, 1, rows))
@@ -117,10 +104,6 @@ class Hopper:
             floor.done_whole(turn, finished)
             return None
         floor.end(turn)
-        self._busy.discard(turn.group)
-        for worker, entry in self._parked.pop(turn.group, []):
-            heapq.heappush(self._queue[worker], entry)
-            floor.woken.append(worker)
         floor.due[turn.worker] -= 1
         at = self._at[turn.group, turn.config]
         at[1] += 1
@@ -189,6 +172,8 @@ class Passes:
         Passes that a group has behind it, where a run is taken up again.
     long
         Rows × configs × epochs from which on a group is scheduled pass by pass though it lies on one worker.
+    by_passes
+        Groups that are scheduled so in any case.
 
     Examples
     --------
@@ -210,11 +195,14 @@ class Passes:
         lanes: int = 1,
         begun: Mapping[int, int] | None = None,
         long: int | None = None,
+        by_passes: Collection[int] = (),
     ) -> None:
         if lanes < 1:
-            raise UsageError(f"lanes={lanes!r} carry no config; give at least 1")
+            raise UsageError("carry no config", option="lanes", value=lanes, fixes=["give at least 1"])
         had = {(group, config): passes for group, passes in (begun or {}).items() for config in range(configs)}
-        self._floor = floor = Floor(placement, configs=configs, epochs=epochs, begun=had, long=long)
+        self._floor = floor = Floor(
+            placement, configs=configs, epochs=epochs, begun=had, long=long, by_passes=by_passes
+        )
         self.trace = floor.trace
         self._queue: list[list[tuple[int, int, int, int]]] = [[] for _ in range(placement.workers)]
         lanes = min(lanes, configs)

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from penstock.errors import DataChangedError, DataError, PenstockError, SourceError, UsageError, WriteError
+from penstock.checksum import checksum
+from penstock.errors import DataChangedError, DataError, SourceError, UsageError, WriteError
 from penstock.groups.grouped import NOTE, Grouped, read_note
+from penstock.outputs import local_path
+from penstock.rawfile import writing
 
 _LOCK = "lock"
 _PLACED = "placed"
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A stretch of blocks whose rows are in place, and the checksum of these rows, sorted by group."""
+
+    first: int
+    stop: int
+    rows: int
 
 
 def reusable(folder: Path, asked: Mapping[str, Any]) -> Grouped | None:
@@ -59,7 +71,7 @@ class Scratch:
     """Where grouped rows are made: ``<folder>.tmp-…``, with ``out`` in it, which becomes the folder.
 
     The name tells what is asked for, so another attempt at the same finds it. One that cannot succeed takes it away. Beside
-    ``out`` there are runs, or how many of the blocks are in their place.
+    ``out`` there are runs, or a list of the blocks whose rows are in their place.
 
     Raises
     ------
@@ -69,27 +81,45 @@ class Scratch:
 
     def __init__(self, folder: Path, asked: Mapping[str, Any]) -> None:
         digest = hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=8).hexdigest()
-        self.folder = Path(os.path.abspath(folder))
+        self.folder = Path(os.path.abspath(local_path(folder)))
         self.path = self.folder.with_name(f"{self.folder.name}.tmp-{digest}")
         self.out = self.path / "out"
         self._lock: int | None = None
 
     @property
-    def placed(self) -> int:
-        """How many of the data's blocks have their rows in place."""
+    def placed(self) -> list[Placed]:
+        """The stretches of blocks that have their rows in place, from the first block on."""
+        found: list[Placed] = []
         try:
-            return int((self.path / _PLACED).read_text())
-        except (OSError, ValueError):  # written while the process was killed
-            return 0
+            lines = (self.path / _PLACED).read_bytes().splitlines()
+        except OSError:
+            return found
+        for line in lines:
+            told, _, noted = line.rpartition(b" ")
+            if noted != _line_sum(told):  # damaged, or written while the process was killed
+                break
+            first, stop, rows = map(int, told.split())
+            if first != (found[-1].stop if found else 0):
+                break
+            found.append(Placed(first, stop, rows))
+        return found
 
-    @placed.setter
-    def placed(self, blocks: int) -> None:
-        with failing(self.path / _PLACED):
-            (self.path / _PLACED).write_text(str(blocks))
+    def note_placed(self, placed: Placed) -> None:
+        """Note that a stretch of blocks, which follows those noted before, has its rows in place."""
+        told = f"{placed.first} {placed.stop} {placed.rows}".encode()
+        with writing(self.path / _PLACED), open(self.path / _PLACED, "ab") as file:
+            file.write(told + b" " + _line_sum(told) + b"\n")
+
+    def keep_placed(self, placed: Sequence[Placed]) -> None:
+        """Forget all stretches but these."""
+        with writing(self.path / _PLACED):
+            (self.path / _PLACED).unlink(missing_ok=True)
+        for each in placed:
+            self.note_placed(each)
 
     def clear(self, *patterns: str) -> None:
         """Begin afresh, without files of these names from an earlier attempt."""
-        with failing(self.path):
+        with writing(self.path):
             for path in (path for pattern in (*patterns, _PLACED) for path in self.path.glob(pattern)):
                 path.unlink()
             shutil.rmtree(self.out, ignore_errors=True)
@@ -151,19 +181,6 @@ class Scratch:
                         os.close(lock)
 
 
-@contextlib.contextmanager
-def failing(path: Path) -> Iterator[None]:
-    """Tell a failure to write as such."""
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error, PenstockError):
-            raise
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
-        why = "the disk is full; make room or choose another folder" if full else error.strerror or error
-        raise WriteError(f"{path} cannot be written: {why}") from error
-
-
 def boot() -> str:
     """Return what tells this boot of the machine from others, or nothing where that is not known."""
     with contextlib.suppress(OSError):
@@ -195,3 +212,7 @@ def _locked(path: Path) -> int | None:
 def _escaped(name: str) -> str:
     """Return a name so that a glob takes it as it is."""
     return "".join(f"[{c}]" if c in "*?[" else c for c in name)
+
+
+def _line_sum(line: bytes) -> bytes:
+    return f"{checksum(line):016x}".encode()

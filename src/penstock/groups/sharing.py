@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from penstock.blocks.base import BlockSource
 from penstock.blocks.features import Encoder
-from penstock.budget import show_bytes
+from penstock.budget import Bytes, show_bytes
 from penstock.errors import BudgetError
 from penstock.groups.merging import Room
 from penstock.groups.reading import cheap_twice
 from penstock.groups.spilling import SORT_BYTES
 from penstock.loader.decode import divided, unit_bytes
+from penstock.messages import Name, Text
+from penstock.parallel import cores
 
 HEADER = 1024
 """What a block's own header and padding take at most."""
@@ -39,17 +40,29 @@ class Plan:
 
     @classmethod
     def of(cls, source: BlockSource, encoder: Encoder, memory: int, block: int) -> Plan:
-        threads = source.threads or min(4, max(2, os.cpu_count() or 1))
-        held = unit_bytes(source) if divided(source) else 0
+        threads = source.threads or min(4, max(2, cores()))
+        held = unit_bytes(source, encoder.columns) if divided(source) else 0
         largest = int(source.block_bytes.max()) + int(source.block_rows.max()) * (dense_bytes(encoder) + SORT_BYTES)
+
+        def reading_within(memory: int) -> tuple[int, int]:
+            together = min(_READ_TOGETHER, memory // (32 * threads))
+            return together, held + 4 * threads * max(together, largest)
+
+        def least_within(memory: int) -> int:
+            return max(reading_within(memory)[1] + 2 * block, 3 * block)
+
         count = memory // (32 * threads)
-        together = min(_READ_TOGETHER, count)
-        reading = held + 4 * threads * max(together, largest)
-        least = max(reading + 2 * block, 3 * block)
-        if memory < least:
+        together, reading = reading_within(memory)
+        if memory < least_within(memory):
+            least = memory
+            while least < least_within(least):  # with more memory, more is read together
+                least = least_within(least)
             raise BudgetError(
-                f"memory={show_bytes(memory)} is too little to group {source.name} into blocks of {show_bytes(block)}:"
-                f" reading takes {show_bytes(reading)}; give at least {show_bytes(least + 500_000)}, or a smaller block_size"
+                f"is too little to group {source.name} into blocks of {show_bytes(block)}: reading takes "
+                f"{show_bytes(reading)}",
+                option="memory",
+                value=Bytes(memory),
+                fixes=[Text(f"give at least {show_bytes(least + 500_000)}, or a smaller ", Name("block_size"))],
             )
         # A chunk is held twice, as collected and as sorted. Of what row groups are decoded into, Arrow keeps some back.
         share = 0.45 if source.units is None else 0.3
@@ -62,3 +75,8 @@ class Plan:
 def dense_bytes(encoder: Encoder) -> int:
     """Return the bytes of a dense row; sparse ones take about what they take as stored."""
     return 0 if encoder.sparse else encoder.row_bytes
+
+
+def decoded_bytes(source: BlockSource, encoder: Encoder) -> int:
+    """Return the bytes of all rows in memory, which a share of the data is taken of; sparse rows count as stored."""
+    return int(source.block_rows.sum()) * dense_bytes(encoder) or int(source.block_bytes.sum())

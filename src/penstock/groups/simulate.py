@@ -1,82 +1,53 @@
 """A discrete-event simulator of learning over groups: how long it takes, who waits, and what moves.
 
-``"grouped"`` runs the very scheduler that a real run has, on the placement it would have, with the seconds that a pilot
-measured; ``"wrap-around"`` is the paper's placement with groups isolated; the others are its baselines (GTP, MTP, DP,
-SP). Time is counted in whole ticks, so that things that end together do so exactly. No data, no threads.
+``"grouped"`` runs the scheduler of a real run, on the placement it would have, with the seconds that a pilot measured; the
+others are the paper's baselines (GTP, MTP, DP, SP). Time is counted in whole ticks, so that what ends together does so
+exactly. No data, no threads.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from penstock.errors import UnknownOptionError, UsageError
+from penstock.errors import UnknownOptionError
 from penstock.groups import place
 from penstock.groups.cost import APPROACHES, Work
 from penstock.groups.place import Placement
 from penstock.groups.schedule import Hopper, Passes
 from penstock.groups.turns import Scheduler, Turn, Wait
 
-SIMULATED = (*APPROACHES, "wrap-around")
 _TICKS = 1000
 """Ticks of a row and a config: the other times are rounded to one of them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Run:
-    """What a simulated run came to, in seconds and bytes."""
+class SimulatedRun:
+    """What a simulated run came to, in seconds and bytes.
+
+    No schedule of the pattern takes less than ``bound``: the work of all workers shared evenly, or the longest chain in it.
+    ``moved`` are bytes over the network: data to workers, models and gradients between them.
+    """
 
     makespan: float
     bound: float
-    """No schedule of this pattern takes less: the work of all workers shared evenly, or the longest chain in it."""
     busy: NDArray[np.float64]
     moved: float
-    """Bytes that went over the network: data to workers, models and gradients between them."""
     turns: int
 
     @property
-    def idle(self) -> NDArray[np.float64]:
-        """Seconds that each worker waited."""
-        return self.makespan - self.busy
-
-    @property
-    def utilisation(self) -> float:
+    def utilization(self) -> float:
         """The share of all workers' time in which they worked."""
         return float(self.busy.sum() / (self.makespan * len(self.busy))) if self.makespan else 1.0
 
 
-def simulate(
-    sizes: ArrayLike,
-    workers: int,
-    *,
-    work: Work,
-    approach: str = "grouped",
-    lanes: int = 2,
-    noise: float = 0.0,
-    seed: int = 0,
-) -> Run:
-    """Play a run through.
-
-    Parameters
-    ----------
-    sizes, workers
-        Rows of each group, and how many workers share them.
-    work
-        What is trained, and the seconds that its parts take.
-    approach
-        One of `SIMULATED`.
-    lanes
-        Batches of configs in which algebraic work goes over split groups (see `Passes`).
-    noise
-        Turns take up to this share more or less than they should, at random.
-    seed
-        Of the noise.
+def simulate(sizes: ArrayLike, workers: int, *, work: Work, approach: str = "grouped") -> SimulatedRun:
+    """Simulate a run over groups of such sizes by one of `penstock.groups.cost.APPROACHES`.
 
     Examples
     --------
@@ -87,30 +58,27 @@ def simulate(
     >>> round(ours.makespan / ours.bound, 2), round(theirs.makespan / ours.makespan, 1)
     (1.03, 4.1)
     """
-    if approach not in SIMULATED:
-        raise UnknownOptionError.of("approach", approach, SIMULATED)
-    if not 0 <= noise < 1:
-        raise UsageError(f"noise={noise!r} is not a share of a turn's time; give one from 0 to below 1")
+    if approach not in APPROACHES:
+        raise UnknownOptionError.of("approach", approach, APPROACHES)
     place.bound_algebraic(sizes, workers)  # refuses what are not sizes, or no workers
     rows = np.asarray(sizes, np.int64)
-    clock = _Clock(work, workers, noise, random.Random(seed))
+    clock = _Clock(work, workers)
     overhead = work.overhead
     if approach == "grouped" and work.pattern == "algebraic":
         placed = place.spread(rows, workers, overhead=overhead)
-        _play(Passes(placed, configs=work.configs, epochs=work.epochs, lanes=lanes), placed, clock)
+        _play(Passes(placed, configs=work.configs, epochs=work.epochs, lanes=2), placed, clock)
     elif approach == "grouped" and work.pattern == "sequential":
         placed = place.sequential(rows, workers, work.configs, overhead=overhead)
         _play(Hopper(placed, configs=work.configs, epochs=work.epochs), placed, clock)
     elif approach == "grouped":
         _gangs(place.constrained(rows, workers, overhead=overhead), clock)
-    elif approach == "wrap-around":
-        placed = place.wrap_around(rows, workers)
-        _play(Hopper(placed, configs=work.configs, epochs=work.epochs, isolation="group"), placed, clock)
     else:
         _baseline(approach, rows, clock)
     second = work.pilot.row_config / _TICKS
     busy = np.array(clock.busy, np.float64) * second
-    return Run(max(clock.end, *clock.free) * second, bound(rows, workers, work=work), busy, clock.moved, clock.turns)
+    return SimulatedRun(
+        max(clock.end, *clock.free) * second, bound(rows, workers, work=work), busy, clock.moved, clock.turns
+    )
 
 
 def bound(sizes: ArrayLike, workers: int, *, work: Work) -> float:
@@ -133,11 +101,10 @@ def bound(sizes: ArrayLike, workers: int, *, work: Work) -> float:
 class _Clock:
     """How many ticks things take, and what workers have done so far."""
 
-    def __init__(self, work: Work, workers: int, noise: float, random_: random.Random) -> None:
+    def __init__(self, work: Work, workers: int) -> None:
         pilot = work.pilot
         tick = pilot.row_config / _TICKS
         self.work = work
-        self.alone = round(pilot.single / tick)
         self.update = pilot.update / tick
         self.read = pilot.byte * work.row_bytes / tick
         self._message = pilot.message / tick
@@ -148,12 +115,10 @@ class _Clock:
         """When the last thing that was under way arrived."""
         self.moved = 0.0
         self.turns = 0
-        self._noise = noise
-        self._random = random_
 
     def turn(self, worker: int, ticks: float, start: int) -> int:
         """Let a worker be busy from a moment on, and return when it is free again."""
-        spent = round(ticks * (1 + self._noise * (2 * self._random.random() - 1))) if self._noise else round(ticks)
+        spent = round(ticks)
         self.busy[worker] += spent
         self.turns += 1
         self.free[worker] = start + spent
@@ -270,7 +235,7 @@ def _tasks(tasks: Iterable[tuple[int, int, int]], clock: _Clock, *, again: bool)
     has: dict[int, int] = {}
     for group, size, configs in tasks:
         start, worker = queue[0]
-        ticks = configs * (work.epochs * size * clock.alone + work.updates(size, work.epochs) * clock.update)
+        ticks = configs * (work.epochs * size * _TICKS + work.updates(size, work.epochs) * clock.update)
         if again and has.get(group, 0) >> worker & 1:
             ticks += size * clock.read
         else:
@@ -290,7 +255,7 @@ def _all_on_one(sizes: list[int], clock: _Clock) -> None:
         clock.send(2 * (p - 1) * updates)
         clock.moved += size * work.row_bytes
         clock.turns += 1
-        spent = round(work.configs * work.epochs * most * clock.alone + updates * clock.update + most * clock.read)
+        spent = round(work.configs * work.epochs * most * _TICKS + updates * clock.update + most * clock.read)
         steps[0] += spent
         steps[min(p, size)] -= spent
         now += spent + round(updates * added)

@@ -8,10 +8,9 @@ few ``pread``. Which files make up a sort is noted by `etl`, not here.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,9 +20,11 @@ from numpy.typing import NDArray
 from penstock.batch import Batch, Csr, Floats
 from penstock.blocks.base import Int64s
 from penstock.blocks.features import Encoder
-from penstock.errors import CorruptFileError, WriteError
-from penstock.loader.forms import FeatureForm, Scaling
+from penstock.loader.row_forms import FeatureForm, Scaling
 from penstock.native import kernel
+from penstock.rawfile import byte_view, read_array, write_at, writing
+
+_ROOM = "grouping needs room for twice the rows as float32: make room or choose another folder"
 
 _STEP = 1 << 16
 """Entries of an index that are looked at together."""
@@ -194,13 +195,7 @@ class StoredRun:
     def _into(self, name: str, first: int, out: NDArray[Any]) -> NDArray[Any]:
         width = out.itemsize * (out.shape[1] if out.ndim == 2 else 1)
         at = self._at[name] + first * width
-        view = out.reshape(-1).view(np.uint8).data
-        while view:
-            done = os.preadv(self._open(), [view], at)
-            if not done:
-                raise CorruptFileError(f"{self.path} ends at byte {at}, before what was written there; start again")
-            at, view = at + done, view[done:]
-        return out
+        return read_array(self._open(), out, at, name=self.path)
 
     def _open(self) -> int:
         if self._fd is None:
@@ -219,7 +214,7 @@ class RunWriter:
         self._done = [0, 0, 0]
         self._last = -1
         self._temporary = f"{path}.tmp"
-        with self._failing():
+        with writing(self._temporary, room=_ROOM):
             self._fd: int | None = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
 
     def append(self, groups: Int64s, counts: Int64s, rows: Batch) -> None:
@@ -244,15 +239,16 @@ class RunWriter:
             parts += [("indices", entry, rows.x.indices), ("values", entry, rows.x.values)]
         else:
             parts.append(("x", row, rows.x))
-        with self._failing():
+        with writing(self._temporary, room=_ROOM):
             for name, place, array in parts:
-                self._write(self._at[name] + place * (array.nbytes // max(len(array), 1)), array)
+                at = self._at[name] + place * (array.nbytes // max(len(array), 1))
+                write_at(self._fd or 0, byte_view(array), at)
         self._last = int(groups[-1])
         self._done = [slices + len(groups), row + len(rows), entry + entries]
 
     def close(self) -> StoredRun:
         """Give the file its name."""
-        with self._failing():
+        with writing(self._temporary, room=_ROOM):
             self.discard(keep=True)
             os.replace(self._temporary, self.run.path)
         return self.run
@@ -264,24 +260,6 @@ class RunWriter:
             os.close(fd)
             if not keep:
                 os.remove(self._temporary)
-
-    def _write(self, at: int, array: NDArray[Any]) -> None:
-        view = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-        while view:
-            done = os.pwrite(self._fd or 0, view, at)
-            at, view = at + done, view[done:]
-
-    @contextlib.contextmanager
-    def _failing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise WriteError(
-                    f"{self._temporary} cannot be written: the disk is full; grouping needs room for twice the rows as"
-                    " float32: make room or choose another folder"
-                ) from error
-            raise WriteError(f"{self._temporary} cannot be written: {error.strerror or error}") from error
 
 
 def sort_rows(parts: Sequence[Batch], numbers: Sequence[Int64s], shape: Shape, *, groups: int) -> tuple[Index, Batch]:

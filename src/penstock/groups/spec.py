@@ -20,6 +20,8 @@ import numpy as np
 
 from penstock import seeds
 from penstock.errors import SourceError, SourceNotFoundError, UnknownOptionError, UsageError
+from penstock.messages import Given, Text, TextPart, Use
+from penstock.options import options_of
 
 MOST = 10_000
 """More configs than this for each group are taken for a mistake."""
@@ -76,11 +78,11 @@ class Parameter:
             "word": isinstance(value, str),
         }.get(self.kind, True)
         if not fits:
-            raise UsageError(f"{name}={value!r} is of the wrong type; choose {self._told()}")
+            raise UsageError("is of the wrong type", option=name, value=value, fixes=[f"choose {self._told()}"])
         if self.words and value not in self.words:
             raise UnknownOptionError.of(name, value, self.words)
         if number and (not self.least <= value <= self.most or (self.above and value == self.least)):
-            raise UsageError(f"{name}={value!r} is out of range; choose {self._told()}")
+            raise UsageError("is out of range", option=name, value=value, fixes=[f"choose {self._told()}"])
         return {"number": float, "int": int}.get(self.kind, lambda same: same)(value)
 
     def _told(self) -> str:
@@ -93,11 +95,8 @@ class Parameter:
 
 LINEAR: Mapping[str, Parameter] = MappingProxyType(
     {
-        "learning_rate": Parameter("number", least=0, above=True),
-        "l1": Parameter("number", least=0),
-        "l2": Parameter("number", least=0),
-        "epochs": Parameter("int", least=1),
-        "tolerance": Parameter("number", least=0),
+        name: Parameter("int" if option.kind == "whole" else "number", least=option.least, above=option.above)
+        for name, option in options_of("search").items()
     }
 )
 """What can be searched of the linear models."""
@@ -200,8 +199,10 @@ class Search:
         for name, given in values.items():
             if Range.read(name, given) is not None:
                 raise UsageError(
-                    f"{name}={given!r} is a range; a grid wants a list of values: use Search.random for it, or"
-                    " a table [random]"
+                    "is a range",
+                    option=name,
+                    value=given,
+                    fixes=["a grid wants a list of values: use Search.random for it, or a table [random]"],
                 )
         return cls("grid", tuple((name, _listed(name, given)) for name, given in values.items()))
 
@@ -219,7 +220,9 @@ class Search:
         """
         for option, value, least in (("count", count, 1), ("seed", seed, 0)):
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-                raise UsageError(f"{option}={value!r} of a random search must be a whole number of at least {least}")
+                raise UsageError(
+                    f"of a random search must be a whole number of at least {least}", option=option, value=value
+                )
         read = tuple((name, Range.read(name, given) or _listed(name, given)) for name, given in ranges.items())
         return cls("random", read, int(count), int(seed))
 
@@ -234,7 +237,10 @@ class Search:
             return cls.from_toml(given)
         if not isinstance(given, Mapping):
             raise UsageError(
-                f"search={given!r} is not a search; give a dict such as {{'l2': [0.1, 0.01]}}, a TOML file or a Search"
+                "is not a search",
+                option="search",
+                value=given,
+                fixes=["give a dict such as {'l2': [0.1, 0.01]}, a TOML file or a Search"],
             )
         if set(given) & set(KINDS) and all(isinstance(table, Mapping) for table in given.values()):
             return cls.from_dict(given)
@@ -258,7 +264,7 @@ class Search:
                 rest |= rest.pop("ranges")
             return cls.random(rest, count=table["count"], seed=table.get("seed", 0))
         except UsageError as error:
-            raise type(error)(f"{place}: {error}") from None
+            raise error.replace(place=place) from None
 
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str]) -> Search:
@@ -300,16 +306,20 @@ class Search:
         sizes = [values.count if isinstance(values, Range) else len(values) for _, values in ranges]
         there_are, wanted = math.prod(sizes), self.count if self.kind == "random" else math.prod(sizes)
         if wanted > MOST:
-            told = f"count={self.count} asks for "
+            asked: TextPart = Text(Given("count", self.count), " asks for")
             if self.kind == "grid":
-                told = " × ".join(f"{int(size):,} {name}" for size, (name, _) in zip(sizes, ranges)) + " are "
+                asked = " × ".join(f"{int(size):,} {name}" for size, (name, _) in zip(sizes, ranges)) + " are"
             raise UsageError(
-                f"{told}{int(wanted):,} configs for each group, more than {MOST:,}; give fewer values, or draw some of"
-                " them with Search.random, or a table [random]"
+                asked,
+                f" {int(wanted):,} configs for each group, more than {MOST:,}",
+                fixes=["give fewer values", "draw some of them with Search.random, or a table [random]"],
             )
         if wanted > there_are:
             raise UsageError(
-                f"count={self.count}, but there are only {int(there_are)} different configs; ask for fewer, or use a grid"
+                f", but there are only {int(there_are)} different configs",
+                option="count",
+                value=self.count,
+                fixes=["ask for fewer", "use a grid"],
             )
         names = [name for name, _ in ranges]
         if self.kind == "grid":
@@ -352,15 +362,22 @@ def plain(name: str, value: Any) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     if not isinstance(value, bool | int | float | str):
-        raise UsageError(f"{name}={value!r} is not one value of a parameter; give numbers, words, or true and false")
+        raise UsageError(
+            "is not one value of a parameter",
+            option=name,
+            value=value,
+            fixes=["give numbers, words, or true and false"],
+        )
     if isinstance(value, float) and not math.isfinite(value):
-        raise UsageError(f"{name}={value!r} is not a finite number; leave it out")
+        raise UsageError("is not a finite number", option=name, value=value, fixes=["leave it out"])
     return value
 
 
 def _listed(name: str, given: Any) -> tuple[Any, ...]:
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        raise UsageError(f"{name}={given!r} is not a list of values; write {name}=[{given!r}]")
+        raise UsageError(
+            "is not a list of values", option=name, value=given, fixes=[Text("write ", Use(name, [given]))]
+        )
     values = [plain(name, value) for value in given]
     if not values:
         raise UsageError(f"{name} has no values to try; give at least one, or leave it out of the search")

@@ -2,12 +2,11 @@
 
 A run is noted when its file is whole: which blocks it holds, and the keys first met in them. After an interruption, the
 runs that follow one another from the first block on are kept. Notes of another boot of the machine are not trusted, since
-the files may not have reached the disk.
+the files may not have reached the disk, nor are runs that are not what was written.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,10 +19,11 @@ import pyarrow as pa
 
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import Int64s
+from penstock.checksum import checksum_path
 from penstock.groups.keys import Numbering, from_text, to_text
 from penstock.groups.scratch import boot
 from penstock.groups.sorting import Index, MemoryRun, Run, RunWriter, Shape, StoredRun, sort_rows
-from penstock.modelfile import atomic_path
+from penstock.sealed import read_note, write_note
 
 SORT_BYTES = 20
 """What sorting takes for each row beside the row."""
@@ -101,29 +101,27 @@ class RunFolder:
 
     def _note(self, noted: _Noted) -> None:
         run = noted.run
-        with atomic_path(_note_path(run.path)) as temporary:
-            temporary.write_text(
-                json.dumps(
-                    {
-                        "boot": self._boot,
-                        "first": noted.first,
-                        "last": noted.last,
-                        "width": noted.width,
-                        "keys": noted.keys,
-                        "run": {"slices": run.slices, "rows": run.rows, "entries": run.entries},
-                    }
-                )
-            )
+        note = {
+            "boot": self._boot,
+            "first": noted.first,
+            "last": noted.last,
+            "width": noted.width,
+            "keys": noted.keys,
+            "run": {"slices": run.slices, "rows": run.rows, "entries": run.entries},
+            "content": checksum_path(run.path),
+        }
+        write_note(_note_path(run.path), note)
         self._noted.append(noted)
 
     def _read(self, path: Path) -> _Noted | None:
         try:
-            told = json.loads(path.read_text())
+            told = read_note(path)
             run = StoredRun(str(path.with_suffix(".bin")), self._shape, **told["run"])
             noted = _Noted(told["first"], told["last"], run, told["keys"], told["width"])
+            trusted = self._boot and told["boot"] == self._boot and run.whole
+            return noted if trusted and told["content"] == checksum_path(run.path) else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return noted if self._boot and told.get("boot") == self._boot and run.whole else None
 
 
 class Sorter:

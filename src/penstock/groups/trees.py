@@ -1,38 +1,46 @@
 """Trees that were boosted for groups: one model to look into and ask, and the models of many groups to predict rows by.
 
 Models are LightGBM's text, which any LightGBM reads. They are parsed when first asked, and those of few groups at a time
-are kept so.
+are kept so. A saved model has one more line, which LightGBM passes over: how columns become features, and the checksum.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats
 from penstock.blocks.features import Encoder
+from penstock.encoded_model import EncodedModel
 from penstock.errors import ModelFileError, UnknownOptionError
 from penstock.groups.index import MEND
+from penstock.groups.outcome import text_checksum
 from penstock.groups.patterns.binned import matrix
 from penstock.groups.patterns.sampling import booster_of
 from penstock.groups.registry import Registry, by_model
-from penstock.linear import decide, probabilities
-from penstock.modelfile import atomic_path
+from penstock.model import Description
+from penstock.outputs import atomic_path
+from penstock.sgd.losses import loss_of
 
 _KEPT = 256
 """Parsed models that are kept: some hundred kilobytes each."""
 _BY = ("gain", "split")
+_MARK = "penstock:"
+"""Begins the line of a saved model that is not LightGBM's."""
+_KEPT_FIELDS = ("kind", "config", "fingerprint", "metrics")
 
 
 @dataclass(frozen=True, slots=True)
-class TreeModel:
+class TreeModel(EncodedModel):
     """Boosted trees of one group.
 
     Attributes
@@ -58,11 +66,7 @@ class TreeModel:
     fingerprint: str = ""
     metrics: Mapping[str, Any] = field(default_factory=dict)
     _asked: list[Trees] = field(default_factory=list, init=False, repr=False, compare=False)
-
-    @property
-    def classes(self) -> NDArray[Any] | None:
-        """The class labels in ascending order; None for a regression."""
-        return None if self.encoder.labels is None else np.array(self.encoder.labels.classes)
+    takes_nan: ClassVar[bool] = True
 
     @property
     def booster(self) -> Any:
@@ -72,14 +76,6 @@ class TreeModel:
     def scores(self, batch: Batch) -> Floats:
         """Return a score a row, or for softmax one a row and class."""
         return self._trees.scores(batch.x, self.kind)
-
-    def decide(self, scores: Floats) -> NDArray[Any]:
-        """Turn scores into classes, or into numbers for a regression."""
-        return decide(self.kind, self.encoder, scores)
-
-    def probabilities(self, scores: Floats) -> Floats | None:
-        """Turn scores into a probability for each class; None for a regression."""
-        return probabilities(self.kind, scores)
 
     def importances(self, by: str = "gain") -> dict[str, float]:
         """Return what each feature did for the trees, the most first: the ``gain`` of its splits, or how many they are."""
@@ -92,10 +88,48 @@ class TreeModel:
         told = {(str(place) if names is None else names[place]): value for place, value in zip(places, values)}
         return dict(sorted(((name, value) for name, value in told.items() if value), key=lambda pair: -pair[1]))
 
+    def describe(self, *, most: int | None = None) -> Description:
+        """Say what is in the model: its measures, and what the features did for the trees, the most first."""
+        gains = self.importances()
+        values = {"trees": self.booster.num_trees(), "features": self.encoder.width, "importances": gains}
+        wide = max(map(len, (*gains, "feature")))
+        shown = [f"{name:<{wide}}{gain:>14.5g}" for name, gain in islice(gains.items(), most)]
+        rest = [f"and {len(gains) - len(shown):,} smaller ones"] if len(shown) < len(gains) else []
+        lines = ("", f"{'feature':<{wide}}{'gain':>14}", *shown, *rest)
+        return Description.of(self, f"{values['trees']:,} trees", values=values, lines=lines)
+
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model as LightGBM's text, which ``lightgbm.Booster(model_file=…)`` reads."""
+        """Write the model as LightGBM's text, which ``lightgbm.Booster(model_file=…)`` and `penstock.load` read."""
+        kept = {name: getattr(self, name) for name in _KEPT_FIELDS} | {"encoder": self.encoder.to_dict()}
+        told = json.dumps(kept)
+        line = f"{_MARK}{text_checksum(self.text + told):016x} {told}"
         with atomic_path(Path(path)) as temporary:
-            temporary.write_text(self.text, encoding="utf-8")
+            temporary.write_text(f"{self.text}\n{line}\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> TreeModel:
+        """Read a model that `save` wrote.
+
+        Raises
+        ------
+        ModelFileError
+            The file is damaged, or was not written by Penstock.
+        """
+        try:
+            content = Path(path).read_bytes().decode()
+            text, mark, line = content.rpartition(f"\n{_MARK}")
+            if not mark:
+                raise ValueError("it does not say how columns become features, as models that Penstock saved do")
+            noted, _, told = line.rstrip("\n").partition(" ")
+            if int(noted, 16) != text_checksum(text + told):
+                raise ValueError("its checksum is not that of its content")
+            kept = json.loads(told)
+            encoder = Encoder.from_dict(kept["encoder"])
+            return cls(kept["kind"], text, encoder, **{name: kept[name] for name in _KEPT_FIELDS[1:]})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ModelFileError(
+                f"{path} is not a whole model of boosted trees: {error}; restore it from a copy, or save the model again"
+            ) from error
 
     @property
     def _trees(self) -> Trees:
@@ -126,17 +160,26 @@ class Trees:
         """Return a score a row, or for softmax one a row and class."""
         data = matrix(x, self.features) if isinstance(x, Csr) and self.features is not None else x
         found: Floats = self.booster.predict(data, raw_score=True, num_threads=1).astype(np.float32)
-        if kind == "softmax" and found.ndim == 1:  # two classes have one score between them
+        if loss_of(kind).many and found.ndim == 1:  # two classes have one score between them
             found = np.column_stack([np.zeros_like(found), found])
         return found
 
 
 class Forest:
-    """The models of a folder, to score rows of many groups by."""
+    """The models of a folder, to look into or to score rows of many groups by."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    takes_nan = True
+
+    def __init__(self, registry: Registry, encoder: Encoder, maker: Any = None) -> None:
+        self._registry, self._encoder = registry, encoder
         self._ask = lru_cache(_KEPT)(self._parse)
+
+    def require(self) -> None:
+        """Do nothing: the trees are all that is needed."""
+
+    def model(self, row: int, config: Mapping[str, Any], **told: Any) -> TreeModel:
+        """Return the model at a row of the table."""
+        return TreeModel(self._registry.index.kind, self._registry.trees(row), self._encoder, config, **told)
 
     def scores(self, batch: Batch, models: NDArray[np.int64]) -> Floats:
         """Return the scores of each row by the model at its row of the table; zero where there is none."""

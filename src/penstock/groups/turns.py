@@ -7,7 +7,7 @@ them. The schedulers themselves are in `penstock.groups.schedule`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from penstock.errors import UsageError
@@ -98,10 +98,16 @@ class Floor:
         epochs: int | Sequence[int],
         begun: Mapping[tuple[int, int], int],
         long: int | None = None,
+        by_passes: Collection[int] = (),
     ) -> None:
         each = [epochs] * configs if isinstance(epochs, int) else list(epochs)
         if configs < 1 or len(each) != configs or min(each) < 1:
-            raise UsageError(f"epochs={epochs!r} for {configs!r} configs; give one number, at least 1, or one for each")
+            raise UsageError(
+                f"for {configs!r} configs",
+                option="epochs",
+                value=epochs,
+                fixes=["give one number, at least 1, or one for each"],
+            )
         self.placement = placement
         self.configs = configs
         self.epochs = each
@@ -120,7 +126,8 @@ class Floor:
         self.open = len(placement.held)
         shared = [0] * placement.workers
         for group, held in placement.held.items():
-            if len(held) > 1 or (long is not None and self.units(placement.shards[held[0]].rows, 0, self.most) >= long):
+            units = self.units(placement.shards[held[0]].rows, 0, self.most)
+            if len(held) > 1 or group in by_passes or (long is not None and units >= long):
                 self.split[group] = held
                 for number in held:
                     shared[placement.shards[number].worker] += placement.shards[number].rows

@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.batch import Batch, Csr, Floats
-from penstock.blocks.arrow import METADATA_KEY
 from penstock.blocks.base import Int64s
+from penstock.blocks.block_sums import write_sums
 from penstock.blocks.features import Encoder
-from penstock.blocks.ipc import read_footer
+from penstock.blocks.ipc import CHECKSUMS, METADATA_KEY, read_footer
 from penstock.blocks.storage import LocalFile
 from penstock.closing import Closing
 from penstock.errors import WriteError
@@ -32,9 +32,10 @@ from penstock.groups.grouped import BLOCKS, GROUPS, NOTE, padded, rows_name
 from penstock.groups.keys import Key
 from penstock.groups.laying import HollowFile, Laid
 from penstock.groups.merging import Piece
-from penstock.groups.scratch import failing
 from penstock.groups.sorting import Shape
-from penstock.modelfile import atomic_path
+from penstock.outputs import atomic_path
+from penstock.rawfile import writing
+from penstock.sealed import seal, write_note
 
 FILE_BYTES = 256_000_000
 
@@ -81,7 +82,7 @@ class GroupedWriter(Closing):
         self._blank = np.zeros(min(fits, most) * shape.width, np.float32)  # never touched, so it takes no memory
         x = self._blank.reshape(-1, shape.width)
         blocks = -(-counts // fits)
-        with failing(self._path()):
+        with writing(self._path()):
             for group, count in enumerate(counts.tolist()):
                 for start in range(0, count, fits):
                     rows = min(fits, count - start)
@@ -103,7 +104,7 @@ class GroupedWriter(Closing):
     def put(self, piece: Piece) -> None:
         """Write whole groups, or a block of one."""
         at = 0
-        with failing(self._path()):
+        with writing(self._path()):
             for group, count in enumerate(piece.counts.tolist(), piece.first):
                 if count:
                     self._write(group, piece.rows if count == len(piece.rows) else piece.rows.slice(at, at + count))
@@ -137,10 +138,14 @@ class GroupedWriter(Closing):
     def finish(self, found: Sequence[Key], kinds: Sequence[pa.DataType], note: Mapping[str, Any]) -> None:
         """Write the last rows, the tables of groups and blocks, and the note."""
         self.flush()
-        with failing(self._path()):
+        with writing(self._path()):
             self._end_file()
         self._wait()
         if self._blank is not None:
+            with writing(self.folder):
+                for number in range(len(self._sizes)):
+                    write_sums(self.folder / rows_name(number))
+                    self._sizes[number] = (self.folder / rows_name(number)).stat().st_size
             self.sync()
             self._wait()
         columns = {name: np.array(column, np.int64) for name, column in self._blocks.items()}
@@ -160,15 +165,15 @@ class GroupedWriter(Closing):
             "bytes": self.nbytes,
             "files": self._sizes,
         }
-        with failing(self.folder):
+        with writing(self.folder):
             for name, table in (
                 (GROUPS, pa.Table.from_arrays(arrays, names=[*names, *note["by"]])),
                 (BLOCKS, pa.table(columns)),
             ):
                 with atomic_path(self.folder / name) as temporary:
-                    pq.write_table(table, temporary)
-            with atomic_path(self.folder / NOTE) as temporary:
-                temporary.write_text(json.dumps(told))
+                    pq.write_table(table, temporary, write_page_checksum=True)
+                    seal(temporary)
+            write_note(self.folder / NOTE, told)
 
     def close(self) -> None:
         """Stop writing."""
@@ -202,6 +207,7 @@ class GroupedWriter(Closing):
         if isinstance(self._sink, HollowFile):
             self._whole = self._whole and self._sink.whole
         else:
+            write_sums(path)
             self._syncing.append(self._pool.submit(_sync, path))
         self._writer = self._sink = None
         file = LocalFile(path)
@@ -218,7 +224,7 @@ class GroupedWriter(Closing):
         self._places.append(footer.offset + footer.meta)
 
     def _wait(self) -> None:
-        with failing(self.folder):
+        with writing(self.folder):
             for future in self._syncing:
                 future.result()
 
@@ -266,6 +272,7 @@ def _schema(encoder: Encoder) -> pa.Schema:
     others = {"y": pa.float32(), **({"weight": pa.float32()} if encoder.weight is not None else {})}
     noted = {
         "version": 1,
+        CHECKSUMS: True,
         "features": list(encoder.names) if encoder.names else None,
         "columns": list(packed),
         "label": "y",

@@ -11,20 +11,26 @@ import operator
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any, Literal
 
-from penstock.blocks.arrays import table_of
+from penstock.blocks.array_tables import as_table
 from penstock.blocks.base import BlockSource
-from penstock.blocks.counted import counted
+from penstock.blocks.counted_source import with_row_counts
 from penstock.blocks.fields import Fields
 from penstock.blocks.open import open as open_source
+from penstock.blocks.storage import convert_line
 from penstock.budget import Budget
 from penstock.closing import Closing
-from penstock.errors import DataChangedError, DataError, UnknownOptionError, UsageError
+from penstock.errors import DataError, NoLengthError, UnknownOptionError, UsageError
+from penstock.events import log
+from penstock.loader.batches_state import BatchesState
+from penstock.loader.block_cuts import PLAN_VERSION
 from penstock.loader.loader import Loader
-from penstock.loader.passes import Pass, Running, end_left
 from penstock.loader.plan import default_threads
+from penstock.loader.stream_pass import ActivePass, Pass, end_left
 from penstock.loader.transforms import ROW_NUMBERS, Finish, Transform
+from penstock.messages import Given, Text, Use
 from penstock.native import load_compiler
 from penstock.records import Records
 from penstock.shuffle import Order
@@ -93,6 +99,9 @@ class Batches(Closing):
         Chance. The same seed gives the same batches, whatever the number of threads.
     rank, world : int
         This worker's place among all that share the data.
+    placement : callable, optional
+        Instead of ``rank`` and ``world``: returns both. It is called before each pass, and by ``len`` and ``state_dict``
+        where no pass is under way, so that a job may form after the stream was made.
     uneven : str
         What workers with fewer rows than others do at the end of an epoch: ``pad`` repeats some of their own first
         rows, ``drop`` leaves out the last rows of those that have more. All give out the same number of batches.
@@ -121,6 +130,7 @@ class Batches(Closing):
         seed: int = 0,
         rank: int = 0,
         world: int = 1,
+        placement: Callable[[], tuple[int, int]] | None = None,
         uneven: Uneven = "pad",
         drop_last: bool = False,
         row_numbers: bool = False,
@@ -131,51 +141,64 @@ class Batches(Closing):
             -1 if isinstance(batch_size, bool) or not hasattr(batch_size, "__index__") else operator.index(batch_size)
         )
         if size < 1:
-            raise UsageError(f"batch_size={batch_size!r} is not a number of rows; choose 1 or more")
+            raise UsageError(
+                "is not a number of rows", option="batch_size", value=batch_size, fixes=["choose 1 or more"]
+            )
         if uneven not in ("pad", "drop"):
             raise UnknownOptionError.of("uneven", uneven, ("pad", "drop"))
         if per_sample and transform is None:
-            raise UsageError("per_sample=True says how transform= is called, and there is none; give one")
+            raise UsageError(
+                "says how ",
+                Given("transform"),
+                " is called, and there is none",
+                option="per_sample",
+                value=True,
+                fixes=["give one"],
+            )
         if workers is not None and workers < 1:
-            raise UsageError(f"workers={workers} cannot transform anything; choose 1 or more, or leave it out")
+            raise UsageError(
+                "cannot transform anything", option="workers", value=workers, fixes=["choose 1 or more", "leave it out"]
+            )
         if isinstance(columns, str):
             raise UsageError(
-                f"columns={columns!r} is one text; give a tuple or a list of names: columns=({columns!r},)"
+                "is one text",
+                option="columns",
+                value=columns,
+                fixes=[Text("give a tuple or a list of names: ", Use("columns", (columns,)))],
             )
+        self._placement = placement
+        self.rank, self.world = (rank, world) if placement is None else placement()
         self.batch_size = size
         self.uneven, self.drop_last = uneven, drop_last
         threads = workers or default_threads(decoding=True)
         self._finish = Finish(isinstance(columns, tuple), transform, per_sample, threads, each_thread)
-        self._source: BlockSource = open_source(table_of(data))
+        self._source: BlockSource = open_source(as_table(data))
         self._owned = self._source is not data
         try:
-            self._source = counted(self._source)
+            self._source = with_row_counts(self._source)
             if not int(self._source.block_rows.sum()):
                 raise DataError(f"{self._source.name} has no rows")
             fields = Fields.of(self._source.schema, columns, place=self._source.name, numbered=row_numbers)
             if row_numbers and ROW_NUMBERS in fields.columns:
                 raise UsageError(
-                    f"row_numbers=True adds a column {ROW_NUMBERS!r}, and {self._source.name} has one of that name;"
-                    " leave it out with columns=, or do without row_numbers"
+                    f"adds a column {ROW_NUMBERS!r}, and {self._source.name} has one of that name",
+                    option="row_numbers",
+                    value=True,
+                    fixes=[Text("leave it out with ", Use("columns")), "do without row_numbers"],
                 )
-            self._loader: Loader[Records] = Loader(
-                self._source,
-                fields,
-                shuffle,
-                memory=memory,
-                seed=seed,
-                rank=rank,
-                world=world,
-                scratch=scratch,
+            self._open_loader = partial(
+                Loader[Records], self._source, fields, shuffle, memory=memory, seed=seed, scratch=scratch
             )
+            self._loader = self._open_loader(rank=self.rank, world=self.world)
         except BaseException:
             if self._owned:
                 self._source.close()
             raise
-        self.rank, self.world = rank, world
-        self._epoch, self._given, self._done = 0, 0, ()  # type: int, int, tuple[Stretch, ...]
-        self._begun = False  # whether a batch has been given out since the place was set
-        self._running: Running | None = None
+        if self._loader.plan.warning and self.rank == 0:
+            log.warning("%s", self._loader.plan.warning)
+        self._state: BatchesState | None = None  # loaded, and no pass begun since
+        self._go_to(0)
+        self._running: ActivePass | None = None
         self._known: tuple[tuple[int, tuple[Stretch, ...]], list[int]] | None = None
         self._closed = False
 
@@ -200,23 +223,53 @@ class Batches(Closing):
         A place in the middle of this very epoch, set by `load_state_dict`, is kept.
         """
         if epoch < 0:
-            raise UsageError(f"epoch={epoch}: epochs count from 0")
+            raise UsageError(": epochs count from 0", option="epoch", value=epoch)
         if epoch == self._epoch and not self._begun:
             return
         self._stop("set_epoch() was called since")
-        self._epoch, self._given, self._done, self._begun = epoch, 0, (), False
+        self._go_to(epoch)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of the data."""
+        return int(self._source.block_rows.sum())
+
+    @property
+    def next_batch(self) -> int:
+        """The number within its epoch of the batch that the next pass begins with."""
+        return 0 if self._begun else self._given
 
     def __len__(self) -> int:
         """Return the batches of a whole epoch, or of what is left of one that was dealt out anew."""
+        if not self._loader.order.facts.exact:
+            raise NoLengthError(
+                "has another number of batches in each epoch",
+                option="shuffle",
+                value=self._loader.order.name,
+                fixes=["count them as they come"],
+            )
+        return self.epoch_batches()
+
+    def epoch_batches(self) -> int:
+        """Return the batches of the epoch under way, or of the next one where none is."""
+        self._settle()
         return -(-self._rows() // self.batch_size)
+
+    def begin_at(self, batch: int) -> Iterator[Any]:
+        """Begin a pass over the next epoch with the batch of this number; those before it are not read."""
+        self._end_pass()
+        self._settle()
+        self._given = batch
+        return iter(self)
 
     def __iter__(self) -> Iterator[Any]:
         if self._closed:
             raise UsageError(f"this stream of {self._source.name} was closed; make another")
-        self._stop("another pass over the same stream was begun; make a second stream to have two at a time")
-        if self._begun:
-            self._advance()  # the pass before was left early
-        self._running = Running(self._run())
+        self._end_pass()
+        self._settle()
+        if self._state is not None and self._loader.mixed:
+            self._state.check_deal(self.world, self.batch_size, order=self._loader.order.name)
+        self._running = ActivePass(self._run())
         return Pass(self._running)
 
     def state_dict(self) -> dict[str, Any]:
@@ -224,8 +277,9 @@ class Batches(Closing):
 
         After the last batch of an epoch this is its end: a pass that begins there is empty, and the next epoch follows.
         """
+        batches = self.epoch_batches()  # first of all: it asks for the world
         return {
-            "version": 1,
+            "version": PLAN_VERSION,
             "order": self._loader.order.name,
             "seed": self._loader.seed,
             "memory": self._loader.plan.memory,
@@ -236,10 +290,11 @@ class Batches(Closing):
             "fingerprint": self._source.fingerprint,
             "epoch": self._epoch,
             "batches": self._given,
-            "epoch_batches": len(self),
+            "epoch_batches": batches,
             "done": [[s.world, s.rows, s.held_rows, s.open_units] for s in self._done],
             "held_rows": self._loader.stretch(0).held_rows,
             "open_units": self._loader.stretch(0).open_units,
+            "cut": [self._loader.cut.rows, self._loader.cut.most],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -247,53 +302,12 @@ class Batches(Closing):
 
         With another number of workers, or another batch size, the rows that none has given out yet are dealt out anew.
         """
-        mine = self.state_dict()
-        missing = [name for name in mine if not isinstance(state, dict) or name not in state]
-        if missing or state["version"] != 1:
-            raise UsageError(
-                f"this is not a state of a stream of batches: it lacks {', '.join(missing) or 'version 1'}"
-            )
-        for name in ("epoch", "batches"):
-            if not isinstance(state[name], int) or state[name] < 0:
-                raise UsageError(f"this state is damaged: {name}={state[name]!r} is not a number from 0 on")
-        if state["batches"] > state["epoch_batches"]:
-            raise UsageError(
-                f"this state is damaged: {state['batches']} batches of {state['epoch_batches']} were given out"
-            )
-        # Single rows are dealt out by their numbers alone; which rows meet in a window of blocks hangs on its size.
-        names = ("order", "seed") if self._loader.by_row else ("order", "seed", "memory")
-        for name in names:
-            if state[name] != mine[name]:
-                raise UsageError(
-                    f"this state was saved with {name}={state[name]!r}, the stream has {mine[name]!r}; make them equal"
-                )
-        if state["fingerprint"] != mine["fingerprint"]:
-            raise DataChangedError(
-                f"{self._source.name} is not the data that the state was saved with; restore them or start anew"
-            )
-        windows = ("held_rows", "open_units")
-        if not self._loader.by_row and any(state[name] != mine[name] for name in windows):
-            raise UsageError(
-                f"this state was saved by a stream whose windows hold {state['held_rows']} rows, and those of this one"
-                f" hold {mine['held_rows']}; give it the same columns="
-            )
-        done = tuple(Stretch(*numbers) for numbers in state["done"])
-        given = int(state["batches"])
-        same = all(state[name] == mine[name] for name in ("world", "batch_size"))
-        if not same and given:
-            # Those that left out rows at the end of the epoch have done with it all the same.
-            ended = given >= state["epoch_batches"]
-            rows = int(self._source.block_rows.sum()) if ended else given * state["batch_size"]
-            done = (*done, Stretch(state["world"], rows, state["held_rows"], state["open_units"]))
-            given = 0
-        if not same and done and self._loader.mixed:
-            raise UsageError(
-                f"shuffle={self._loader.order.name!r} keeps rows back from window to window, so what is left of its epoch"
-                f" cannot be dealt out to {self.world} workers instead of {state['world']}, nor in batches of another"
-                " size; resume with the same, or start the next epoch"
-            )
+        loaded = BatchesState.of(state, self.state_dict(), by_row=self._loader.by_row, place=self._source.name)
+        if self._placement is None and self._loader.mixed:  # otherwise the number of workers may still change
+            loaded.check_deal(self.world, self.batch_size, order=self._loader.order.name)
         self._stop("load_state_dict() was called since")
-        self._epoch, self._given, self._done, self._begun = int(state["epoch"]), given, done, False
+        self._state = loaded
+        self._take_up(loaded)
 
     def close(self) -> None:
         """Stop the threads and close the files; of a stream that is closed already, nothing."""
@@ -309,8 +323,35 @@ class Batches(Closing):
             running.end(why)
         end_left()
 
-    def _advance(self) -> None:
-        self._epoch, self._given, self._done, self._begun = self._epoch + 1, 0, (), False
+    def _end_pass(self) -> None:
+        """End the pass under way; what is left of its epoch is given up."""
+        self._stop("another pass over the same stream was begun; make a second stream to have two at a time")
+        if self._begun:
+            self._go_to(self._epoch + 1)
+
+    def _go_to(self, epoch: int) -> None:
+        self._epoch, self._given = epoch, 0
+        self._done: tuple[Stretch, ...] = ()
+        self._begun = False  # whether a batch has been given out since the place was set
+        self._state = None
+
+    def _settle(self) -> None:
+        """Ask for rank and world again, unless a pass has given out batches as one of so many."""
+        if self._placement is None or self._begun or self._closed:
+            return
+        rank, world = self._placement()
+        if (rank, world) == (self.rank, self.world):
+            return
+        loader = self._open_loader(rank=rank, world=world)
+        self._loader.close()
+        self._loader, self._known, self.rank, self.world = loader, None, rank, world
+        if self._state is not None:
+            self._take_up(self._state)
+
+    def _take_up(self, state: BatchesState) -> None:
+        """Go to the place that a state tells, as one of the workers that there are now."""
+        given, done = state.dealt(self.world, self.batch_size, rows=self.rows)
+        self._epoch, self._given, self._done, self._begun = state.epoch, given, done, False
 
     def _counts(self) -> list[int]:
         """Return the rows of each worker in what is left of the epoch."""
@@ -318,18 +359,23 @@ class Batches(Closing):
         if self._known is None or self._known[0] != place:
             counts = [self._loader.count(self._epoch, done=self._done, rank=rank) for rank in range(self.world)]
             if not self._done and min(counts) == 0:
-                raise UsageError(self._too_few(counts.count(0)))
+                raise self._too_few(counts.count(0))
             self._known = (place, counts)
         return self._known[1]
 
-    def _too_few(self, idle: int) -> str:
-        blocks, rows = len(self._source.block_rows), int(self._source.block_rows.sum())
-        told = f"{idle} of world={self.world} workers would get no row of {self._source.name}: "
+    def _too_few(self, idle: int) -> UsageError:
+        start = Text(f"{idle} of ", Given("world", self.world), f" workers would get no row of {self._source.name}: ")
         if self._loader.by_row:
-            return f"{told}it has {rows} rows; use fewer workers"
-        return (
-            f"{told}shuffle={self._loader.order.name!r} deals out whole blocks, and there are {blocks}; use"
-            " shuffle='global', fewer workers, or smaller blocks: penstock convert --block-size"
+            return UsageError(start, f"it has {self.rows} rows", fixes=["use fewer workers"])
+        return UsageError(
+            start,
+            Given("shuffle", self._loader.order.name),
+            f" deals out whole blocks, and there are {len(self._source.block_rows)}",
+            fixes=[
+                Use("shuffle", "global"),
+                "fewer workers",
+                Text("smaller blocks: ", convert_line(self._source.name, block_size="16KB")),
+            ],
         )
 
     def _rows(self) -> int:
@@ -344,7 +390,7 @@ class Batches(Closing):
                 self._given += 1
                 self._begun = True
                 yield batch
-        self._advance()
+        self._go_to(self._epoch + 1)
 
     def _cut(self) -> Generator[Records, None, None]:
         """Cut the rows of what is left of the epoch into batches."""

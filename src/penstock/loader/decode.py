@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import islice, pairwise
 from typing import Any, Generic, Protocol
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.batch import Batch
-from penstock.blocks.base import BlockSource, Int64s, PackedLayout
+from penstock.blocks.base import BlockSource, Int64s, PackedLayout, naming_rows, row_place
+from penstock.blocks.block_sums import cut_short, damaged_block
 from penstock.blocks.features import Encoder
 from penstock.copying import SKIP
-from penstock.errors import CorruptFileError, DataError, LabelError
-from penstock.loader import fill
-from penstock.loader.direct import PAGE, aligned, open_direct, room
-from penstock.loader.forms import NOTHING, Form, R, R_co, Scaling, Slots, SlotsOf
+from penstock.errors import DataError, LabelError
+from penstock.loader import window_kernels
+from penstock.loader.direct_reads import PAGE, aligned, open_direct, room
+from penstock.loader.row_forms import NOTHING, R, R_co, RowForm, Scaling, Slots, SlotsOf
 
 # Blocks that are read together when single rows are wanted of them.
 _BLOCKS = 16
@@ -40,9 +43,15 @@ class Decoder(Protocol[R_co]):
 
     single: bool
     """Whether single rows are read by just their bytes, and not with the whole block they lie in."""
+    together: int
+    """How many blocks a thread may read at once, where the source can; a loader sets it to what it has memory for."""
 
     def decode(self, block: int) -> R_co:
         """Return one block's rows in stored order, not scaled."""
+        ...
+
+    def decode_many(self, blocks: Int64s) -> Sequence[R_co]:
+        """Return the rows of several blocks, whose numbers ascend."""
         ...
 
     def fill(self, blocks: Int64s, starts: Int64s, slots: NDArray[np.uint32], into: Any) -> None:
@@ -68,6 +77,7 @@ class BlockDecoder:
     waits = False
     cached: bool = False
     single = False
+    together = 1
 
     def __init__(self, source: BlockSource, encoder: Encoder, scaling: Scaling) -> None:
         self._source = source
@@ -76,34 +86,66 @@ class BlockDecoder:
         largest = int(source.block_rows.max(initial=0))
         stored = int(source.block_bytes.max(initial=0))
         # Raw bytes, Arrow columns and, for a moment, the encoded rows; sparse ones are about as large as stored.
-        self.thread_bytes = 3 * stored if encoder.sparse else 2 * stored + largest * encoder.row_bytes
+        held = 3 * stored if encoder.sparse else 2 * stored + largest * encoder.row_bytes
+        self.thread_bytes = read_bytes(source, held)
         if source.units is not None and not divided(source):
-            self.thread_bytes = max(self.thread_bytes, unit_bytes(source))
+            self.thread_bytes = max(self.thread_bytes, unit_bytes(source, encoder.columns))
 
     def decode(self, block: int) -> Batch:
-        arrow = self._source.read(block, self._encoder.columns)
-        try:
-            return self._encoder.encode(arrow, first_row=first_row(self._source, block))
-        except DataError:
-            if self._source.exact_rows:
-                raise
-            # Rows of text are not counted beforehand: count them now, to name the right one.
-            return self._encoder.encode(arrow, first_row=row_number(self._source, block, 0))
+        return self.encode(block, self._source.read(block, self._encoder.columns))
+
+    def decode_many(self, blocks: Int64s) -> list[Batch]:
+        read = arrow_blocks(self._source, blocks.tolist(), self._encoder.columns, together=self.together)
+        found: list[Batch] = []
+        while some := list(islice(read, self.together)):
+            found += self._encode_many(some)
+        return found
+
+    def _encode_many(self, some: list[tuple[int, pa.RecordBatch]]) -> list[Batch]:
+        """Encode several small blocks as one, which takes little longer than one of them."""
+        joined = _joined(some)
+        if joined is not None:
+            ends = np.cumsum([len(arrow) for _, arrow in some]).tolist()
+            with suppress(DataError):  # the row is named below
+                rows = self._encoder.encode(joined)
+                return [rows.slice(start, end) for start, end in pairwise([0, *ends])]
+        return [self.encode(block, arrow) for block, arrow in some]
+
+    def encode(self, block: int, arrow: pa.RecordBatch) -> Batch:
+        """Return the rows of a block that was read with the encoder's columns, and perhaps others."""
+        encoder = self._encoder
+        return naming_rows(self._source, block, lambda at, first: encoder.at(at).encode(arrow, first_row=first))
 
     def fill(self, blocks: Int64s, starts: Int64s, slots: NDArray[np.uint32], into: Slots) -> None:
-        for block, start in zip(blocks.tolist(), starts.tolist(), strict=True):
-            arrow = self._source.read(block, self._encoder.columns)
-            place = slots[start : start + len(arrow)]
-            first = first_row(self._source, block)
-            self._encoder.encode_into(arrow, into.x, y_out=into.y, w_out=into.w, slots=place, first_row=first)
+        read = arrow_blocks(self._source, blocks.tolist(), self._encoder.columns, together=self.together)
+        left = iter(starts.tolist())
+        while some := list(islice(read, self.together)):
+            places = [slots[start : start + len(arrow)] for (_, arrow), start in zip(some, left, strict=False)]
+            self._fill_many(some, places, into)
             if len(self._scaling.scale):
-                fill.standardize_rows(into.x, place, self._scaling.shift, self._scaling.scale)
+                for place in places:
+                    window_kernels.standardize_rows(into.x, place, self._scaling.shift, self._scaling.scale)
+
+    def _fill_many(self, some: list[tuple[int, pa.RecordBatch]], places: list[NDArray[np.uint32]], into: Slots) -> None:
+        joined = _joined(some)
+        if joined is not None:
+            with suppress(DataError):  # the row is named below
+                self._encoder.encode_into(joined, into.x, y_out=into.y, w_out=into.w, slots=np.concatenate(places))
+                return
+        for (block, arrow), place in zip(some, places, strict=True):
+            self._encode_into(block, arrow, place, into)
+
+    def _encode_into(self, block: int, arrow: pa.RecordBatch, slots: NDArray[np.uint32], into: Slots) -> None:
+        def encode(at: str, first: int) -> None:
+            self._encoder.at(at).encode_into(arrow, into.x, y_out=into.y, w_out=into.w, slots=slots, first_row=first)
+
+        naming_rows(self._source, block, encode)
 
     def pick(self, owner: Int64s, local: Int64s) -> Batch:
-        return Batch.concat([self.decode(block).take(local[here]) for block, here in runs(owner)])
+        return Batch.concat([self.decode(block).take(local[here]) for block, here in equal_runs(owner)])
 
     def pick_into(self, owner: Int64s, local: Int64s, slots: NDArray[np.uint32], into: Slots) -> None:
-        for block, here in runs(owner):
+        for block, here in equal_runs(owner):
             place = np.full(int(self._source.block_rows[block]), SKIP, np.uint32)
             place[local[here]] = slots[here]
             self.fill(np.array([block]), np.zeros(1, np.int64), place, into)
@@ -117,6 +159,7 @@ class PackedDecoder:
 
     waits = True
     single = False
+    together = 1
 
     def __init__(self, source: BlockSource, encoder: Encoder, scaling: Scaling, layout: PackedLayout) -> None:
         self._source = source
@@ -139,6 +182,9 @@ class PackedDecoder:
         self._fill(np.array([block]), np.zeros(1, np.int64), np.arange(rows, dtype=np.uint32), into, Scaling.none())
         return into.batch(rows)
 
+    def decode_many(self, blocks: Int64s) -> list[Batch]:
+        return [self.decode(block) for block in blocks.tolist()]
+
     def fill(self, blocks: Int64s, starts: Int64s, slots: NDArray[np.uint32], into: Slots) -> None:
         self._fill(blocks, starts, slots, into, self._scaling)
 
@@ -151,7 +197,7 @@ class PackedDecoder:
         self._pick(owner, local, slots, into, self._scaling)
 
     def _pick(self, owner: Int64s, local: Int64s, to: NDArray[np.uint32], into: Slots, scaling: Scaling) -> None:
-        found = list(runs(owner))
+        found = list(equal_runs(owner))
         for at in range(0, len(found), _BLOCKS):
             some = found[at : at + _BLOCKS]
             blocks = np.array([block for block, _ in some], np.int64)
@@ -167,13 +213,14 @@ class PackedDecoder:
         if staging is None:
             staging = np.empty(self._largest, np.uint8) if self._direct is None else aligned(self._largest)
             self._local.staging = staging
-        status, k, i = fill.read_packed(
+        status, k, i = window_kernels.read_packed(
             layout.fd if self._direct is None else self._direct,
             blocks,
             starts,
             slots,
             layout.offsets,
             layout.nbytes,
+            layout.sums,
             layout.rows,
             layout.features_at,
             layout.label_at,
@@ -182,6 +229,7 @@ class PackedDecoder:
             np.empty(0, layout.weight_type or np.float32),
             self._classes,
             self._targets,
+            self._encoder.weight_mean,
             scaling.shift,
             scaling.scale,
             into.x,
@@ -190,7 +238,7 @@ class PackedDecoder:
             staging,
             1 if self._direct is None else PAGE,
         )
-        if status != fill.DONE:
+        if status != window_kernels.DONE:
             raise self._failure(int(status), int(blocks[k]), int(i))
 
     def close(self) -> None:
@@ -200,19 +248,17 @@ class PackedDecoder:
 
     def _failure(self, status: int, block: int, row: int) -> Exception:
         layout, name = self._layout, self._source.name
-        if status == fill.READ_FAILED:
+        if status == window_kernels.DAMAGED:
             self._source.check()
-            data = os.pread(
-                layout.fd, int(layout.nbytes[block]), int(layout.offsets[block])
-            )  # raises if it still fails
-            return CorruptFileError(
-                f"{name}: block {block} has {len(data)} bytes where {int(layout.nbytes[block])} should be;"
-                " the file was cut short while it was being read"
-            )
-        where = f"{name}, row {row_number(self._source, block, row)}"
-        column = self._encoder.label if status == fill.UNKNOWN_LABEL else self._encoder.weight
+            return damaged_block(name, block)
+        if status == window_kernels.READ_FAILED:
+            self._source.check()
+            offset, nbytes = int(layout.offsets[block]), int(layout.nbytes[block])
+            return cut_short(name, block, fd=layout.fd, offset=offset, nbytes=nbytes)
+        where = "{}, row {}".format(*row_place(self._source, block, row))
+        column = self._encoder.label if status == window_kernels.UNKNOWN_LABEL else self._encoder.weight
         value = self._source.read(block, [str(column)]).column(0)[row].as_py()
-        if status == fill.BAD_WEIGHT:
+        if status == window_kernels.BAD_WEIGHT:
             return DataError(f"{where}: weight {column!r} is {value}; weights must be finite and not negative")
         known = "" if self._encoder.labels is None else f"; the classes are {list(self._encoder.labels.classes)[:10]}"
         return LabelError(f"{where}: label {column!r} is {value}, which cannot be learned from{known}")
@@ -225,13 +271,17 @@ class ResidentDecoder(Generic[R]):
     waits = False
     cached = False
     single = True
+    together = 1
 
-    def __init__(self, parts: list[R], form: Form[R]) -> None:
+    def __init__(self, parts: list[R], form: RowForm[R]) -> None:
         self._parts = parts
         self._form = form
 
     def decode(self, block: int) -> R:
         return self._parts[block]
+
+    def decode_many(self, blocks: Int64s) -> list[R]:
+        return [self._parts[block] for block in blocks.tolist()]
 
     def fill(self, blocks: Int64s, starts: Int64s, slots: NDArray[np.uint32], into: SlotsOf[R]) -> None:
         for block, start in zip(blocks.tolist(), starts.tolist(), strict=True):
@@ -239,21 +289,42 @@ class ResidentDecoder(Generic[R]):
             self._form.put(part, slots[start : start + len(part)], into)
 
     def pick(self, owner: Int64s, local: Int64s) -> R:
-        return self._form.concat([self._parts[block].take(local[here]) for block, here in runs(owner)])
+        return self._form.concat([self._parts[block].take(local[here]) for block, here in equal_runs(owner)])
 
     def pick_into(self, owner: Int64s, local: Int64s, slots: NDArray[np.uint32], into: SlotsOf[R]) -> None:
-        for block, here in runs(owner):
+        for block, here in equal_runs(owner):
             self._form.put(self._parts[block].take(local[here]), slots[here], into)
 
     def close(self) -> None:
         self._parts = []
 
 
-def runs(owner: Int64s) -> Iterator[tuple[int, slice]]:
+def equal_runs(owner: Int64s) -> Iterator[tuple[int, slice]]:
     """Yield each block of ascending ones, and where it stands among them."""
     edges = np.flatnonzero(np.diff(owner, prepend=-1, append=-1)).tolist()
     for start, stop in pairwise(edges):
         yield int(owner[start]), slice(start, stop)
+
+
+def arrow_blocks(
+    source: BlockSource, blocks: Sequence[int], columns: Sequence[str], *, together: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Read blocks whose numbers ascend, ``together`` of them with one call."""
+    for at in range(0, len(blocks), together):
+        some = blocks[at : at + together]
+        yield from zip(some, source.read_many(some, columns), strict=True)
+
+
+def read_bytes(source: BlockSource, nbytes: int) -> int:
+    """Return what reading a block holds, given what that of a stored one would."""
+    return max(nbytes, source.read_bytes)
+
+
+def _joined(some: Sequence[tuple[int, pa.RecordBatch]]) -> pa.RecordBatch | None:
+    """Return blocks as one; None for a single one, and where dictionaries may differ."""
+    if len(some) < 2 or any(pa.types.is_dictionary(field.type) for field in some[0][1].schema):
+        return None
+    return pa.concat_batches([arrow for _, arrow in some])
 
 
 def first_row(source: BlockSource, block: int) -> int:
@@ -261,18 +332,16 @@ def first_row(source: BlockSource, block: int) -> int:
     return int(source.block_rows[:block].sum())
 
 
-def row_number(source: BlockSource, block: int, row: int) -> int:
-    """Return a row's number in the data; where rows were not counted, those before it are counted now."""
-    if source.exact_rows:
-        return first_row(source, block) + row
-    return sum(len(source.read(b, source.schema.names[:1])) for b in range(block)) + row
-
-
 def divided(source: BlockSource) -> bool:
     """Whether some blocks are parts of a unit that is decoded from its start, and may be left half read."""
     return source.units is not None and len(np.unique(source.units)) < len(source.units)
 
 
-def unit_bytes(source: BlockSource) -> int:
-    """Return what a half read unit holds; allocators keep about a third more than they were asked for."""
-    return int(1.5 * source.unit_bytes)
+def redecoded(source: BlockSource) -> bool:
+    """Whether reading a block decodes the unit it lies in, so that blocks are worth keeping once they are read."""
+    return source.units is None and source.unit_bytes > 0
+
+
+def unit_bytes(source: BlockSource, columns: Sequence[str]) -> int:
+    """Return what a half read unit holds, of these columns; allocators keep about half more than they were asked for."""
+    return int(1.5 * source.unit_bytes_of(columns))

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.blocks.base import BlockSource, Int64s
+from penstock.blocks.base import BlockSource, Int64s, row_place
+from penstock.blocks.block_sums import cut_short, damaged_block
 from penstock.blocks.fields import Fields
 from penstock.blocks.row_layout import RowLayout
-from penstock.errors import CorruptFileError
-from penstock.loader import pieces
-from penstock.loader.decode import Decoder, divided, first_row, runs, unit_bytes
-from penstock.loader.direct import PAGE, DirectFiles, aligned, room
-from penstock.loader.forms import RecordForm, RecordSlots
-from penstock.loader.scatter import ROOM, RowReader
+from penstock.errors import DataError
+from penstock.loader import read_kernels
+from penstock.loader.decode import Decoder, arrow_blocks, divided, equal_runs, first_row, read_bytes, unit_bytes
+from penstock.loader.direct_reads import PAGE, DirectFiles, aligned, room
+from penstock.loader.row_forms import RecordForm, RecordSlots
+from penstock.loader.row_reader import ROOM, RowReader
 from penstock.records import Records
 
 
 def record_decoder(source: BlockSource, fields: Fields) -> Decoder[Records]:
     """Return the fastest way of reading these columns."""
-    # Asked for by name: isinstance of a protocol would touch every property, and hash the data for a fingerprint.
-    layout_of = getattr(source, "row_layout", None)
-    layout = None if layout_of is None else layout_of(fields)
+    layout = source.row_layout(fields)
     return ArrowDecoder(source, fields) if layout is None else LayoutDecoder(source, fields, layout)
 
 
@@ -35,30 +35,45 @@ class ArrowDecoder:
     waits = False
     cached = False
     single = False
+    together = 1
 
     def __init__(self, source: BlockSource, fields: Fields) -> None:
         self._source = source
         self._form = RecordForm(fields)
         stored = int(source.block_bytes.max(initial=0))
         # Raw bytes and Arrow columns; the rows mostly share the memory of these.
-        self.thread_bytes = 2 * stored + int(source.block_rows.max(initial=0)) * fields.row_bytes
+        held = 2 * stored + int(source.block_rows.max(initial=0)) * fields.row_bytes
+        self.thread_bytes = read_bytes(source, held)
         if source.units is not None and not divided(source):
-            self.thread_bytes = max(self.thread_bytes, unit_bytes(source))
+            self.thread_bytes = max(self.thread_bytes, unit_bytes(source, fields.columns))
 
     def decode(self, block: int) -> Records:
-        arrow = self._source.read(block, self._form.columns)
-        return self._form.decode(arrow, first_row=first_row(self._source, block))
+        return self._decode(block, self._source.read(block, self._form.columns))
+
+    def _decode(self, block: int, arrow: pa.RecordBatch) -> Records:
+        """Return a block's rows, numbered as in all the data; one that is refused is named by its file and place there."""
+        try:
+            return self._form.decode(arrow, first_row=first_row(self._source, block))
+        except DataError:
+            name, first = row_place(self._source, block, 0)
+            RecordForm(replace(self._form.fields, place=name)).decode(arrow, first_row=first)
+            raise
+
+    def decode_many(self, blocks: Int64s) -> list[Records]:
+        found = arrow_blocks(self._source, blocks.tolist(), self._form.columns, together=self.together)
+        return [self._decode(block, arrow) for block, arrow in found]
 
     def fill(self, blocks: Int64s, starts: Int64s, slots: NDArray[np.uint32], into: RecordSlots) -> None:
-        for block, start in zip(blocks.tolist(), starts.tolist(), strict=True):
-            part = self.decode(block)
+        found = arrow_blocks(self._source, blocks.tolist(), self._form.columns, together=self.together)
+        for start, (block, arrow) in zip(starts.tolist(), found, strict=True):
+            part = self._decode(block, arrow)
             self._form.put(part, slots[start : start + len(part)], into)
 
     def pick(self, owner: Int64s, local: Int64s) -> Records:
-        return Records.concat([self.decode(block).take(local[here]) for block, here in runs(owner)])
+        return Records.concat([self.decode(block).take(local[here]) for block, here in equal_runs(owner)])
 
     def pick_into(self, owner: Int64s, local: Int64s, slots: NDArray[np.uint32], into: RecordSlots) -> None:
-        for block, here in runs(owner):
+        for block, here in equal_runs(owner):
             self._form.put(self.decode(block).take(local[here]), slots[here], into)
 
     def close(self) -> None:
@@ -93,18 +108,21 @@ class LayoutDecoder(ArrowDecoder):
 
     def fill(self, blocks: Int64s, starts: Int64s, slots: NDArray[np.uint32], into: RecordSlots) -> None:
         layout = self._layout
+        if not layout.whole:
+            layout.verify(blocks)
         layout.locate(blocks)
         staging: Any = getattr(self._local, "staging", None)
         if staging is None:
             staging = self._local.staging = aligned(self._largest)
         columns = [into.records.columns[field.name] for field in self._fields.fields]
-        status, k = pieces.read_blocks(
+        status, k = read_kernels.read_blocks(
             self._fds,
             blocks,
             starts,
             slots,
             layout.offsets,
             layout.nbytes,
+            layout.sums,
             layout.rows,
             layout.at,
             np.array([column.width for column in layout.columns], np.int64),
@@ -113,14 +131,13 @@ class LayoutDecoder(ArrowDecoder):
             1 if self.cached else PAGE,
             layout.whole,
         )
-        if status != pieces.DONE:
+        if status != read_kernels.DONE:
             self._source.check()
             block = int(blocks[k])
-            found = os.pread(int(layout.fds[block]), int(layout.nbytes[block]), int(layout.offsets[block]))
-            raise CorruptFileError(
-                f"{self._source.name}: block {block} has {len(found)} bytes where {int(layout.nbytes[block])} should be;"
-                " the file was cut short while it was being read"
-            )
+            if status == read_kernels.DAMAGED:
+                raise damaged_block(self._source.name, block)
+            fd, offset, nbytes = (int(each[block]) for each in (layout.fds, layout.offsets, layout.nbytes))
+            raise cut_short(self._source.name, block, fd=fd, offset=offset, nbytes=nbytes)
         if into.records.rows is not None:
             for block, start in zip(blocks.tolist(), starts.tolist(), strict=True):
                 count, first = int(layout.rows[block]), int(self._firsts[block])

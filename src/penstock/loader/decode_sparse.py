@@ -7,7 +7,6 @@ for it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,21 +16,21 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats
 from penstock.blocks.base import BlockSource, Int64s
+from penstock.blocks.block_sums import cut_short, damaged_block
 from penstock.blocks.features import Encoder
 from penstock.blocks.fields import Fields
 from penstock.blocks.row_layout import UNKNOWN, RowLayout, end_size
 from penstock.blocks.transpose import scatter_values
 from penstock.errors import CorruptFileError, DataError
 from penstock.loader.decode import BlockDecoder
-from penstock.loader.direct import PAGE, DirectFiles, aligned, room
-from penstock.loader.forms import Scaling, SlotArray
-from penstock.loader.sparse_blocks import DONE, OUTSIDE, READ_FAILED, copy_entries, read_lists
+from penstock.loader.direct_reads import PAGE, DirectFiles, aligned, room
+from penstock.loader.row_forms import Scaling, SlotArray
+from penstock.loader.sparse_blocks import DAMAGED, DONE, OUTSIDE, READ_FAILED, copy_entries, read_lists
 
 
 def sparse_decoder(source: BlockSource, encoder: Encoder, scaling: Scaling) -> BlockDecoder | None:
     """Return the way straight to a source's sparse rows, or None where there is none."""
-    layout_of = getattr(source, "row_layout", None)
-    if layout_of is None or len(encoder.parts) != 1 or encoder.parts[0].kind != "pairs":
+    if len(encoder.parts) != 1 or encoder.parts[0].kind != "pairs":
         return None
     kinds = [source.schema.field(name).type for name in encoder.parts[0].columns]
     if not (kinds[0].value_type in (pa.uint32(), pa.int32()) and kinds[1].value_type == pa.float32()):
@@ -41,7 +40,7 @@ def sparse_decoder(source: BlockSource, encoder: Encoder, scaling: Scaling) -> B
         return None
     columns = [*encoder.parts[0].columns, *others]
     try:
-        layout = layout_of(Fields.of(source.schema, columns, place=source.name))
+        layout = source.row_layout(Fields.of(source.schema, columns, place=source.name))
     except DataError:
         return None
     return None if layout is None or not layout.whole else SparseDecoder(source, encoder, scaling, layout)
@@ -99,6 +98,9 @@ class SparseDecoder(BlockDecoder):
         rows = self.read(blocks, aligned(int(self.raw_bytes(blocks)[0])))
         return super().decode(block) if rows is None else self.join([rows], [np.arange(len(rows.lengths))])
 
+    def decode_many(self, blocks: Int64s) -> list[Batch]:
+        return [self.decode(block) for block in blocks.tolist()]
+
     def read(self, blocks: Int64s, memory: NDArray[np.uint8]) -> SparseRows | None:
         """Read blocks into memory, page-aligned and of their `raw_bytes`; None where one of them is unusual."""
         layout, encoder = self._layout, self._encoder
@@ -114,7 +116,7 @@ class SparseDecoder(BlockDecoder):
         index_at, value_at = np.empty(count, np.int64), np.empty(count, np.int64)
         lengths = np.empty(count, np.uint64)
         status, place = read_lists(
-            (self._fds, layout.offsets, layout.nbytes, layout.rows, self._places),
+            (self._fds, layout.offsets, layout.nbytes, layout.sums, layout.rows, self._places),
             blocks,
             np.cumsum(sizes) - sizes,
             memory.ctypes.data,
@@ -126,7 +128,7 @@ class SparseDecoder(BlockDecoder):
             np.array([other.ctypes.data for other in others], np.int64),
             np.array([other.itemsize for other in others], np.int64),
         )
-        if status in (READ_FAILED, OUTSIDE):
+        if status in (READ_FAILED, OUTSIDE, DAMAGED):
             raise self._failure(int(status), int(blocks[place]))
         if status != DONE:
             return None
@@ -178,12 +180,12 @@ class SparseDecoder(BlockDecoder):
                 f"{self._source.name} is damaged: block {block} names values outside of itself; write or copy it again"
             )
         self._source.check()
-        size = int(self._layout.nbytes[block])
-        got = os.pread(int(self._layout.fds[block]), size, int(self._layout.offsets[block]))
-        return CorruptFileError(
-            f"{self._source.name}: block {block} has {len(got)} bytes where {size} should be; the file was cut short"
-            " while it was being read"
+        if status == DAMAGED:
+            return damaged_block(self._source.name, block)
+        fd, offset, nbytes = (
+            int(each[block]) for each in (self._layout.fds, self._layout.offsets, self._layout.nbytes)
         )
+        return cut_short(self._source.name, block, fd=fd, offset=offset, nbytes=nbytes)
 
 
 def _is_plain(kind: pa.DataType) -> bool:

@@ -1,7 +1,7 @@
 """The loader: an order's windows, read, decoded and shuffled ahead of their use, under a memory budget.
 
 Reading of window k+1 overlaps the use of window k. Threads, not processes: Arrow, NumPy and the kernels
-release the GIL, so there is one buffer, nothing is pickled, and the place in the stream is a few numbers.
+release the GIL, so there is one buffer and nothing is pickled.
 Data that fit in the memory several times over are decoded once and kept.
 """
 
@@ -9,39 +9,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
-from itertools import islice
 from typing import Any, Generic
 
 import numpy as np
 
 from penstock.blocks.base import BlockSource, Int64s, begin_epoch
+from penstock.blocks.storage import convert_line
 from penstock.budget import Budget
 from penstock.closing import Closing
-from penstock.errors import DataChangedError, UsageError
+from penstock.errors import UsageError
+from penstock.loader.block_cuts import Needs, open_fitted
 from penstock.loader.decode import ResidentDecoder
-from penstock.loader.feed import Feed
-from penstock.loader.forms import Decodes, R, Scaling
-from penstock.loader.holdout import Keeps, Part
+from penstock.loader.holdout import RowFilter, SplitPart
 from penstock.loader.mixing import Mixing, given_out, handed_on, mixed_shape
-from penstock.loader.plan import default_threads
-from penstock.loader.ready import Ready, divide, open_feed
+from penstock.loader.resources import LoaderResources
+from penstock.loader.row_forms import Decodes, R, Scaling
 from penstock.loader.sweep import Sweep
-from penstock.loader.windows import LoadedWindow, ahead, without_first
+from penstock.loader.windows import Feed, LoadedWindow, without_first
+from penstock.messages import Text
+from penstock.parallel import in_order
 from penstock.shuffle import Order, Shape, Window
 from penstock.shuffle import order as order_named
 from penstock.shuffle.remainder import Remainder, Stretch
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """A place in the stream: the next row to be given out."""
-
-    epoch: int = 0
-    window: int = 0
-    row: int = 0
 
 
 class Loader(Closing, Generic[R]):
@@ -69,6 +61,15 @@ class Loader(Closing, Generic[R]):
         Where an order that copies the data (``once``, ``epoch``) may write.
     stretch : bool
         Take the least memory that works where that given is too little; ``plan.memory`` says how much it is.
+
+    Attributes
+    ----------
+    source : BlockSource
+        The data, in blocks that fit the windows.
+    cut : Cut
+        How finely the data's blocks are cut.
+    plan : Plan
+        How the memory is divided; its ``warning`` says where that is too little to shuffle well.
     """
 
     def __init__(
@@ -81,36 +82,29 @@ class Loader(Closing, Generic[R]):
         seed: int = 0,
         rank: int = 0,
         world: int = 1,
-        part: Part | None = None,
+        part: SplitPart | None = None,
         scaling: Scaling | None = None,
         threads: int | None = None,
         scratch: str | os.PathLike[str] | None = None,
         stretch: bool = False,
     ) -> None:
-        self.source = source
         self.encoder = encoder
         self.order = order_named(order) if isinstance(order, str) else order
         self.seed = seed
         self._part = part
-        self._place = Position()
         scaling = scaling or Scaling.none()
-        feed: Feed[R] = open_feed(source, encoder, scaling)
-        try:
-            # A source that answers over several connections keeps them all busy, however few cores there are.
-            usual = default_threads(decoding=not feed.decoder.waits, cached=feed.decoder.cached)
-            threads = threads or max(usual, source.threads or 1)
-            total, by_row, mixed = Budget.parse(memory), self.by_row, self.mixed
-            self.plan = divide(feed, total, by_row=by_row, mixed=mixed, threads=threads, stretch=stretch)
-            opened = self.plan.units
-            shape = Shape(source.block_rows, self.plan.held_rows, seed, rank, world, source.units, opened)
-        except BaseException:
-            feed.decoder.close()
-            raise
-        source.max_open = min(source.max_open, opened)
-        if self.plan.resident and self.order.copy == "never" and feed.exact:
+        needs = Needs.of(self.order, memory, threads=threads, world=world, stretch=stretch)
+        feed, self.plan, self.cut = open_fitted(source, encoder, scaling, self.order, needs)
+        self.source = source = feed.source
+        opened = self.plan.units
+        shape = Shape(source.block_rows, self.plan.held_rows, seed, rank, world, source.units, opened)
+        if self.plan.resident and self.order.facts.copy == "never" and feed.exact:
             # As it will be once read: workers count one another's rows before they have read any.
             shape = replace(shape, units=None, held_rows=max(1, shape.rows))
-        self._ready = Ready(feed, encoder, scaling, plan=self.plan, shape=shape, part=part, scratch=scratch)
+        self._kept = None if part is None else part.of(source)
+        self._ready = LoaderResources(
+            feed, encoder, scaling, plan=self.plan, shape=shape, part=self._kept, scratch=scratch
+        )
         self._carried: tuple[int, R | None] | None = None
         self._remainder: tuple[tuple[int, tuple[Stretch, ...]], Remainder] | None = None
         self._running: Generator[LoadedWindow[R], None, None] | None = None
@@ -131,15 +125,15 @@ class Loader(Closing, Generic[R]):
         """Disk space that copies have taken at most."""
         return self._ready.extra_disk_bytes
 
-    def epoch(self, epoch: int, *, start: int = 0) -> Generator[LoadedWindow[R], None, None]:
-        """Yield an epoch's windows, from the one numbered ``start``.
+    def epoch(self, epoch: int) -> Generator[LoadedWindow[R], None, None]:
+        """Yield an epoch's windows.
 
         A window's arrays are good until the next is asked for. One epoch runs at a time: asking for another ends
         it.
         """
         self._stop()
         # Held here, so that it ends with the loader and not whenever, in whatever thread, garbage is collected.
-        self._running = self._run(epoch, start)
+        self._running = self._run(epoch)
         return self._running
 
     @property
@@ -169,11 +163,11 @@ class Loader(Closing, Generic[R]):
 
     def count(self, epoch: int, *, done: Sequence[Stretch] = (), rank: int | None = None) -> int:
         """Return how many rows a worker (this one, if not said) gives out in what is left of an epoch."""
-        shape = self._shape if self.order.copy == "never" else self._ready.copied_shape
+        shape = self._shape if self.order.facts.copy == "never" else self._ready.copied_shape
         shape = shape if rank is None else replace(shape, rank=rank)
         if self.by_row:
             return len(range(_offset(done) + shape.rank, shape.rows, shape.world))
-        if not self.order.exact:
+        if not self.order.facts.exact:
             return given_out(self.order, shape, epoch, part=self._part, count=self._rows_of)
         return sum(window.rows for window in self._left(shape, epoch, done)[0])
 
@@ -184,7 +178,7 @@ class Loader(Closing, Generic[R]):
     def _run_rest(
         self, epoch: int, done: Sequence[Stretch], skip: int, rank: int
     ) -> Generator[LoadedWindow[R], None, None]:
-        with closing(self._left_windows(epoch, done, skip, rank)) as windows:
+        with self._begun(epoch), closing(self._left_windows(epoch, done, skip, rank)) as windows:
             for window in windows:
                 self.source.check()  # what was read straight from an open file may not be what was opened
                 yield window
@@ -192,15 +186,14 @@ class Loader(Closing, Generic[R]):
     def _left_windows(
         self, epoch: int, done: Sequence[Stretch], skip: int, rank: int
     ) -> Generator[LoadedWindow[R], None, None]:
-        begin_epoch(self.source, epoch)
-        self._ready.prepare(self.order.copy, epoch, windows=not self.by_row)
+        self._ready.prepare(self.order.facts.copy, epoch, windows=not self.by_row)
         shape = replace(self._shape, rank=rank)
         if self.by_row:
             sweep = self.sweep(epoch, _offset(done), rank=rank)
             with closing(self._counted(sweep, sweep.edges(skip))) as windows:
                 yield from windows
         elif self.mixed:
-            with closing(self._run(epoch, 0)) as windows:
+            with closing(self._windows_of(epoch)) as windows:
                 yield from without_first(windows, skip)
         else:
             plan, left = self._left(shape, epoch, done)
@@ -208,7 +201,7 @@ class Loader(Closing, Generic[R]):
             while start < len(plan) and skip >= plan[start].rows:
                 skip -= plan[start].rows
                 start += 1
-            with closing(ahead(plan[start:], partial(self._read, part=left))) as windows:
+            with closing(in_order(partial(self._read, part=left), plan[start:], threads=1)) as windows:
                 yield from without_first(windows, skip)
 
     def _left(self, shape: Shape, epoch: int, done: Sequence[Stretch]) -> tuple[list[Window], Remainder | None]:
@@ -223,79 +216,38 @@ class Loader(Closing, Generic[R]):
         plan = self.order.windows(left.shape(shape, len(done)), epoch)
         return [replace(window, blocks=left.blocks[window.blocks]) for window in plan], left
 
-    def _run(self, epoch: int, start: int) -> Generator[LoadedWindow[R], None, None]:
-        begin_epoch(self.source, epoch)
-        self._ready.prepare(self.order.copy, epoch, windows=not self.by_row)
+    def _run(self, epoch: int) -> Generator[LoadedWindow[R], None, None]:
+        with self._begun(epoch), closing(self._windows_of(epoch)) as windows:
+            yield from windows
+
+    def _windows_of(self, epoch: int) -> Generator[LoadedWindow[R], None, None]:
+        self._ready.prepare(self.order.facts.copy, epoch, windows=not self.by_row)
         mixing = self._mixing(epoch)
-        with closing(self._windows(epoch, 0 if mixing else start)) as windows:
+        with closing(self._windows(epoch)) as windows:
             if mixing is None:
                 for window in windows:
                     # The rows of a copy stand elsewhere than in the data that a user knows.
                     yield window if self._ready.copy is None else replace(window, located=False)
                 return
-            for window in mixing.run(windows, self._count(epoch)):
-                if window.index >= start:
-                    yield window
-        self._carried = (epoch, mixing.kept) if self.order.carries else None
+            yield from mixing.run(windows, self._count(epoch))
+        self._carried = (epoch, mixing.kept) if self.order.facts.carries else None
 
-    def batches(self, batch_size: int, *, epochs: int = 1, drop_last: bool = False) -> Iterator[R]:
-        """Yield batches of exactly ``batch_size`` rows (the last of an epoch may be shorter), as copies.
+    @property
+    def shares_windows(self) -> bool:
+        """Whether `stored` can be asked: rows are read from the data themselves, in windows of blocks."""
+        return self.order.facts.copy == "never" and not self.by_row
 
-        Starts at the loader's place in the stream, which `state_dict` tells and `load_state_dict` sets.
-        """
-        if batch_size < 1:
-            raise UsageError(f"batch_size={batch_size} is not a number of rows; choose 1 or more")
-        while self._place.epoch < epochs:
-            held: list[R] = []
-            count = 0
-            first = self._place
-            for window in self.epoch(first.epoch, start=first.window):
-                at = first.row if window.index == first.window else 0
-                while at < len(window.batch):
-                    stop = min(len(window.batch), at + batch_size - count)
-                    piece = window.batch.slice(at, stop)
-                    held.append(piece.take(np.arange(len(piece))))
-                    count += stop - at
-                    at = stop
-                    if count == batch_size:
-                        self._place = Position(first.epoch, window.index, at)
-                        yield self._feed.form.concat(held)
-                        held, count = [], 0
-            self._place = Position(first.epoch + 1)
-            if held and not drop_last:
-                yield self._feed.form.concat(held)
+    def stored(self, part: SplitPart | None) -> Generator[LoadedWindow[R], None, None]:
+        """Yield the rows that a part keeps, in stored order, between epochs and in the memory that these have."""
+        self._stop()
+        self._ready.prepare("never", 0, windows=True)
+        self._running = self._ready.stored(part)
+        return self._running
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the place in the stream of `batches` as a small dict."""
-        place = self._place
-        return {
-            "version": 1,
-            "order": self.order.name,
-            "seed": self.seed,
-            "memory": self.plan.memory,
-            "held_rows": self.plan.held_rows,
-            "rank": self._shape.rank,
-            "world": self._shape.world,
-            "part": None if self._part is None else [self._part.share, self._part.seed, self._part.held_out],
-            "fingerprint": self.source.fingerprint,
-            "epoch": place.epoch,
-            "window": place.window,
-            "row": place.row,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where another loader over the same data stood."""
-        mine = self.state_dict()
-        for name in ("version", "order", "seed", "memory", "held_rows", "rank", "world", "part"):
-            if state.get(name) != mine[name]:
-                raise UsageError(
-                    f"this state was saved with {name}={state.get(name)!r}, the loader has {mine[name]!r}; make them equal"
-                )
-        if state.get("fingerprint") != mine["fingerprint"]:
-            raise DataChangedError(
-                f"{self.source.name} is not the data that the state was saved with; restore them or start anew"
-            )
-        self._place = Position(state["epoch"], state["window"], state["row"])
+    def idle(self) -> None:
+        """Give up the memory of windows until the next epoch begins."""
+        self._stop()
+        self._ready.idle()
 
     def close(self) -> None:
         """Stop the threads and remove a shuffled copy."""
@@ -310,6 +262,17 @@ class Loader(Closing, Generic[R]):
         elif running is not None:
             running.close()
 
+    @contextmanager
+    def _begun(self, epoch: int) -> Iterator[None]:
+        """Begin an epoch; meanwhile the source keeps as many pieces half read as this loader has memory for."""
+        opened = self.source.max_open
+        self.source.max_open = min(opened, self.plan.units)
+        try:
+            begin_epoch(self.source, epoch)
+            yield
+        finally:
+            self.source.max_open = opened
+
     @property
     def _feed(self) -> Feed[R]:
         return self._ready.feed
@@ -321,11 +284,11 @@ class Loader(Closing, Generic[R]):
     @property
     def by_row(self) -> bool:
         """Whether the order asks for single rows."""
-        return hasattr(self.order, "permutation")
+        return self.order.facts.by_row
 
     def _mixing(self, epoch: int) -> Mixing[R] | None:
         carried = None
-        if self.order.carries and epoch > 0:
+        if self.order.facts.carries and epoch > 0:
             if self._carried is None or self._carried[0] != epoch - 1:
                 self._carried = (epoch - 1, self._replay(epoch - 1))
             # Handed over, not shared: the mixer's buffer takes its place.
@@ -346,21 +309,21 @@ class Loader(Closing, Generic[R]):
         if mixer is None:
             return None
         mixing = Mixing(mixer, self._feed.form.blank(count) if count else None, self._feed.form.concat)
-        with closing(self._windows(epoch, 0)) as windows:
+        with closing(self._windows(epoch)) as windows:
             for _ in mixing.run(windows, self._count(epoch)):
                 pass
         return mixing.kept
 
-    def _windows(self, epoch: int, start: int) -> Generator[LoadedWindow[R], None, None]:
+    def _windows(self, epoch: int) -> Generator[LoadedWindow[R], None, None]:
         if self.by_row:
             sweep = self.sweep(epoch)
-            return self._counted(sweep, sweep.edges()[start:], start)
+            return self._counted(sweep, sweep.edges())
         plan: Any = self.order.windows(self._shape, epoch)
-        return ahead(islice(plan, start, None), self._read)
+        return in_order(self._read, plan, threads=1)
 
-    def _counted(self, sweep: Sweep[R], bounds: Int64s, first: int = 0) -> Generator[LoadedWindow[R], None, None]:
+    def _counted(self, sweep: Sweep[R], bounds: Int64s) -> Generator[LoadedWindow[R], None, None]:
         """Give out the windows of a sweep, and count what it has read for them."""
-        with closing(sweep.windows(bounds, first)) as windows:
+        with closing(sweep.windows(bounds)) as windows:
             counted = 0
             for window in windows:
                 self._ready.bytes_read += sweep.bytes_read - counted
@@ -371,8 +334,10 @@ class Loader(Closing, Generic[R]):
         """Return what gives out an epoch's single rows, for orders that ask for these."""
         if not self._feed.exact:
             raise UsageError(
-                f"shuffle={self.order.name!r} reads single rows, and those of {self.source.name} are not counted;"
-                " convert it first: penstock convert SRC DST.arrow"
+                f"reads single rows, and those of {self.source.name} are not counted",
+                option="shuffle",
+                value=self.order.name,
+                fixes=[Text("convert it first: ", convert_line(self.source.name))],
             )
         order: Any = self.order
         shape = self._shape
@@ -383,7 +348,7 @@ class Loader(Closing, Generic[R]):
             threads=self.plan.threads,
             rank=shape.rank if rank is None else rank,
             world=shape.world,
-            part=self._part,
+            part=self._kept,
             offset=offset,
         )
 
@@ -393,7 +358,7 @@ class Loader(Closing, Generic[R]):
     def _rows_of(self, window: Window) -> int:
         return self._ready.reader.count(window) if self._ready.reader else window.rows
 
-    def _read(self, window: Window, part: Keeps | None = None) -> LoadedWindow[R]:
+    def _read(self, window: Window, part: RowFilter | None = None) -> LoadedWindow[R]:
         assert self._ready.reader is not None  # made beforehand
         loaded = self._ready.reader.read(window, part)
         if not isinstance(self._feed.decoder, ResidentDecoder):

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats
-from penstock.loader.forms import R
-from penstock.loader.holdout import Part
+from penstock.loader.holdout import SplitPart
+from penstock.loader.row_forms import R
 from penstock.loader.windows import LoadedWindow
 from penstock.native import kernel
 from penstock.shuffle import Mix, Mixer, Order, Shape, Window
@@ -59,7 +59,7 @@ class Mixing(Generic[R]):
         if held is None or not len(held):
             return incoming.take(picks)
         if isinstance(held, Batch) and isinstance(incoming, Batch) and _dense(held):
-            return select(held, incoming, picks)  # type: ignore[return-value]  # R is Batch here
+            return take_from_both(held, incoming, picks)  # type: ignore[return-value]  # R is Batch here
         return self._concat([held, incoming]).take(picks)
 
 
@@ -67,7 +67,7 @@ def _dense(rows: Batch) -> bool:
     return not isinstance(rows.x, Csr)
 
 
-def select(held: Batch, incoming: Batch, picks: NDArray[np.int64]) -> Batch:
+def take_from_both(held: Batch, incoming: Batch, picks: NDArray[np.int64]) -> Batch:
     """Do it for dense rows, in one pass."""
     x = np.empty((len(picks), held.width), np.float32)
     gather_two(held.x, incoming.x, picks, x)
@@ -85,13 +85,13 @@ def select(held: Batch, incoming: Batch, picks: NDArray[np.int64]) -> Batch:
     return Batch(x, columns[0], columns[1])
 
 
-def given_out(order: Order, shape: Shape, epoch: int, *, part: Part | None, count: Counted) -> int:
+def given_out(order: Order, shape: Shape, epoch: int, *, part: SplitPart | None, count: Counted) -> int:
     """Count the rows that an order with a mixer gives out to a worker, without reading any."""
-    carried = handed_on(order, shape, epoch - 1, part=part, count=count) if order.carries and epoch > 0 else 0
+    carried = handed_on(order, shape, epoch - 1, part=part, count=count) if order.facts.carries and epoch > 0 else 0
     return sum(len(mix.picks) for mix in _mixed(order, shape, epoch, carried, part, lambda window: window.rows))
 
 
-def handed_on(order: Order, shape: Shape, epoch: int, *, part: Part | None, count: Counted) -> int:
+def handed_on(order: Order, shape: Shape, epoch: int, *, part: SplitPart | None, count: Counted) -> int:
     """Return how many rows an epoch hands on to the next, without reading any; ``count`` says a window's rows."""
     kept = 0
     for mix in _mixed(order, shape, epoch, 0, part, count):
@@ -99,7 +99,9 @@ def handed_on(order: Order, shape: Shape, epoch: int, *, part: Part | None, coun
     return kept
 
 
-def _mixed(order: Order, shape: Shape, epoch: int, carried: int, part: Part | None, count: Counted) -> Iterator[Mix]:
+def _mixed(
+    order: Order, shape: Shape, epoch: int, carried: int, part: SplitPart | None, count: Counted
+) -> Iterator[Mix]:
     mixer = order.mixer(mixed_shape(shape, part), epoch, carried)
     windows: Any = list(order.windows(shape, epoch))
     for window in windows:
@@ -107,11 +109,11 @@ def _mixed(order: Order, shape: Shape, epoch: int, carried: int, part: Part | No
         yield mixer.step(count(window), last=window is windows[-1])
 
 
-def mixed_shape(shape: Shape, part: Part | None) -> Shape:
+def mixed_shape(shape: Shape, part: SplitPart | None) -> Shape:
     """Return the shape that a mixer sees: no more held than the rows of this part, or none might go out."""
     if part is None:
         return shape
-    share = part.share if part.held_out else 1 - part.share
+    share = part.kept_share
     rows = int(shape.rows * share / shape.world)
     return replace(shape, held_rows=max(1, min(shape.held_rows, rows)))
 

@@ -6,20 +6,22 @@ the order keeps back from window to window. A budget too small fails here, with 
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from penstock.blocks.base import BlockSource
-from penstock.budget import Budget, show_bytes
+from penstock.blocks.storage import convert_line
+from penstock.budget import Budget, Bytes, show_bytes
 from penstock.errors import BudgetError
+from penstock.messages import Text, TextPart
+from penstock.parallel import cores
 
 HELD = 0.75
 """Rows of a sweep that are held at the worst moment."""
 # How many times its rows a window occupies at the worst moment, by (how it is filled, whether rows are kept back).
-_SHARE = {
+SHARE = {
     ("filled", False): 2.0,  # the window in use and the one being filled
     ("assembled", False): 3.0,  # also the decoded blocks that the next window is put together from
     ("filled", True): 2.75,  # the buffer, its successor, and small windows going in and out
@@ -43,6 +45,14 @@ class Plan:
     held_rows: int
     resident: bool
     units: int = 1
+    together: int = 1
+    """Blocks that a reading thread may hold at once."""
+    blocks: int = 0
+    """Blocks of all the data, as they are cut for this memory."""
+    kept_bytes: int = 0
+    """Disk space for decoded blocks, where reading one would decode more; 0 where blocks are read as they are stored."""
+    warning: str = ""
+    """What is wrong with the shuffle that this memory affords, if anything."""
 
 
 def plan_memory(
@@ -58,7 +68,10 @@ def plan_memory(
     mixed: bool,
     beside: int = 0,
     unit_bytes: int = 0,
+    once_bytes: int = 0,
     stretch: bool = False,
+    least_rows: int = 0,
+    enough: int = 0,
 ) -> Plan:
     """Divide a memory budget.
 
@@ -85,39 +98,56 @@ def plan_memory(
         What the order itself needs for each row of a window, such as its number.
     unit_bytes : int
         What each unit that is half read holds, where blocks are parts of larger units.
+    once_bytes : int
+        What reading holds once, however many threads read.
     stretch : bool
         Take the least that works rather than fail.
+    least_rows : int
+        Rows that a window has to hold, where these are more than a block.
+    enough : int
+        A memory known to be enough, for the message; blocks may be cut otherwise for it than they are now.
     """
     data_bytes = int(rows * row_bytes)
     total = memory.resolve(data_bytes)
-    share = _SHARE[layout, mixed]
+    share = SHARE[layout, mixed]
     held_bytes = share * (row_bytes + beside)
-    least = int(np.ceil(thread_bytes + unit_bytes + block_rows * held_bytes))
+    window_rows = max(block_rows, min(least_rows, rows))
+    least = int(np.ceil(thread_bytes + unit_bytes + once_bytes + window_rows * held_bytes))
     if stretch:
         total = max(total, least)
     if total < least:
-        hint = f" ({np.ceil(1000 * least / data_bytes) / 10:g}% of the data)" if data_bytes else ""
+        enough = max(least, enough)
+        hint = f" ({share_of(enough, data_bytes)} of the data)" if enough <= data_bytes else ""
         why = f"its largest block has {block_rows} rows of about {row_bytes:.0f} bytes"
-        remedy = " Or write smaller blocks: penstock convert --block-size 64KB" if block_rows * row_bytes > 64e3 else ""
-        if unit_bytes > block_rows * held_bytes:
-            why = f"a row group read in parts holds {show_bytes(unit_bytes)}"
-            remedy = " Or convert the data, whose blocks are then read singly: penstock convert"
+        if window_rows > block_rows:
+            why = f"a window has at least {window_rows} rows of about {row_bytes:.0f} bytes"
+        fixes: list[TextPart] = [f"the smallest that works is {round_up(enough)}{hint}"]
+        if block_rows * row_bytes > 64e3:
+            fixes.append(Text("write smaller blocks: ", convert_line(source.name, block_size="64KB")))
+        if unit_bytes + once_bytes > window_rows * held_bytes:
+            why = f"a row group read in parts holds {show_bytes(unit_bytes + once_bytes)}"
+            fixes[1:] = [Text("convert the data, whose blocks are then read singly: ", convert_line(source.name))]
+        what = "two blocks" if window_rows == block_rows else "two windows"
         raise BudgetError(
-            f"memory={show_bytes(total)} cannot hold two blocks of {source.name}: {why}; the smallest that works is"
-            f" {round_up(least)}{hint}.{remedy}"
+            f"cannot hold {what} of {source.name}: {why}",
+            option="memory",
+            value=Bytes(total),
+            fixes=fixes,
         )
     # Of what is over, reading takes at most a quarter and half read units at most half; windows are what shuffles.
     spare = total - least
     reading = thread_bytes + min((_READS - 1) * thread_bytes, spare // 4)
     units = 1 + min(_UNITS - 1, (spare // 2) // unit_bytes) if unit_bytes else _UNITS
-    for_units = units * unit_bytes
+    for_units = units * unit_bytes + once_bytes
     # A thread may still be reading a unit that was closed in favour of another, so not all are for the order to open.
     late = (units + 1) // 4 if unit_bytes else _READS
     units -= late if unit_bytes else 0
     threads = max(1, min(most_threads, reading // max(thread_bytes, 1), late + 1))
     held = int((total - reading - for_units) / held_bytes) if held_bytes else rows
     resident = data_bytes * (1 + share) + reading + for_units <= total
-    return Plan(total, data_bytes, row_bytes, threads, max(block_rows, min(held, max(rows, 1))), resident, units)
+    held = max(block_rows, min(held, max(rows, 1)))
+    together = max(1, reading // max(1, threads * thread_bytes))
+    return Plan(total, data_bytes, row_bytes, threads, held, resident, units, together)
 
 
 def default_threads(*, decoding: bool, cached: bool = False) -> int:
@@ -125,10 +155,15 @@ def default_threads(*, decoding: bool, cached: bool = False) -> int:
 
     Reads that the page cache may serve wait in the first epoch only; later, more threads would fight for the cores.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = cores()
     if decoding:
-        return cores
-    return 2 * cores if cached else max(16, cores)
+        return count
+    return 2 * count if cached else max(16, count)
+
+
+def share_of(size: int, data_bytes: int) -> str:
+    """Write a size of memory as a share of the data, and never a smaller one."""
+    return f"{np.ceil(1000 * size / data_bytes) / 10:g}%"
 
 
 def round_up(size: int) -> str:

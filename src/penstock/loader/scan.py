@@ -1,41 +1,58 @@
 """One pass over the data before training, for what must be known of all of it first.
 
-The classes of the label; the number of features where the file does not say (LibSVM); and, when asked for,
-each feature's mean and spread. Only the label column is read where that is enough.
+The classes of the label; the mean of the weights; the number of features where the file does not say (LibSVM); and, when
+asked for, each feature's mean and spread. Only the columns of labels and weights are read where that is enough.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.batch import Batch, Csr
-from penstock.blocks.base import BlockSource, PackedLayout, PackedSource
+from penstock.batch import Batch, Csr, Floats
+from penstock.blocks.base import BlockSource, PackedLayout, naming_rows, row_place
 from penstock.blocks.features import Encoder
-from penstock.blocks.labels import LabelMap
-from penstock.errors import DataError, FeatureError
-from penstock.events import Advanced, Finished, Started, Stream
+from penstock.blocks.labels import LabelTally, refuse_missing
+from penstock.errors import DataError, FeatureError, some_of
+from penstock.events import Advanced, Finished, Started, Stream, Warned
 from penstock.loader.decode import BlockDecoder
-from penstock.loader.forms import NOTHING, Scaling
+from penstock.loader.row_forms import NOTHING, Scaling
+from penstock.loader.sparse_moments import add_moments, inverse_sizes
 from penstock.parallel import in_order
+from penstock.solvers import WIDEST
 
 _STEP = 64
 """Blocks whose labels are read by one task."""
+_WHOLE = 2.0**24
+"""Up to here float32 tells whole numbers apart, so that a column of one value is one."""
+_ROUNDING = 1e-7
+"""The precision of float32: a spread below this share of the mean is rounding."""
+FAR_FROM_ZERO = 1e5
+"""How many times its spread a column may lie from 0; beyond, float32 is coarser than a hundredth of the spread."""
+_FEW_ROWS = 0.01
+"""The share of the rows that weights should leave effective."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a pass over the data found: an encoder that is complete, the rows, and the scaling."""
+    """What a pass over the data found: an encoder that is complete, the rows, and the scaling.
+
+    ``zero_rows`` is how many rows have a weight of 0; they count nowhere but in ``rows``. ``class_totals`` has the sum of
+    the rows' weights in each class of the label, empty where that was not asked for.
+    """
 
     encoder: Encoder
     rows: int
     scaling: Scaling
+    zero_rows: int = 0
+    class_totals: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
 
 
 def scan(
@@ -45,6 +62,8 @@ def scan(
     classes: bool,
     standardize: bool = False,
     width: bool = True,
+    weights: bool = False,
+    count_classes: bool = False,
     stream: Stream | None = None,
 ) -> Scan:
     """Complete an encoder from the data.
@@ -61,68 +80,167 @@ def scan(
         Whether to learn each feature's mean and spread.
     width : bool
         Whether to find the number of features where the file does not say.
+    weights : bool
+        Whether to divide weights, where there are any, by their mean. A survey's weights may count people by the
+        100,000; as they are they would multiply the steps of learning. Rows of weight 0 are not counted, nor are they
+        part of the mean and spread of features, so that they make no difference.
+    count_classes : bool
+        Whether to add up the weights of each class's rows.
     stream : Stream
         Hears how far the pass is.
     """
-    collects = classes and encoder.labels is None
+    collects = classes and (encoder.labels is None or count_classes)
+    weighs = weights and encoder.weight is not None
     whole = standardize or (width and encoder.width is None)
     if not len(source.block_rows) or not int(source.block_rows.sum()):
         raise DataError(f"{source.name} has no rows; there is nothing to train on")
-    if not collects and not whole:
+    if not (collects or whole or weighs):
         return Scan(encoder, int(source.block_rows.sum()), Scaling.none())
     stream = stream or Stream()
-    moments = _Moments()
+    moments = _Moments(encoder.dense_width if encoder.sparse else 0)
+    labelled = 0  # rows of text are counted by nobody else
     layout = None
-    if collects and not whole and isinstance(source, PackedSource) and encoder.packed_column:
-        layout = source.packed(encoder.packed_column, encoder.label, None)
-    unlabelled = BlockDecoder(source, _features_only(encoder), Scaling.none()) if whole else None
+    if not whole and encoder.packed_column:
+        layout = source.packed(encoder.packed_column, encoder.label, encoder.weight if weighs else None)
+    total = _Weights(encoder)
+    tally = LabelTally(str(encoder.label), place=source.name, count=count_classes)
+    columns = [name for name, needed in ((encoder.label, collects), (encoder.weight, weighs)) if needed and name]
+    features = _features_only(encoder)
+    unlabelled = BlockDecoder(source, features, Scaling.none()) if whole else None
+    together = list(dict.fromkeys([*columns, *(features.columns if whole else ())]))
 
-    def look(block: int) -> tuple[pa.Array | None, Batch | None]:
-        label = source.read(block, [str(encoder.label)]).column(0) if collects else None
-        return label, unlabelled.decode(block) if unlabelled else None
+    def look(block: int) -> tuple[pa.RecordBatch | None, Batch | None]:
+        read = source.read(block, together)
+        batch = unlabelled.encode(block, read) if unlabelled else None
+        return read.select(columns) if columns else None, batch
 
     stream.emit(Started("scan", len(source.block_rows), "blocks"))
 
-    def labels() -> Generator[pa.Array, None, None]:
-        if layout is not None:
-            yield from _packed_labels(layout, stream)
-            return
+    if layout is not None:
+        for read in _packed_columns(layout, encoder, stream, labels=collects, weights=weighs):
+            weight = total.add(read, source.name, total.rows) if weighs else None
+            if collects:
+                tally.add(read.column(0), weight)
+    else:
         with closing(in_order(look, range(len(source.block_rows)), threads=source.threads)) as found:
-            for label, batch in found:
+            for block, (read, batch) in enumerate(found):
+                weight = naming_rows(source, block, partial(total.add, read)) if weighs and read is not None else None
                 if batch is not None:
-                    moments.add(batch, encoder, source.name)
+                    _refuse_nonfinite(source, block, batch, encoder)
+                    moments.add(batch, weight)
                 stream.emit(Advanced("scan", 1))
-                if label is not None:
-                    yield label
-
-    with closing(labels()) as found:
-        if collects:
-            encoder = encoder.with_labels(LabelMap.collect(found, column=str(encoder.label), place=source.name))
-        else:
-            for _ in found:
-                pass
+                if read is None:
+                    continue
+                labelled += len(read)
+                if collects:
+                    _refuse_missing(source, block, read.column(0), str(encoder.label))
+                    tally.add(read.column(0), weight)
+    if collects and encoder.labels is None:
+        encoder = encoder.with_labels(tally.labels())
     stream.emit(Finished("scan"))
+    if weighs:
+        encoder = replace(encoder, weight_mean=total.mean(tally if collects else None))
+        if total.effective_rows < _FEW_ROWS * total.count:
+            stream.emit(
+                Warned(
+                    f"{source.name}: the weights in {encoder.weight!r} are so unequal that {total.count:,} rows count like"
+                    f" {total.effective_rows:,.0f}: a few rows decide the model and its figures"
+                )
+            )
     if width and encoder.width is None:
         encoder = encoder.with_width(moments.width)
-    rows = moments.rows if whole else int(source.block_rows.sum())
-    return Scan(encoder, rows, moments.scaling(encoder) if standardize else Scaling.none())
+    rows = moments.rows if whole else labelled or int(source.block_rows.sum())
+    scaling = moments.scaling(encoder) if standardize else Scaling.none()
+    far = [encoder.names[j] for j in moments.far_from_zero()] if standardize and encoder.names is not None else []
+    if far:
+        stream.emit(
+            Warned(
+                f"{source.name}: {some_of(far)} lie so far from 0 beside their spread that float32 keeps too few digits of how they"
+                " differ; subtract a constant from such columns"
+            )
+        )
+    totals = tally.totals(encoder.labels.classes if count_classes and encoder.labels is not None else ())
+    return Scan(encoder, rows, scaling, total.rows - total.count if weighs else 0, totals)
 
 
-def _packed_labels(layout: PackedLayout, stream: Stream) -> Iterator[pa.Array]:
-    """Read the labels alone, many blocks to a step."""
+def _packed_columns(
+    layout: PackedLayout, encoder: Encoder, stream: Stream, *, labels: bool, weights: bool
+) -> Iterator[pa.RecordBatch]:
+    """Read labels and weights alone, many blocks to a step."""
     steps = range(0, len(layout.rows), _STEP)
+    columns = [
+        (name, kind, at)
+        for name, kind, at, needed in (
+            (encoder.label, layout.label_type, layout.label_at, labels),
+            (encoder.weight, layout.weight_type, layout.weight_at, weights),
+        )
+        if needed and name
+    ]
 
-    def read(first: int) -> pa.Array:
-        parts = []
-        for block in range(first, min(first + _STEP, len(layout.rows))):
-            size = int(layout.rows[block]) * np.dtype(layout.label_type).itemsize
-            parts.append(os.pread(layout.fd, size, int(layout.offsets[block] + layout.label_at[block])))
-        return pa.array(np.frombuffer(b"".join(parts), layout.label_type))
+    def read(first: int) -> pa.RecordBatch:
+        found = {}
+        for name, kind, at in columns:
+            parts = []
+            for block in range(first, min(first + _STEP, len(layout.rows))):
+                size = int(layout.rows[block]) * np.dtype(kind).itemsize
+                parts.append(os.pread(layout.fd, size, int(layout.offsets[block] + at[block])))
+            found[name] = pa.array(np.frombuffer(b"".join(parts), kind))
+        return pa.record_batch(found)
 
     with closing(in_order(read, steps)) as found:
-        for labels in found:
+        for rows in found:
             stream.emit(Advanced("scan", min(_STEP, len(layout.rows))))
-            yield labels
+            yield rows
+
+
+class _Weights:
+    """Sums over the rows' weights, in double precision."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = replace(encoder, weight_mean=1.0)
+        self._sum, self._squares, self.rows = 0.0, 0.0, 0
+        self.count, self.rows = 0, 0
+
+    def add(self, rows: pa.RecordBatch, place: str, first_row: int) -> Floats:
+        """Take in a block and return its weights; one that is missing, negative or not finite is refused by its row."""
+        weights = self._encoder.at(place).weights(rows, first_row=first_row)
+        assert weights is not None  # there is such a column
+        self._sum += float(weights.sum(dtype=np.float64))
+        self._squares += float(np.square(weights, dtype=np.float64).sum())
+        self.count += int(np.count_nonzero(weights))
+        self.rows += len(weights)
+        return weights
+
+    @property
+    def effective_rows(self) -> float:
+        """How many rows of equal weight would tell as much (Kish's effective sample size)."""
+        return self._sum**2 / self._squares
+
+    def mean(self, labels: LabelTally | None) -> float:
+        """Return the mean of the weights above 0; where labels are classes, these must be of rows of two or more."""
+        place, weight = self._encoder.place, self._encoder.weight
+        if not self.count:
+            raise DataError(
+                f"{place}: the weight {weight!r} is 0 in every row, so there is nothing to learn from; give some rows a"
+                " weight, or leave the weight out"
+            )
+        if labels is not None and len(labels.weighed) < 2:
+            raise DataError(
+                f"{place}: all rows whose weight {weight!r} is above 0 are of one class, {labels.weighed[0]!r}, so"
+                " there is nothing to tell apart; give rows of another label a weight, or leave the weight out"
+            )
+        return self._sum / self.count
+
+
+def _refuse_missing(source: BlockSource, block: int, labels: pa.Array, column: str) -> None:
+    naming_rows(source, block, lambda place, first: refuse_missing(labels, column, first_row=first, place=place))
+
+
+def _refuse_nonfinite(source: BlockSource, block: int, batch: Batch, encoder: Encoder) -> None:
+    bad = encoder.nonfinite(batch)
+    if bad is not None:
+        name, row = row_place(source, block, bad[0])
+        raise FeatureError(f"{name}: {bad[1]!r} is not a finite number in row {row}; fill or remove such values first")
 
 
 def _features_only(encoder: Encoder) -> Encoder:
@@ -130,47 +248,116 @@ def _features_only(encoder: Encoder) -> Encoder:
 
 
 class _Moments:
-    """Sums of features and of their squares, block by block, in double precision."""
+    """Sums of features and of their squares, block by block, in double precision; of sparse features, which are not
+    centered, the number of values that are not 0 stands in the place of the sum.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    dense : int
+        The number of features of plain numbers. Beside sparse features they are centered too: they come first, and every
+        row has all of them.
+    """
+
+    def __init__(self, dense: int = 0) -> None:
+        self._dense = dense
         self.rows = 0
         self.width = 0
+        self._counted = 0
         self._sum = np.zeros(0)
         self._square = np.zeros(0)
         self._origin: NDArray[np.float64] | None = None
 
-    def add(self, batch: Batch, encoder: Encoder, name: str) -> None:
-        """Take in a block."""
-        bad = encoder.nonfinite(batch)
-        if bad is not None:
-            raise FeatureError(
-                f"{name}: {bad[1]!r} is not a finite number in row {self.rows + bad[0]}; fill or remove such values first"
-            )
+    def add(self, batch: Batch, weight: Floats | None = None) -> None:
+        """Take in a block; rows of weight 0 are no part of the sums."""
         self.rows += len(batch)
+        if weight is not None and not weight.all():
+            batch = batch.take(np.flatnonzero(weight))
+        self._counted += len(batch)
         if batch.width > self.width:
             self.width = batch.width
-            self._sum = np.pad(self._sum, (0, self.width - len(self._sum)))
-            self._square = np.pad(self._square, (0, self.width - len(self._square)))
+            self._make_room(self.width)
         x = batch.x
         if isinstance(x, Csr):
-            values = x.values.astype(np.float64)
-            self._sum += np.bincount(x.indices, values, self.width)
-            self._square += np.bincount(x.indices, values * values, self.width)
-        elif len(x):
-            if self._origin is None:
-                self._origin = x[0].astype(np.float64)  # sums about a typical value lose no digits to a large mean
-            centred = x - self._origin
-            self._sum += centred.sum(axis=0)
-            self._square += np.einsum("ij,ij->j", centred, centred)
+            add_moments(x.indices, x.values, self._dense, self._sum, self._square)
+            if self._dense:
+                self._add_dense(x.values[x.indices < self._dense].reshape(len(batch), self._dense))
+        else:
+            self._add_dense(x)
+
+    def _make_room(self, width: int) -> None:
+        if width > len(self._sum):
+            room = max(width, 2 * len(self._sum))  # the width may grow with every block
+            self._sum, self._square = (_extended(array, room) for array in (self._sum, self._square))
+
+    def _add_dense(self, x: Floats) -> None:
+        """Take in the values of features of plain numbers, the first ones."""
+        if not x.size:
+            return
+        if self._origin is None:
+            self._origin = x[0].astype(np.float64)  # sums about a typical value lose no digits to a large mean
+        centred = x - self._origin
+        self._sum[: x.shape[1]] += centred.sum(axis=0)
+        self._square[: x.shape[1]] += np.einsum("ij,ij->j", centred, centred)
+
+    def far_from_zero(self) -> list[int]:
+        """Return the features of dense rows that differ by less than float32 can tell well at their distance from 0."""
+        if self._origin is None or self._dense:
+            return []
+        count = max(self._counted, 1)
+        mean = self._sum[: self.width] / count
+        spread = np.sqrt(np.maximum(self._square[: self.width] / count - mean**2, 0))
+        center = np.abs(mean + self._origin)
+        constant = (spread == 0) & (center < _WHOLE)
+        return [int(j) for j in np.flatnonzero((center > FAR_FROM_ZERO * spread) & ~constant & (center > 0))]
 
     def scaling(self, encoder: Encoder) -> Scaling:
-        """Return what centres and scales dense features; sparse ones are only scaled, to stay sparse."""
-        count = max(self.rows, 1)
-        mean = self._sum / count
-        spread = np.sqrt(np.maximum(self._square / count - mean**2, 0))
-        scale = np.where(spread > 0, 1 / np.where(spread > 0, spread, 1), 1.0).astype(np.float32)
-        if encoder.sparse:
-            unseen = (encoder.width or 0) - len(scale)  # declared, but in no row
-            return Scaling(NOTHING, np.pad(scale, (0, unseen), constant_values=1))
-        origin = 0.0 if self._origin is None else self._origin
-        return Scaling((mean + origin).astype(np.float32), scale)
+        """Return what centers and scales plain numbers; sparse features are only scaled, to stay sparse.
+
+        A number that is constant, or varies by rounding only, is scaled to 0. Sparse features are scaled by `sparse_scale`.
+        """
+        count, dense = max(self._counted, 1), self._dense if encoder.sparse else self.width
+        mean = self._sum[:dense] / count
+        spread = np.sqrt(np.maximum(self._square[:dense] / count - mean**2, 0))
+        center = mean + (0.0 if self._origin is None else self._origin)
+        scale = _inverse(np.where(spread > _ROUNDING * np.abs(center), spread, 0.0))
+        if not encoder.sparse:
+            return Scaling(center.astype(np.float32), scale)
+        width = encoder.width or 0
+        rest = sparse_scale(self._square[dense : self.width], self._sum[dense : self.width], rows=count, width=width)
+        unseen = width - dense - len(rest)  # declared, but in no row
+        if dense or unseen:
+            rest = np.concatenate([scale, rest, np.ones(unseen, np.float32)])
+        scale = rest
+        return Scaling(np.pad(center, (0, width - dense)).astype(np.float32) if dense else NOTHING, scale)
+
+
+def sparse_scale(squares: NDArray[np.float64], counts: NDArray[np.float64], *, rows: float, width: int) -> Floats:
+    """Return what sparse features are multiplied by, given the sums of their squares and the numbers of values not 0.
+
+    Up to `WIDEST` features come to a root mean square of 1 over all rows, as dense ones do: how rows are stored makes no
+    difference. Of more features only the values that are not 0 come to it: a flag stays a flag, however rare. A division by its
+    size over all rows would make the rarest of many flags the largest features, which are fitted to the few rows that have them.
+
+    Examples
+    --------
+    >>> squares, counts = np.array([4.0, 64.0, 0.0]), np.array([4.0, 1.0, 0.0])
+    >>> sparse_scale(squares, counts, rows=16, width=10_000).tolist()
+    [1.0, 0.125, 0.0]
+    >>> sparse_scale(squares, counts, rows=16, width=3).tolist()
+    [2.0, 0.5, 0.0]
+    """
+    scale = np.empty(len(squares), np.float32)
+    inverse_sizes(squares, counts, 0.0 if width > WIDEST else float(rows), scale)
+    return scale
+
+
+def _extended(array: NDArray[np.float64], length: int) -> NDArray[np.float64]:
+    longer = np.zeros(length)
+    longer[: len(array)] = array
+    return longer
+
+
+def _inverse(size: NDArray[np.float64]) -> Floats:
+    """Return what brings features of these sizes to 1, and those of size 0 to 0."""
+    with np.errstate(divide="ignore"):
+        return np.where(size > 0, 1 / size, 0.0).astype(np.float32)

@@ -13,11 +13,12 @@ from numba import types
 from numpy.typing import NDArray
 
 from penstock.batch import Floats
+from penstock.checksum import checksum_at
 from penstock.copying import SKIP
-from penstock.loader.pieces import read_run
+from penstock.loader.read_kernels import read_run
 from penstock.native import kernel
 
-DONE, READ_FAILED, OUTSIDE, UNUSUAL = 0, 1, 2, 3
+DONE, READ_FAILED, OUTSIDE, UNUSUAL, DAMAGED = 0, 1, 2, 3, 4
 
 _memcpy = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.uint64))
 
@@ -37,7 +38,7 @@ def read_lists(
     Parameters
     ----------
     stored : tuple of arrays
-        Of all blocks: file descriptor, offset, bytes, rows, and the places of columns counted from the block's start
+        Of all blocks: file descriptor, offset, bytes, checksum (or zero), rows, and the places of columns counted from the block's start
         (values and ends of indices, values and ends of values, then the other columns' values and nothing).
     blocks, starts : array
         The blocks to read, and where in memory each goes.
@@ -59,7 +60,7 @@ def read_lists(
     tuple of int
         `DONE`, or what was met and the place of the block among those read.
     """
-    fds, offsets, nbytes, rows, places = stored
+    fds, offsets, nbytes, sums, rows, places = stored
     words, ints, longs = views
     index_at, value_at, lengths = found
     size, value_size = sizes
@@ -69,6 +70,8 @@ def read_lists(
         lead = read_run(np.int32(fds[b]), offsets[b], nbytes[b], base + starts[k], page)
         if lead < 0:
             return READ_FAILED, k
+        if sums[b] and checksum_at(base + starts[k] + lead, nbytes[b], offsets[b]) != sums[b]:
+            return DAMAGED, k
         first, count = starts[k] + lead, rows[b]
         limit = first + nbytes[b]
         at, ends, value, value_ends = (

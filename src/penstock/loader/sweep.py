@@ -3,7 +3,7 @@
 A chunk of the file, when it is passed at sweep time t, gives up the rows that stand between ``reach(t)`` and
 ``reach(t + 1)`` of the shuffled order: all that will be wanted before the chunk is passed once more. A row is
 therefore held for half a sweep on average, and a sweep picks up two to three times the rows that two windows in the
-same memory would. Rows that lie far apart are read singly, near ones together (`scatter`); the reach grows from a
+same memory would. Rows that lie far apart are read singly, near ones together (`row_reader`); the reach grows from a
 few rows, so the first batch does not wait for a sweep. Which rows come when is the permutation's alone; how they
 are fetched never shows.
 """
@@ -22,13 +22,13 @@ from typing import Generic, Protocol
 import numpy as np
 
 from penstock.blocks.base import Int64s
-from penstock.loader.feed import Feed
-from penstock.loader.forms import R
-from penstock.loader.held import Held, Parcels, Pool
-from penstock.loader.holdout import Part
+from penstock.loader.holdout import RowFilter
 from penstock.loader.plan import HELD
-from penstock.loader.scatter import distinct
-from penstock.loader.windows import LoadedWindow, ahead
+from penstock.loader.row_forms import R
+from penstock.loader.row_reader import distinct
+from penstock.loader.sweep_buffers import RaggedBuffer, SlotBuffer, SweepBuffer
+from penstock.loader.windows import Feed, LoadedWindow
+from penstock.parallel import in_order
 
 GROWTH = 16
 """How many times as far each sweep reaches as the one before, until the memory is full."""
@@ -105,7 +105,7 @@ class Sweep(Generic[R]):
         Chunks being read at a time, memory permitting.
     rank, world : int
         This worker's place among all.
-    part : Part, optional
+    part : Keeps, optional
         Only the rows on one side of a held-out split.
     offset : int
         Positions of the order, over all ranks, that were given out before; the rest is dealt out anew.
@@ -117,7 +117,7 @@ class Sweep(Generic[R]):
     threads: int
     rank: int = 0
     world: int = 1
-    part: Part | None = None
+    part: RowFilter | None = None
     offset: int = 0
     _read_whole: int = field(init=False, default=0)
     _read_before: int = field(init=False)
@@ -178,10 +178,10 @@ class Sweep(Generic[R]):
         rows = self.permutation.apply(np.arange(low, high) * self.world + self.offset + self.rank)
         return rows if self.part is None else rows[self.part.keeps(*self._locate(rows))]
 
-    def windows(self, bounds: Int64s, first_index: int = 0) -> Generator[LoadedWindow[R], None, None]:
+    def windows(self, bounds: Int64s) -> Generator[LoadedWindow[R], None, None]:
         """Yield the windows between these positions, one being put together while another is in use."""
-        assembled = self._assembled(bounds, first_index)
-        with closing(assembled), closing(ahead(range(len(bounds) - 1), lambda _: next(assembled))) as windows:
+        assembled = self._assembled(bounds)
+        with closing(assembled), closing(in_order(lambda _: next(assembled), bounds[1:], threads=1)) as windows:
             yield from windows
 
     def _locate(self, rows: Int64s) -> tuple[Int64s, Int64s]:
@@ -196,13 +196,13 @@ class Sweep(Generic[R]):
             first = self.span // GROWTH
         return Reach(start, self.rows, max(1, min(first, self.span // GROWTH)), self.span)
 
-    def _hold(self, bounds: Int64s) -> Held[R]:
+    def _hold(self, bounds: Int64s) -> SweepBuffer[R]:
         if not self.feed.filled:
-            return Parcels(self.feed, bounds)
+            return RaggedBuffer(self.feed, bounds)
         capacity = min(int(self._share * self.span), int(bounds[-1] - bounds[0]))
-        return Pool(self.feed, capacity=capacity, window=self.window, reach=1 << self._bits)
+        return SlotBuffer(self.feed, capacity=capacity, window=self.window, reach=1 << self._bits)
 
-    def _assembled(self, bounds: Int64s, first_index: int) -> Generator[LoadedWindow[R], None, None]:
+    def _assembled(self, bounds: Int64s) -> Generator[LoadedWindow[R], None, None]:
         held = self._hold(bounds)
         sizes: dict[int, int] = {}
         done = 0
@@ -212,10 +212,10 @@ class Sweep(Generic[R]):
                     low, high = int(bounds[number]), int(bounds[number + 1])
                     batch = held.assemble(low, sizes.pop(number))
                     nowhere, find = np.empty(0, np.int64), partial(self.numbers, low, high)
-                    yield LoadedWindow(first_index + number, batch, nowhere, self.feed.block_rows, None, numbers=find)
+                    yield LoadedWindow(number, batch, nowhere, self.feed.block_rows, None, numbers=find)
                 done = complete
 
-    def _steps(self, bounds: Int64s, held: Held[R], sizes: dict[int, int]) -> Generator[int, None, None]:
+    def _steps(self, bounds: Int64s, held: SweepBuffer[R], sizes: dict[int, int]) -> Generator[int, None, None]:
         """Read chunk after chunk, several at a time; yield how many windows are complete."""
         waiting: deque[tuple[int, Future[None]]] = deque()
         with ThreadPoolExecutor(self._flight, thread_name_prefix="penstock-sweep") as pool:
@@ -271,7 +271,7 @@ class Sweep(Generic[R]):
         keys.sort()
         return keys
 
-    def _pick(self, held: Held[R], base: int, parts: list[Int64s]) -> None:
+    def _pick(self, held: SweepBuffer[R], base: int, parts: list[Int64s]) -> None:
         if not parts:
             return
         keys = np.concatenate(parts)

@@ -5,15 +5,16 @@ Several batches are transformed at a time and given out in their order. A failur
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from penstock.errors import UsageError
+from penstock.parallel import in_order
 from penstock.records import Column, Ragged, Records
 
 ROW_NUMBERS = "row_number"
@@ -50,24 +51,11 @@ class Finish:
             for each in batches:
                 yield self.shape(each)
             return
-        waiting: deque[Future[Any]] = deque()
-        begun = False
-        pool_of = ThreadPoolExecutor(self.workers, "penstock-transform", initializer=self.each_thread)
-        with pool_of as pool:
-            try:
-                for each in batches:
-                    waiting.append(pool.submit(self._apply, each, self.transform))
-                    # The first is given out as soon as it is done, and does not wait for the others to be begun.
-                    if len(waiting) > 2 * self.workers or (
-                        not begun and len(waiting) > self.workers and waiting[0].done()
-                    ):
-                        begun = True
-                        yield waiting.popleft().result()
-                while waiting:
-                    yield waiting.popleft().result()
-            finally:
-                for future in waiting:
-                    future.cancel()
+        apply = partial(self._apply, transform=self.transform)
+        most = 2 * self.workers + 1
+        work = in_order(apply, batches, threads=self.workers, most=most, name="transform", start=self.each_thread)
+        with closing(work) as made:
+            yield from made
 
     def shape(self, records: Records) -> Any:
         """Return rows as a dict or a tuple of columns, that of their numbers last."""

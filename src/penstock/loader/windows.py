@@ -1,12 +1,12 @@
 """Windows filled ahead of their use.
 
 `WindowReader` fills one window: it works out each row's slot, splits the blocks over threads in the order in
-which they lie on disk, and gives back a batch. `ahead` keeps one window in the making while another is used.
+which they lie on disk, and gives back a batch. Loaders have one window filled while another is in use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -15,20 +15,92 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.blocks.base import Int64s
+from penstock.batch import Batch
+from penstock.blocks.base import BlockSource, Int64s, one_piece_open
+from penstock.blocks.features import Encoder
+from penstock.blocks.fields import Fields
 from penstock.copying import SKIP
-from penstock.loader.decode_sparse import SparseDecoder
-from penstock.loader.direct import aligned
-from penstock.loader.feed import Feed
-from penstock.loader.forms import R, SlotsOf
-from penstock.loader.holdout import Keeps
+from penstock.loader.decode import BlockDecoder, Decoder, PackedDecoder, ResidentDecoder
+from penstock.loader.decode_records import record_decoder
+from penstock.loader.decode_sparse import SparseDecoder, sparse_decoder
+from penstock.loader.direct_reads import aligned
+from penstock.loader.holdout import RowFilter
+from penstock.loader.row_forms import FeatureForm, R, RecordForm, RowForm, Scaling, SlotsOf
+from penstock.parallel import in_order
+from penstock.records import Records
 from penstock.shuffle import Window
 from penstock.shuffle.permute import slots as random_slots
 
-_S = TypeVar("_S")
 _T = TypeVar("_T")
 _LEAST_RUN = 128 * 1024
 """Bytes that are worth a thread's attention."""
+_KEPT = 1.6
+"""What columns of unequal length come to occupy over their bytes: each thread's allocator keeps some that was freed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feed(Generic[R]):
+    """Rows of a source on their way into windows."""
+
+    source: BlockSource
+    form: RowForm[R]
+    decoder: Decoder[R]
+    block_rows: Int64s
+    exact: bool
+    units: Int64s | None
+
+    @classmethod
+    def of(cls, source: BlockSource, encoder: Encoder, scaling: Scaling) -> Feed[Batch]:
+        """Choose the fastest way of turning this source's blocks into features."""
+        decoder: Decoder[Batch] = BlockDecoder(source, encoder, scaling)
+        # The packed loop compares labels as doubles, which tell integers apart up to 2**53.
+        numeric = encoder.labels is None or (
+            encoder.labels.numeric and all(abs(c) <= 2**53 for c in encoder.labels.classes)
+        )
+        if encoder.packed_column and numeric:
+            layout = source.packed(encoder.packed_column, encoder.label, encoder.weight)
+            if layout is not None:
+                decoder = PackedDecoder(source, encoder, scaling, layout)
+        elif encoder.sparse:
+            decoder = sparse_decoder(source, encoder, scaling) or decoder
+        form = FeatureForm(encoder, scaling)
+        return Feed(source, form, decoder, source.block_rows, source.exact_rows, source.units)
+
+    @classmethod
+    def of_records(cls, source: BlockSource, fields: Fields) -> Feed[Records]:
+        """Choose the fastest way of turning this source's blocks into columns."""
+        decoder = record_decoder(source, fields)
+        return Feed(source, RecordForm(fields), decoder, source.block_rows, source.exact_rows, source.units)
+
+    @property
+    def filled(self) -> bool:
+        """Whether rows can go straight to their slots: those of fixed width whose number is known beforehand."""
+        return self.exact and self.form.fixed
+
+    def size(self) -> tuple[float, int]:
+        """Return the decoded bytes of a row, its slot included, and how many rows there are.
+
+        Where rows vary or were not counted, a few blocks are decoded to tell.
+        """
+        rows = int(self.block_rows.sum())
+        if self.filled or not rows:
+            return self.form.row_bytes + 4.0, rows
+        blocks = np.unique(np.linspace(0, len(self.block_rows) - 1, 3).astype(int))
+        with one_piece_open(self.source):
+            parts = [part for part in (self.decoder.decode(int(b)) for b in blocks) if len(part)]
+        if not parts:
+            return self.form.row_bytes + 4.0, rows
+        if not self.exact:
+            rows = int(rows * sum(len(p) for p in parts) / max(1, int(self.block_rows[blocks].sum())))
+        kept = _KEPT if isinstance(self.form, RecordForm) else 1.0
+        return kept * max(p.nbytes / len(p) for p in parts) + 4, rows
+
+    def resident(self) -> Feed[R]:
+        """Decode every block and serve the rows from memory from now on."""
+        parts = list(in_order(self.decoder.decode, range(len(self.block_rows)), threads=self.source.threads))
+        counts = np.array([len(p) for p in parts], np.int64)
+        decoder: Any = ResidentDecoder(parts, self.form)
+        return replace(self, decoder=decoder, block_rows=counts, exact=True, units=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +136,7 @@ class LoadedWindow(Generic[R]):
 class WindowReader(Generic[R]):
     """Fills windows, one at a time, with several reads in flight."""
 
-    def __init__(self, feed: Feed[R], *, capacity: int, threads: int, part: Keeps | None = None) -> None:
+    def __init__(self, feed: Feed[R], *, capacity: int, threads: int, part: RowFilter | None = None) -> None:
         self._feed = feed
         self._source = feed.source
         self._decoder = feed.decoder
@@ -75,7 +147,7 @@ class WindowReader(Generic[R]):
         self._turn = 0
         self._lent = np.empty(0, np.uint8)
 
-    def read(self, window: Window, part: Keeps | None = None) -> LoadedWindow[R]:
+    def read(self, window: Window, part: RowFilter | None = None) -> LoadedWindow[R]:
         """Read one window and put its rows in their order; of a part, only the rows it keeps."""
         part = part or self._part
         if self._feed.filled:
@@ -96,7 +168,7 @@ class WindowReader(Generic[R]):
         """Stop reading; what is under way is waited for, what is not begun is dropped."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _fill(self, window: Window, part: Keeps | None) -> LoadedWindow[R]:
+    def _fill(self, window: Window, part: RowFilter | None) -> LoadedWindow[R]:
         counts = self._feed.block_rows[window.blocks]
         slots, kept = _slots(window, counts, part)
         into = self._next_slots(kept)
@@ -107,10 +179,10 @@ class WindowReader(Generic[R]):
         self._all([self._pool.submit(self._decoder.fill, blocks[r], starts[r], slots, into) for r in runs])
         return LoadedWindow(window.index, into.batch(kept), window.blocks, counts, slots)
 
-    def _assemble(self, window: Window, part: Keeps | None) -> LoadedWindow[R]:
+    def _assemble(self, window: Window, part: RowFilter | None) -> LoadedWindow[R]:
         by_place = np.argsort(window.blocks, kind="stable")
         runs = [by_place[r] for r in self._runs(window.blocks[by_place])]
-        decoded = self._all([self._pool.submit(self._decode, window.blocks[r]) for r in runs])
+        decoded = self._all([self._pool.submit(self._decoder.decode_many, window.blocks[r]) for r in runs])
         places = np.concatenate(runs).tolist() if runs else []
         found = dict(zip(places, chain.from_iterable(decoded), strict=True))
         parts = [found[place] for place in range(len(places))]
@@ -119,7 +191,7 @@ class WindowReader(Generic[R]):
         pieces = np.split(slots, np.cumsum(counts)[:-1]) if len(parts) else []
         return LoadedWindow(window.index, self._feed.form.join(parts, pieces, kept), window.blocks, counts, slots)
 
-    def _gather(self, window: Window, part: Keeps | None) -> LoadedWindow[R]:
+    def _gather(self, window: Window, part: RowFilter | None) -> LoadedWindow[R]:
         """Read rows of unequal length whose places are known: whole runs of blocks, without decoding each."""
         counts = self._feed.block_rows[window.blocks]
         slots, kept = _slots(window, counts, part)
@@ -130,7 +202,7 @@ class WindowReader(Generic[R]):
         batch = self._feed.form.join(self._all(parts), pieces, kept)
         return LoadedWindow(window.index, batch, window.blocks, counts, slots)
 
-    def _copy(self, decoder: SparseDecoder, window: Window, part: Keeps | None) -> LoadedWindow[R] | None:
+    def _copy(self, decoder: SparseDecoder, window: Window, part: RowFilter | None) -> LoadedWindow[R] | None:
         """Read sparse rows as they lie in the file, and copy each to its slot; None where a block is unusual."""
         counts = self._feed.block_rows[window.blocks]
         slots, kept = _slots(window, counts, part)
@@ -172,9 +244,6 @@ class WindowReader(Generic[R]):
         count = int(self._source.block_bytes[blocks].sum()) // _LEAST_RUN
         return np.array_split(places, max(1, min(count, len(blocks), 4 * self._threads)))
 
-    def _decode(self, blocks: Int64s) -> list[R]:
-        return [self._decoder.decode(block) for block in blocks.tolist()]
-
     def _next_slots(self, rows: int) -> SlotsOf[R]:
         """Return the arrays whose turn it is; others where one block is larger than a window is meant to be."""
         self._turn = 1 - self._turn
@@ -194,7 +263,7 @@ class WindowReader(Generic[R]):
                     future.exception()
 
 
-def _slots(window: Window, counts: Int64s, part: Keeps | None) -> tuple[NDArray[np.uint32], int]:
+def _slots(window: Window, counts: Int64s, part: RowFilter | None) -> tuple[NDArray[np.uint32], int]:
     """Return each row's slot, in stored order, and how many rows are kept."""
     rows = int(counts.sum())
     if part is None:
@@ -217,20 +286,3 @@ def without_first(windows: Iterable[LoadedWindow[R]], skip: int) -> Iterator[Loa
         if skip < len(window.batch):
             yield replace(window, batch=window.batch.slice(skip, len(window.batch)), located=False) if skip else window
         skip = max(0, skip - len(window.batch))
-
-
-def ahead(plan: Iterable[_S], read: Callable[[_S], _T]) -> Generator[_T, None, None]:
-    """Yield the windows of a plan, each read while the one before it is in use."""
-    with ThreadPoolExecutor(1, thread_name_prefix="penstock-ahead") as one:
-        coming: Future[_T] | None = None
-        try:
-            for window in plan:
-                ready = None if coming is None else coming.result()
-                coming = one.submit(read, window)
-                if ready is not None:
-                    yield ready
-            if coming is not None:
-                yield coming.result()
-        finally:
-            if coming is not None:
-                coming.cancel()

@@ -14,10 +14,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.report.drawing import AXIS, SIZE, Labels, foot, svg, words
+from penstock.measure_lines import show_items
+from penstock.report.drawing import AXIS, SIZE, Labels, box, foot, svg, text_at
 from penstock.report.scale import level_axis
-from penstock.report.style import Look, look_of
-from penstock.report.words import escape, shorten, show_seconds, text_width
+from penstock.report.style import PlotStyle, style_of
+from penstock.report.text import shorten, show_time, text_width
 
 _MOST_SPANS = 1_200
 """Drawn one by one up to so many; each takes some 150 bytes, twice."""
@@ -53,11 +54,11 @@ class Spans:
     @classmethod
     def of(cls, columns: Mapping[str, Any]) -> Self:
         """Take the columns of a table."""
-        found: dict[str, Any] = {
+        arrays: dict[str, Any] = {
             name: np.asarray(columns[name], np.int64) for name in ("run", "worker", "group", "groups")
         }
-        found |= {name: np.asarray(columns[name], np.float64) for name in ("begin", "end")}
-        return cls(**found, what=np.asarray(columns["what"], object))
+        arrays |= {name: np.asarray(columns[name], np.float64) for name in ("begin", "end")}
+        return cls(**arrays, what=np.asarray(columns["what"], object))
 
     def __len__(self) -> int:
         return len(self.run)
@@ -98,9 +99,9 @@ class Spans:
         return np.array(shares)
 
 
-def look_at(kind: str) -> Look:
+def work_style(kind: str) -> PlotStyle:
     """Return how a kind of work is drawn."""
-    return look_of(_SLOTS.get(kind, _OTHER))
+    return style_of(_SLOTS.get(kind, _OTHER))
 
 
 def detailed(spans: Spans) -> bool:
@@ -111,19 +112,7 @@ def detailed(spans: Spans) -> bool:
 def gantt(
     spans: Spans, *, labels: Labels, name: Callable[[int], str] = str, size: tuple[int, int] = (1090, 330)
 ) -> str:
-    """Draw what each worker did when; as high as their number needs.
-
-    Parameters
-    ----------
-    spans : Spans
-        What they did.
-    labels : Labels
-        The words around it; the upright axis has its own.
-    name : callable
-        Gives the name of a group from its number.
-    size : (int, int)
-        The width counts.
-    """
+    """Draw what each worker did when; as high as their number needs. ``name`` gives the name of a group from its number."""
     lanes = np.array_split(spans.workers, min(len(spans.workers), _MOST_LINES))
     titles = [_title(lane) for lane in lanes]
     share = dict(zip(spans.workers.tolist(), spans.busy().tolist()))
@@ -134,19 +123,19 @@ def gantt(
     right = size[0] - 14 - max(text_width(each, SIZE) for each in shares)
     across = level_axis(0.0, spans.seconds or 1.0, pixels=(left, right))
     parts = [
-        words(0, 14, shorten(labels.title, size[0], 14), bold=True),
-        words(size[0], 32, "busy", soft=True, anchor="end"),
-        words((left + right) / 2, size[1] - 6, shorten(labels.x, right - left, SIZE), soft=True, anchor="middle"),
+        text_at(0, 14, shorten(labels.title, size[0], 14), bold=True),
+        text_at(size[0], 32, "busy", soft=True, anchor="end"),
+        text_at((left + right) / 2, size[1] - 6, shorten(labels.x, right - left, SIZE), soft=True, anchor="middle"),
         *foot(across, bottom, left=left, right=right),
     ]
     breaks = "".join(f"M{across.place(at):.1f} {_TOP - 4:.1f}V{bottom:.1f}" for at in spans.starts[1:-1])
     if breaks:
         parts.append(f'<path class="ps-axis" d="{breaks}" stroke="{AXIS}" stroke-dasharray="3 3" fill="none"/>')
-    for place, (title, told) in enumerate(zip(titles, shares)):
+    for place, (title, busy_share) in enumerate(zip(titles, shares)):
         y = _TOP + _STEP * place
-        parts.append(words(left - 8, y + 12, title, soft=True, anchor="end"))
+        parts.append(text_at(left - 8, y + 12, title, soft=True, anchor="end"))
         parts.append(f'<path class="ps-rule" d="M{left:.1f} {y + _BAR:.1f}H{right:.1f}" stroke="#e4e7eb" fill="none"/>')
-        parts.append(words(size[0], y + 12, told, anchor="end"))
+        parts.append(text_at(size[0], y + 12, busy_share, anchor="end"))
     if detailed(spans):
         parts += _spans(spans, across.place, name)
     else:
@@ -156,23 +145,18 @@ def gantt(
 
 def _spans(spans: Spans, place: Callable[[float], float], name: Callable[[int], str]) -> list[str]:
     """Draw every span with what it was."""
-    found = []
+    parts = []
     row = {int(worker): at for at, worker in enumerate(spans.workers)}
     for at in range(len(spans)):
         run, kind, worker = int(spans.run[at]), str(spans.what[at]), int(spans.worker[at])
         begin, end = float(spans.begin[at]), float(spans.end[at])
         a, b = (place(float(spans.starts[run]) + moment) for moment in (begin, end))
-        group, many = int(spans.group[at]), int(spans.groups[at])
-        whose = name(group) if group >= 0 else "1 group" if many == 1 else f"{many:,} groups"
-        tip = f"worker {worker}: {kind} {whose}, {show_seconds(end - begin)} from {show_seconds(begin)}"
-        look = look_at(kind)
+        group, groups = int(spans.group[at]), int(spans.groups[at])
+        whose = name(group) if group >= 0 else show_items(groups, "group")
+        tip = f"worker {worker}: {kind} {whose}, {show_time(end - begin)} from {show_time(begin)}"
         gap = 0.5 if b - a > 3 else 0.0  # so that neighbours are told apart
-        found.append(
-            f'<rect class="ps-f{look.slot}" x="{a:.1f}" y="{_TOP + _STEP * row[worker]:.0f}"'
-            f' width="{max(b - a - gap, 0.4):.1f}" height="{_BAR:.0f}" fill="{look.light}">'
-            f"<title>{escape(tip)}</title></rect>"
-        )
-    return found
+        parts.append(box(a, _TOP + _STEP * row[worker], b - a - gap, _BAR, work_style(kind), tip))
+    return parts
 
 
 def _shares(spans: Spans, lanes: Sequence[NDArray[np.int64]], pixels: tuple[float, float]) -> list[str]:
@@ -190,15 +174,15 @@ def _shares(spans: Spans, lanes: Sequence[NDArray[np.int64]], pixels: tuple[floa
         here = spans.what == kind
         height = height + _filled(row[spans.worker[here]], begin[here], end[here], (len(lanes), slices)) / heads
         heights.append(np.minimum(height, 1.0))
-    found = []
+    parts = []
     # The highest first, down to the foot of its line: the others are drawn over it.
     for kind, height in reversed(list(zip(kinds, heights))):
-        look = look_at(kind)
+        look = work_style(kind)
         for place, line in enumerate(height):
             d = _area(line, base=_TOP + _STEP * place + _BAR, left=left, step=(right - left) / slices)
             if d:
-                found.append(f'<path class="ps-f{look.slot}" d="{d}" fill="{look.light}"/>')
-    return found
+                parts.append(f'<path class="ps-f{look.slot}" d="{d}" fill="{look.light}"/>')
+    return parts
 
 
 def _filled(

@@ -7,65 +7,46 @@ section 3, figure 3.
 
 from __future__ import annotations
 
-from penstock.report.data import OrderPicture
+from penstock.report.comparison_data import OrderPicture
+from penstock.report.drawing import AXIS, RULE, SIZE, svg, text_at
 from penstock.report.scale import Axis, nice_ticks
-from penstock.report.style import LABEL_LIGHT, Look, looks
-from penstock.report.words import escape, show_tick, text_width
+from penstock.report.style import LABEL_LIGHT, PlotStyle, plot_styles
+from penstock.report.text import show_tick, text_width
 
-CAPTIONS = {
-    "none": "rows as they are stored",
-    "once": "one shuffled copy",
-    "epoch": "a new copy each epoch",
-    "sliding-window": "a buffer slides over rows",
-    "mrs": "a reservoir and a replay",
-    "block-only": "blocks mixed, rows kept",
-    "corgipile": "blocks and rows mixed",
-    "global": "any row at any time",
-}
-_WIDTH, _SIZE = 220, 11
+_WIDTH = 220
 _TOP, _BOTTOM, _LABELS = 6.0, 156.0, 46.0
-_SOFT, _RULE, _AXIS = "#59636e", "#e4e7eb", "#8a949e"
 
 
 def order_plot(
-    name: str, picture: OrderPicture, *, visits: int | None = None, rows: int | None = None, look: Look | None = None
+    name: str,
+    picture: OrderPicture,
+    *,
+    visits: int | None = None,
+    rows: int | None = None,
+    look: PlotStyle | None = None,
 ) -> str:
     """Draw one strategy's picture and return the ``<svg>`` element.
 
-    Parameters
-    ----------
-    name : str
-        The strategy, for the description.
-    picture : OrderPicture
-        What it visited.
-    visits, rows : int, optional
-        Where the axes end, so that several pictures share them; else at the picture's own last values.
-    look : Look, optional
-        The colour; else the one the strategy has in line plots.
+    ``visits`` and ``rows`` are where the axes end, so that several pictures share them; else the picture's own last values.
 
     Examples
     --------
     >>> order_plot("none", OrderPicture((0, 1, 2), ((2, 0), (0, 1)), group=2)).startswith("<svg")
     True
     """
-    look = look or looks([name])[name]
-    visits = max(1, visits or len(picture.position) * picture.every)
+    look = look or plot_styles([name])[name]
+    visits = max(1, visits or len(picture.position))
     rows = max(1, rows or max(picture.position, default=0) + 1)
     upward = _axis(rows, (_BOTTOM, _TOP))
-    left = 6 + max(text_width(label, _SIZE) for _, label in upward.ticks)
+    left = 6 + max(text_width(label, SIZE) for _, label in upward.ticks)
     across = _axis(visits, (left, _WIDTH - 8.0))
     strip = _BOTTOM + 24.0
     height = strip + _LABELS + 6 if picture.labels else _BOTTOM + 20
-    dots = "".join(
-        f"M{across.place(i * picture.every):.1f} {upward.place(row):.1f}h0" for i, row in enumerate(picture.position)
-    )
+    dots = "".join(f"M{across.place(i):.1f} {upward.place(row):.1f}h0" for i, row in enumerate(picture.position))
     rules = "".join(f"M{left:.1f} {upward.place(v):.1f}H{across.stop}" for v, _ in upward.ticks)
-    says = f"Order of {name}: row number against visiting position" + (", with label counts" if picture.labels else "")
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height:.0f}" role="img"'
-        f' aria-label="{escape(says)}" font-family="system-ui,sans-serif" font-size="{_SIZE}">',
-        f'<path class="ps-rule" d="{rules}" stroke="{_RULE}" fill="none"/>',
-        f'<path class="ps-axis" d="M{left:.1f} {_TOP}V{_BOTTOM}H{across.stop}" stroke="{_AXIS}" fill="none"/>',
+        f'<path class="ps-rule" d="{rules}" stroke="{RULE}" fill="none"/>',
+        f'<path class="ps-axis" d="M{left:.1f} {_TOP}V{_BOTTOM}H{across.stop}" stroke="{AXIS}" fill="none"/>',
         # Dots as strokes of no length: one element for all of them.
         f'<path class="ps-s{look.slot}" d="{dots}" stroke="{look.light}" stroke-width="2" stroke-linecap="round"'
         ' fill="none"/>' if dots else "",
@@ -77,7 +58,8 @@ def order_plot(
     ]  # fmt: skip
     if picture.labels:
         parts += _label_strip(picture, across, visits, strip)
-    return "".join(parts) + "</svg>"
+    says = f"Order of {name}: row number against visiting position" + (", with label counts" if picture.labels else "")
+    return svg(parts, size=(_WIDTH, round(height)), says=says)
 
 
 def _label_strip(picture: OrderPicture, across: Axis, visits: int, top: float) -> list[str]:
@@ -104,4 +86,4 @@ def _axis(end: int, pixels: tuple[float, float]) -> Axis:
 
 
 def _tick(x: float, y: float, label: str, anchor: str) -> str:
-    return f'<text class="ps-soft" x="{x:.1f}" y="{y:.1f}" fill="{_SOFT}" text-anchor="{anchor}">{escape(label)}</text>'
+    return text_at(x, y, label, soft=True, anchor=anchor)

@@ -1,216 +1,126 @@
-"""The comparison page: facts, findings, table, curves and row-order pictures in one HTML file.
+"""One HTML page that needs nothing beside itself: its frame, its list of facts, its figures, and how it is written.
 
-Every word that comes from outside is escaped. An R² far below nought is drawn at a floor, and the caption says so.
+Nothing in it is fetched: a content policy in its head forbids even trying. What is given here as words is escaped;
+what is given as parts of the page is HTML already.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from penstock.budget import show_bytes
-from penstock.report.data import Comparison, Run
-from penstock.report.orders import CAPTIONS, order_plot
-from penstock.report.plot import Axes, Series, line_plot
-from penstock.report.sheet import facts, figure, listed, sheet, write_sheet
-from penstock.report.style import Look, looks
-from penstock.report.tables import epoch_tables, summary_table
-from penstock.report.words import escape, finite, show_count, show_number, show_score, show_seconds
+from penstock.outputs import atomic_path
+from penstock.report.style import CSS, PlotStyle
+from penstock.report.text import escape
 
-# An R² far below nought says "diverged"; drawn to scale it would flatten every other line.
-_LOWEST_SCORE = -1.0
+DESK, PHONE = (540, 330), (360, 290)
+"""Sizes of a plot on a wide page and on a phone."""
+_LONG = 48
+_COLUMN = 'th scope="col"'
 
 
-def render(page: Comparison) -> str:
-    """Return the whole page as HTML.
+def page_html(title: str, *, kind: str, heading: str, parts: Iterable[str]) -> str:
+    """Return a whole page: the kind of page and its heading, then its parts; those that are empty are left out.
 
     Examples
     --------
-    >>> text = render(Comparison("a<b.parquet", runs=(Run("none", failed="disk full"),)))
-    >>> text.startswith("<!doctype html>"), "a&lt;b.parquet" in text, "disk full" in text
-    (True, True, True)
+    >>> page_html("a<b", kind="penstock compare", heading="a<b", parts=["<p>hello</p>"]).startswith("<!doctype html>")
+    True
     """
-    styles = looks([*(run.shuffle for run in page.runs), *page.orders])
-    title = f"{page.data}: shuffling strategies compared"
     body = [
-        '<p class="kind">penstock compare</p>',
-        f"<h1>{escape(page.data)}</h1>",
-        _facts(page),
-        f'<p class="note">{escape(page.clustering)}</p>' if page.clustering else "",
-        *(f'<p class="lead">{escape(sentence)}</p>' for sentence in [" ".join(findings(page))] if sentence),
-        "<h2>Strategies</h2>",
-        summary_table(page, styles) if page.runs else "<p>No strategy was run.</p>",
-        _curves(page, styles),
-        _orders(page, styles),
+        f'<p class="kind">{escape(kind)}</p>',
+        f"<h1>{escape(heading)}</h1>",
+        *parts,
+        "<footer>Made by penstock. This page needs no network and no other file.</footer>",
     ]
-    if any(run.epochs for run in page.runs):
-        body.append(f'<section class="screen"><h2>Every epoch</h2>{epoch_tables(page)}</section>')
-    return sheet(title, body)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f'<meta name="color-scheme" content="light dark"><title>{escape(title)}</title><style>{CSS}</style></head>\n'
+        "<body><main>\n" + "\n".join(part for part in body if part) + "\n</main></body></html>\n"
+    )
 
 
-def write_report(page: Comparison, path: str | os.PathLike[str]) -> Path:
-    """Write the page to a file, whole or not at all, and return its path.
+def write_html(text: str, path: str | os.PathLike[str]) -> Path:
+    """Write a page to a file, whole or not at all, and return its path; `WriteError` where that is not possible."""
+    target = Path(path)
+    # A page holds what users named; a lone surrogate among it (an undecodable file name) is replaced, not fatal.
+    with atomic_path(target) as temporary:
+        temporary.write_bytes(text.encode("utf-8", "replace"))
+    return target
 
-    Raises
-    ------
-    WriteError
-        If the folder does not exist or cannot be written to.
+
+def fact_list(facts: Iterable[tuple[str, object]], *, wide: Iterable[tuple[str, object]] = ()) -> str:
+    """Return names with what they are, those left out that are None or empty; ``wide`` ones have a line each."""
+    cells = [
+        f"<div{kind}><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
+        for pairs, kind in ((facts, ""), (wide, ' class="wide"'))
+        for name, value in pairs
+        if value not in (None, "")
+    ]
+    return f'<dl class="facts">{"".join(cells)}</dl>' if cells else ""
+
+
+def html_table(
+    head: Sequence[str], lines: Iterable[Sequence[str]], *, wordy: bool = False, narrow: bool = False, rest: str = ""
+) -> str:
+    """Return a table whose first column has names; long text is cut.
+
+    The last column of a ``wordy`` table is text; a ``narrow`` one is as wide as its text; ``rest`` says what is left out.
+    """
+
+    def cell(text: str, place: int, tag: str, count: int) -> str:
+        kind = ' class="told"' if wordy and place == count - 1 else ""
+        whole = f' title="{escape(text)}"' if len(text) > _LONG else ""
+        return f"<{tag}{kind}{whole}>{escape(elided(text))}</{tag[:2]}>"
+
+    def row(cells: Sequence[str], first: str, others: str) -> str:
+        tags = (first, *[others] * (len(cells) - 1))
+        return f"<tr>{''.join(cell(text, at, tag, len(cells)) for at, (text, tag) in enumerate(zip(cells, tags)))}</tr>"
+
+    heads = f"<thead>{row(head, _COLUMN, _COLUMN)}</thead>" if head else ""
+    body = "".join(row(line, 'th scope="row"', "td") for line in lines)
+    style = ' style="width:auto"' if narrow else ""
+    more = f'<p class="quiet">And {escape(rest)}.</p>' if rest else ""
+    return f'<div class="scroll"><table{style}>{heads}<tbody>{body}</tbody></table></div>{more}'
+
+
+def elided(text: str) -> str:
+    """Cut a name that would fill a line."""
+    return text if len(text) <= _LONG else text[: _LONG - 1] + "…"
+
+
+def figure(draw: Callable[..., str], caption: str, *, keys: str = "", desk: tuple[int, int] = DESK) -> str:
+    """Return a plot with its caption, drawn twice (``draw(size=…)``), for a wide page and for a phone.
+
+    ``keys`` is what stands beneath, `keys_of`; a plot larger than the usual has the width of the page.
+    """
+    wide = ' class="broad"' if desk != DESK else ""
+    return (
+        f'<figure{wide}><div class="desk">{draw(size=desk)}</div><div class="phone">{draw(size=PHONE)}</div>{keys}'
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
+    )
+
+
+def keys_of(named: Iterable[tuple[str, PlotStyle]]) -> str:
+    """Return what the colours of a drawing mean."""
+    boxes = "".join(
+        '<span><svg xmlns="http://www.w3.org/2000/svg" class="box" viewBox="0 0 12 12" width="12" height="12"'
+        f' aria-hidden="true"><rect class="ps-f{look.slot}" width="12" height="12" rx="2" fill="{look.light}"/></svg>'
+        f"{escape(name)}</span>"
+        for name, look in named
+    )
+    return f'<p class="keys">{boxes}</p>'
+
+
+def sentence_list(names: list[str]) -> str:
+    """Return names as a sentence has them.
 
     Examples
     --------
-    >>> import tempfile
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> write_report(Comparison("clicks.parquet"), Path(folder.name, "report.html")).name
-    'report.html'
-    >>> folder.cleanup()
+    >>> sentence_list(["a", "b", "c"])
+    'a, b and c'
     """
-    return write_sheet(render(page), path)
-
-
-def findings(page: Comparison) -> list[str]:
-    """Say in sentences which strategy ended best and which came near it first."""
-    scored = [(score, run) for run in page.runs if run.failed is None and (score := finite(run.final)) is not None]
-    if len(scored) < 2:
-        return []
-    top, best = max(scored, key=lambda pair: pair[0])
-    found = [f"The best final {_lower(page.score_name)} is {show_score(top, page.metric)}, by {best.shuffle}."]
-    timed = [(t, run) for _, run in scored if (t := finite(run.seconds_to_99)) is not None]
-    if timed:
-        soonest, first = min(timed, key=lambda pair: pair[0])
-        own = finite(best.seconds_to_99)
-        sentence = f"It was also the first to come to 99 % of that, after {show_seconds(soonest)}"
-        if first is not best:
-            sentence = f"First to 99 % of it was {first.shuffle}, after {show_seconds(soonest)}"
-            sentence += f", which ended at {show_score(first.final, page.metric)}"
-            if own is not None and soonest > 0:
-                sentence += f"; {best.shuffle} needed {show_seconds(own)}, {own / soonest:.1f} times as long"
-        found.append(sentence + ".")
-    behind = [run.shuffle for _, run in scored if finite(run.seconds_to_99) is None]
-    if timed and behind:
-        found.append(f"Never that near: {listed(behind)}.")
-    return found
-
-
-def _facts(page: Comparison) -> str:
-    memory = show_bytes(page.memory) if isinstance(page.memory, int | float) else page.memory
-    found = [
-        ("Rows", None if page.rows is None else show_count(page.rows)),
-        ("Blocks", None if page.blocks is None else show_count(page.blocks)),
-        ("Size", None if page.bytes is None else show_bytes(page.bytes)),
-        ("Label", page.label),
-        ("Model", page.model),
-        ("Memory budget", memory),
-        ("Seed", page.seed),
-        ("Date", page.date),
-    ]
-    return facts(found, wide=[("Machine", page.machine)])
-
-
-def _curves(page: Comparison, styles: dict[str, Look]) -> str:
-    runs = [run for run in page.runs if run.epochs]
-    if not runs:
-        return ""
-    key, metric = page.score_key, page.metric
-    latest = max((end for run in runs for end in run.clock() if end is not None), default=0.0)
-    unit, clock = (3600.0, "hours") if latest > 3 * 3600 else (60.0, "minutes") if latest > 900 else (1.0, "seconds")
-    # One slow strategy would press all others against the left edge.
-    ends = sorted(run.clock()[-1] or 0.0 for run in runs)
-    log_time = ends[0] > 0 and latest > 4 * ends[len(ends) // 2]
-    clock += ", logarithmic" if log_time else ""
-    scores = [run.column(key) for run in runs]
-    # Training loss flatters stored order: each row is scored just after rows like it were learned from.
-    held_out = all(any(v is not None for v in run.column("test_loss")) for run in runs)
-    losses = [run.column("test_loss" if held_out else "loss") for run in runs]
-    known = [v for column in losses for v in column if v is not None]
-    log = bool(known) and min(known) > 0 and max(known) > 100 * min(known)
-    sunk = any(v is not None and v < _LOWEST_SCORE for column in scores for v in column)
-    low = f" Values below {show_number(_LOWEST_SCORE)} are drawn there." if sunk else ""
-    led = any(_prepared(run) > 0 for run in runs)
-    head = " A thin line ahead of the first epoch is the time spent on a shuffled copy." if led else ""
-    percent, score, short = metric == "accuracy", _lower(page.score_name), "R²" if metric == "r2" else "Accuracy"
-    kind = "test" if held_out else "training"
-    loss = f"{kind} loss" + (", logarithmic" if log else "")
-    told = "" if held_out else ", each row scored just before its own update: in stored order that flatters"
-
-    def lines(columns: list[list[float | None]], show: Callable[[float | None], str], *, timed: bool) -> list[Series]:
-        made = [_series(run, column, show, unit if timed else None) for run, column in zip(runs, columns)]
-        return [
-            replace(line, y=_raised(line.y) if columns is scores else line.y, look=styles[line.name]) for line in made
-        ]
-
-    def show_value(value: float | None) -> str:
-        return show_score(value, metric)
-
-    def show_loss(value: float | None) -> str:
-        return f"loss {show_number(value)}"
-
-    return (
-        '<h2>Convergence</h2><p class="quiet screen">Point at a mark to read its value.</p><div class="plots">'
-        + _figure(lines(scores, show_value, timed=False), "epoch", score, f"{short} by epoch",
-                  Axes(whole_x=True, percent_y=percent), f"The score after each epoch.{low}")
-        + _figure(lines(scores, show_value, timed=True), clock, score, f"{short} by time",
-                  Axes(log_x=log_time, percent_y=percent), f"The same on the clock, shuffling included.{head}")
-        + _figure(lines(losses, show_loss, timed=False), "epoch", loss, "Loss by epoch",
-                  Axes(whole_x=True, log_y=log), f"The mean {kind} loss after each epoch{told}.")
-        + _figure(lines(losses, show_loss, timed=True), clock, loss, "Loss by time",
-                  Axes(log_x=log_time, log_y=log), "The same on the clock, shuffling included.")
-        + "</div>"
-    )  # fmt: skip
-
-
-def _series(run: Run, y: list[float | None], show: Callable[[float | None], str], unit: float | None) -> Series:
-    """Make a line over epochs, or, with a unit of so many seconds, over time."""
-    epochs, ends = [finite(row.get("epoch", i + 1)) for i, row in enumerate(run.epochs)], run.clock()
-    notes = [f"{run.shuffle}, epoch {show_count(e)}: {show(v)}" for e, v in zip(epochs, y)]
-    if unit is None:
-        return Series(run.shuffle, epochs, y, notes)
-    notes = [f"{note} after {show_seconds(end)}" for note, end in zip(notes, ends)]
-    lead = (0.0, _prepared(run) / unit) if _prepared(run) > 0 else None
-    return Series(run.shuffle, [None if end is None else end / unit for end in ends], y, notes, lead)
-
-
-def _prepared(run: Run) -> float:
-    """Return the seconds before any learning began: the copy made first, or the first epoch's own."""
-    first = run.epochs[0].get("prepare_seconds") if run.epochs else None
-    return (finite(run.prepare_seconds) or 0.0) + (finite(first) or 0.0)
-
-
-def _raised(values: Sequence[float | None]) -> list[float | None]:
-    return [None if value is None else max(value, _LOWEST_SCORE) for value in values]
-
-
-def _figure(series: list[Series], x: str, y: str, title: str, axes: Axes, caption: str) -> str:
-    draw = partial(line_plot, series, x_label=x, y_label=y, title=title, axes=axes)
-    return figure(lambda size: draw(size=size), caption)
-
-
-def _orders(page: Comparison, styles: dict[str, Look]) -> str:
-    pictures = {name: picture for name, picture in page.orders.items() if picture.position}
-    if not pictures:
-        return ""
-    visits = max(len(p.position) * p.every for p in pictures.values())
-    rows = max(max(p.position) for p in pictures.values()) + 1
-    figures = "".join(
-        f"<figure>{order_plot(name, picture, visits=visits, rows=rows, look=styles[name])}<figcaption>"
-        f"<b>{escape(name)}</b>{CAPTIONS.get(name, '')}</figcaption></figure>"
-        for name, picture in pictures.items()
-    )
-    labelled = next((p for p in pictures.values() if p.labels), None)
-    keys = (
-        f'<p class="keys"><span>Labels in each {labelled.group} rows visited:</span>'
-        '<span><i class="k1"></i>positive</span><span><i class="k0"></i>negative</span></p>'
-        if labelled
-        else ""
-    )
-    return (
-        "<h2>The order of the rows</h2><p>Each dot is a row: across, when it is visited; upward, its number in the"
-        " file. A diagonal is the stored order, an even cloud a full shuffle."
-        f'{" " + escape(page.orders_note) if page.orders_note else ""}</p>{keys}<div class="orders">{figures}</div>'
-    )
-
-
-def _lower(name: str) -> str:
-    return name[0].lower() + name[1:]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

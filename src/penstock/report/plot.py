@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from penstock.report.drawing import SIZE, Labels, grid, headings, svg, words
-from penstock.report.scale import Axis, run_axis, spread, value_axis
-from penstock.report.style import Look, looks, mark
-from penstock.report.words import escape, finite, shorten, show_number, text_width
+from penstock.report.drawing import SIZE, Labels, grid, headings, svg, text_at
+from penstock.report.scale import Axis, keep_apart, run_axis, value_axis
+from penstock.report.style import PlotStyle, mark, plot_styles
+from penstock.report.text import escape, finite_or_none, shorten, show_number, text_width
 
 _GAP = 15
 # More points than this add bytes to a line and nothing to see.
@@ -33,20 +33,20 @@ class Series:
     y: Sequence[float | None]
     notes: Sequence[str] = ()
     lead: tuple[float, float] | None = None
-    look: Look | None = None
+    look: PlotStyle | None = None
 
     def points(self) -> list[tuple[float, float, str] | None]:
         """Return the points that can be drawn, None where the line breaks, thinned evenly if there are many."""
-        found: list[tuple[float, float, str] | None] = []
+        points: list[tuple[float, float, str] | None] = []
         for i, (a, b) in enumerate(zip(self.x, self.y, strict=True)):
-            x, y = finite(a), finite(b)
+            x, y = finite_or_none(a), finite_or_none(b)
             if x is None or y is None:
-                found.append(None)
+                points.append(None)
                 continue
             note = self.notes[i] if i < len(self.notes) else f"{self.name}: {show_number(x)}, {show_number(y)}"
-            found.append((x, y, note))
-        every = -(-len(found) // _MOST_POINTS)
-        return [p for i, p in enumerate(found) if i % every == 0 or i == len(found) - 1] if every > 1 else found
+            points.append((x, y, note))
+        every = -(-len(points) // _MOST_POINTS)
+        return [p for i, p in enumerate(points) if i % every == 0 or i == len(points) - 1] if every > 1 else points
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Axes:
 @dataclass(frozen=True, slots=True)
 class _Line:
     series: Series
-    look: Look
+    look: PlotStyle
     points: list[tuple[float, float, str] | None]
 
     @property
@@ -71,35 +71,20 @@ class _Line:
 
 
 def line_plot(
-    series: Sequence[Series],
-    *,
-    x_label: str,
-    y_label: str,
-    title: str,
-    axes: Axes | None = None,
-    size: tuple[int, int] = (560, 330),
+    series: Sequence[Series], *, labels: Labels, axes: Axes | None = None, size: tuple[int, int] = (560, 330)
 ) -> str:
     """Draw lines over one pair of axes and return the ``<svg>`` element.
 
-    Parameters
-    ----------
-    series : sequence of Series
-        The lines. Those without a point that can be drawn are left out.
-    x_label, y_label, title : str
-        What stands beside the axes and above the plot.
-    axes : Axes, optional
-        What kind of numbers the axes carry.
-    size : (int, int)
-        Width and height in pixels; text keeps its size whatever they are.
+    Lines without a point that can be drawn are left out. Text keeps its size whatever the size of the drawing.
 
     Examples
     --------
-    >>> drawing = line_plot([Series("none", [1, 2], [0.5, 0.4])], x_label="epoch", y_label="loss", title="Loss")
+    >>> drawing = line_plot([Series("none", [1, 2], [0.5, 0.4])], labels=Labels("Loss", "epoch", "loss"))
     >>> drawing.startswith("<svg") and drawing.count("<title>") == 2
     True
     """
     axes = axes or Axes()
-    styles = looks(one.name for one in series)
+    styles = plot_styles(one.name for one in series)
     lines = [line for line in (_Line(s, s.look or styles[s.name], s.points()) for s in series) if line.known]
     width, height = size
     names = {line.series.name: shorten(line.series.name, 0.3 * width, SIZE) for line in lines}
@@ -117,11 +102,11 @@ def line_plot(
     xs += [x for line in lines if line.series.lead for x in line.series.lead if x > 0 or not axes.log_x]
     across = run_axis(xs, pixels=(left + 8, right - 4), whole=axes.whole_x, log=axes.log_x)
     parts = [
-        *headings(Labels(title, x_label, y_label), size=size, left=left, right=right),
+        *headings(labels, size=size, left=left, right=right),
         *grid(across, upward, left=left, right=right),
     ]
     if not lines:
-        parts.append(words((left + right) / 2, (top + bottom) / 2, "no values to draw", soft=True, anchor="middle"))
+        parts.append(text_at((left + right) / 2, (top + bottom) / 2, "no values to draw", soft=True, anchor="middle"))
     parts += [part for line in lines for part in _draw(line, across, upward)]
     parts += _names(lines, names, across, upward, right=right)
     # Tooltips last, so that no line covers them.
@@ -131,35 +116,10 @@ def line_plot(
         for line in lines
         for x, y, note in line.known
     ]
-    return svg(parts, size=size, says=_describe(title, x_label, lines))
+    return svg(parts, size=size, says=_describe(labels, lines))
 
 
-def svg_file(
-    series: Sequence[Series],
-    *,
-    x_label: str,
-    y_label: str,
-    title: str,
-    axes: Axes | None = None,
-    size: tuple[int, int] = (720, 400),
-) -> str:
-    """Draw as `line_plot` does, as the text of an SVG file of its own: on white, with a margin around it.
-
-    Examples
-    --------
-    >>> svg_file([Series("none", [1, 2], [0.5, 0.4])], x_label="epoch", y_label="loss", title="Loss")[:5]
-    '<?xml'
-    """
-    inner = (size[0] - 32, size[1] - 32)
-    drawing = line_plot(series, x_label=x_label, y_label=y_label, title=title, axes=axes, size=inner)
-    view = f'viewBox="0 0 {inner[0]} {inner[1]}" width="{inner[0]}" height="{inner[1]}"'
-    whole = f'viewBox="-16 -16 {size[0]} {size[1]}" width="{size[0]}" height="{size[1]}"'
-    head, body = drawing.replace(view, whole, 1).split(">", 1)
-    paper = f'<rect x="-16" y="-16" width="{size[0]}" height="{size[1]}" fill="#ffffff"/>'
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{head}>{paper}{body}\n'
-
-
-def swatch(look: Look) -> str:
+def swatch(look: PlotStyle) -> str:
     """Return a strategy's line and mark as a small drawing for a table."""
     return (
         '<svg xmlns="http://www.w3.org/2000/svg" class="swatch" viewBox="0 0 34 12" width="34" height="12"'
@@ -200,23 +160,23 @@ def _sparse(spots: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def _names(lines: list[_Line], names: dict[str, str], across: Axis, upward: Axis, *, right: float) -> list[str]:
     ends = [(across.place(line.known[-1][0]), upward.place(line.known[-1][1])) for line in lines]
-    places = spread([y for _, y in ends], gap=_GAP, lo=min(upward.start, upward.stop), hi=upward.start)
+    places = keep_apart([y for _, y in ends], gap=_GAP, lo=min(upward.start, upward.stop), hi=upward.start)
     parts: list[str] = []
     for line, (x, y), place in zip(lines, ends, places):
         if x < right - 12:
             parts.append(stroke(f"M{x + 5:.1f} {y:.1f}H{right:.1f}", line.look, width=0.8, dash="1 3"))
         parts.append(stroke(f"M{right:.1f} {y:.1f}L{right + 10:.1f} {place:.1f}", line.look, width=1, dashed=False))
         full = line.series.name
-        parts.append(words(right + 14, place + 4, names[full], tip=full if names[full] != full else ""))
+        parts.append(text_at(right + 14, place + 4, names[full], tip=full if names[full] != full else ""))
     return parts
 
 
-def _describe(title: str, x_label: str, lines: list[_Line]) -> str:
+def _describe(labels: Labels, lines: list[_Line]) -> str:
     ends = "; ".join(f"{line.series.name} ends at {show_number(line.known[-1][1])}" for line in lines)
-    return f"{title}, against {x_label}. {ends or 'No values'}."
+    return f"{labels.title}, against {labels.x}. {ends or 'No values'}."
 
 
-def stroke(d: str, look: Look, *, width: float, dash: str | None = None, dashed: bool = True) -> str:
+def stroke(d: str, look: PlotStyle, *, width: float, dash: str | None = None, dashed: bool = True) -> str:
     """Return a line in a look's colour and dash."""
     pattern = dash or (look.dash if dashed else "")
     style = f' stroke-dasharray="{pattern}"' if pattern else ""
@@ -226,7 +186,7 @@ def stroke(d: str, look: Look, *, width: float, dash: str | None = None, dashed:
     )
 
 
-def marks(spots: Iterable[tuple[float, float]], look: Look) -> str:
+def marks(spots: Iterable[tuple[float, float]], look: PlotStyle) -> str:
     """Return a look's mark at every place, as one element."""
     d = "".join(mark(look, x, y) for x, y in spots)
     return f'<path class="ps-f{look.slot} ps-halo" d="{d}" fill="{look.light}" stroke="#ffffff" stroke-width="0.8"/>'

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from penstock.report.words import show_tick, text_width
+from penstock.report.text import show_tick, text_width
 
 
 def nice_ticks(lo: float, hi: float, *, count: int = 5, whole: bool = False) -> tuple[list[float], float]:
@@ -46,12 +46,12 @@ def log_ticks(lo: float, hi: float, *, count: int = 5) -> list[float]:
     return [10.0**k for k in range(first, last + 1) if k % every == 0 and lo <= 10.0**k <= hi] or full
 
 
-def spread(wanted: Sequence[float], *, gap: float, lo: float, hi: float) -> list[float]:
+def keep_apart(wanted: Sequence[float], *, gap: float, lo: float, hi: float) -> list[float]:
     """Move places as little as may be so that any two are a gap apart, and all lie between two bounds.
 
     Examples
     --------
-    >>> spread([50.0, 50.0, 10.0], gap=12, lo=0, hi=100)
+    >>> keep_apart([50.0, 50.0, 10.0], gap=12, lo=0, hi=100)
     [44.0, 56.0, 10.0]
     """
     if not wanted:

@@ -1,4 +1,4 @@
-"""How the report looks: a colour-blind-safe palette (Okabe and Ito's), marks and dashes per strategy, and the CSS.
+"""How the report plot_styles: a colour-blind-safe palette (Okabe and Ito's), marks and dashes per strategy, and the CSS.
 
 Drawings carry light colours as attributes, so that they stand alone; the page's CSS overrides them by class in the
 dark. Colour is never the only sign: each strategy has its own mark and dash too.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PlotStyle:
     """How one strategy is drawn; ``slot`` numbers its CSS classes."""
 
     slot: int
@@ -24,14 +24,14 @@ class Look:
 
 # Okabe-Ito's yellow cannot be read on white: a darker one stands in for it there, the true one in the dark.
 _LOOKS = (
-    Look(0, "#0072b2", "#5fb0f0", "", "circle"),
-    Look(1, "#d55e00", "#ff8a4c", "", "square"),
-    Look(2, "#2b2b2b", "#f2f2f2", "7 3", "diamond"),
-    Look(3, "#e69f00", "#f5b83d", "", "up"),
-    Look(4, "#009e73", "#2fd0a0", "3 2", "down"),
-    Look(5, "#cc79a7", "#eda3cb", "", "star"),
-    Look(6, "#8c7a00", "#f0e442", "10 2.5 2 2.5", "plus"),
-    Look(7, "#56b4e9", "#a5dcff", "4 2", "right"),
+    PlotStyle(0, "#0072b2", "#5fb0f0", "", "circle"),
+    PlotStyle(1, "#d55e00", "#ff8a4c", "", "square"),
+    PlotStyle(2, "#2b2b2b", "#f2f2f2", "7 3", "diamond"),
+    PlotStyle(3, "#e69f00", "#f5b83d", "", "up"),
+    PlotStyle(4, "#009e73", "#2fd0a0", "3 2", "down"),
+    PlotStyle(5, "#cc79a7", "#eda3cb", "", "star"),
+    PlotStyle(6, "#8c7a00", "#f0e442", "10 2.5 2 2.5", "plus"),
+    PlotStyle(7, "#56b4e9", "#a5dcff", "4 2", "right"),
 )
 _HOMES = {
     "corgipile": 0,
@@ -61,12 +61,12 @@ LABEL_LIGHT = ("#0072b2", "#f0c05a")
 LABEL_DARK = ("#3f8fcf", "#d9a441")
 
 
-def looks(names: Iterable[str]) -> dict[str, Look]:
+def plot_styles(names: Iterable[str]) -> dict[str, PlotStyle]:
     """Give each strategy its look: a known one always the same, any other the next that is free.
 
     Examples
     --------
-    >>> looks(["mine", "corgipile"])["corgipile"].mark
+    >>> plot_styles(["mine", "corgipile"])["corgipile"].mark
     'circle'
     """
     wanted = list(dict.fromkeys(names))
@@ -77,12 +77,12 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     return {name: given.get(name) or _LOOKS[_HOMES[name]] for name in wanted}
 
 
-def look_of(slot: int) -> Look:
-    """Return one of the looks by its number."""
+def style_of(slot: int) -> PlotStyle:
+    """Return one of the plot_styles by its number."""
     return _LOOKS[slot % len(_LOOKS)]
 
 
-def mark(look: Look, x: float, y: float, size: float = 3.2) -> str:
+def mark(look: PlotStyle, x: float, y: float, size: float = 3.2) -> str:
     """Return the path of a strategy's mark around a point."""
     if look.mark == "circle":
         return f"M{x - size:.1f} {y:.1f}a{size} {size} 0 1 0 {2 * size} 0a{size} {size} 0 1 0 {-2 * size} 0z"

@@ -22,11 +22,11 @@ def adagrad_reference(
 
     Examples
     --------
-    >>> from penstock.sgd.losses import named
+    >>> from penstock.sgd.losses import find_loss
     >>> x = Csr(np.array([0, 1], np.uint64), np.array([2], np.uint32), np.array([4.0], np.float32), 3)
     >>> cells, intercept = np.zeros((3, 2)), np.zeros(2)
     >>> batch = Batch(x, np.array([1.0], np.float32))
-    >>> sums = adagrad_reference(batch, cells, intercept, step=Step(named("hinge"), base=0.5), updates=0)
+    >>> sums = adagrad_reference(batch, cells, intercept, step=Step(find_loss("hinge"), base=0.5), updates=0)
     >>> cells[2].round(6), intercept.round(6), sums["loss"], sums["updates"]
     (array([ 0.5, 16. ]), array([0.5, 1. ]), 1.0, 1)
     """

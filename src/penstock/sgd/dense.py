@@ -17,12 +17,12 @@ from penstock.sgd.scalar import (
     ONE,
     STEP,
     ZERO,
-    closed,
+    bounded_rate,
     following,
-    opened,
-    pull,
+    load_totals,
     rate_at,
     soft,
+    store_totals,
     tally,
     usable,
     weight_of,
@@ -34,20 +34,21 @@ NARROW = 160
 
 @kernel
 def dense_ahead(
-    x: Any, y: Any, weight: Any, coef: Any, intercept: Any, clock: Any, totals: Any, code: int, base: float,
-    power: float, l2: float, free: Any,
+    x: Any, y: Any, weight: Any, coef: Any, intercept: Any, clock: Any, totals: Any, loss: Any, base: float,
+    power: float, l2: float, free: Any, bound: float,
 ) -> Any:  # fmt: skip
     """Update after every row, scoring one row ahead; no L1."""
     rows, width = x.shape
     w = coef[0]
-    bias, step, sums = intercept[0], clock[STEP], opened(totals)
+    bias, step, sums = intercept[0], clock[STEP], load_totals(totals)
     push, keep = ZERO, ONE
-    dot, gram = ZERO, ZERO
+    dot, gram, size = ZERO, ZERO, free
     i = following(weight, 0, rows)
     last = i
     if i < rows:
         for j in range(width):
             dot += w[j] * x[i, j]
+            size += x[i, j] * x[i, j]
     while i < rows:
         # The weights still lack the last row's update: keep * w - push * x[last].
         score = bias + keep * dot - push * gram
@@ -56,16 +57,18 @@ def dense_ahead(
             return i
         after = following(weight, i + 1, rows)
         ahead = after if after < rows else i
-        dot, gram = ZERO, ZERO
+        dot, gram, own = ZERO, ZERO, size
+        size = free
         for j in range(width):
             v = keep * w[j] - push * x[last, j]
             w[j] = v
             dot += v * x[ahead, j]
             gram += x[i, j] * x[ahead, j]
-        slope, linear, e = pull(code, score, yi)
-        sums = tally(sums, code, score, yi, wi, linear, e)
+            size += x[ahead, j] * x[ahead, j]
+        slope, linear, e = loss.row(score, yi)
+        sums = tally(sums, loss, score, yi, wi, linear, e)
         rate = rate_at(base, power, step)
-        push = np.float32(rate) * wi * slope
+        push = np.float32(bounded_rate(rate, bound, wi * own)) * wi * slope
         keep = np.float32(max(1.0 - rate * l2, 0.0))
         bias -= free * push
         step += 1.0
@@ -74,89 +77,94 @@ def dense_ahead(
         for j in range(width):
             w[j] = keep * w[j] - push * x[last, j]
     intercept[0], clock[STEP] = bias, step
-    closed(totals, sums)
+    store_totals(totals, sums)
     return -1
 
 
 @kernel
 def dense_rows(
-    x: Any, y: Any, weight: Any, coef: Any, intercept: Any, clock: Any, totals: Any, code: int, base: float,
-    power: float, l1: float, l2: float, free: Any,
+    x: Any, y: Any, weight: Any, coef: Any, intercept: Any, clock: Any, totals: Any, loss: Any, base: float,
+    power: float, l1: float, l2: float, free: Any, bound: float,
 ) -> Any:  # fmt: skip
     """Update after every row, in one pass with the next row's score."""
     rows, width = x.shape
     w = coef[0]
-    bias, step, sums = intercept[0], clock[STEP], opened(totals)
+    bias, step, sums = intercept[0], clock[STEP], load_totals(totals)
     push, keep, threshold = ZERO, ONE, ZERO
     i = following(weight, 0, rows)
     last = i
     while last < rows:
         # After the last row there is none to score; it is scored against itself and the result left unused.
         now = i if i < rows else last
-        score = bias
+        score, size = bias, free
         if l1 > 0.0:
             for j in range(width):
                 v = soft(keep * w[j] - push * x[last, j], threshold)
                 w[j] = v
                 score += v * x[now, j]
+                size += x[now, j] * x[now, j]
         elif push == ZERO and keep == ONE:  # the hinge loss asks nothing of rows well on their side
             for j in range(width):
                 score += w[j] * x[now, j]
+                size += x[now, j] * x[now, j]
         else:
             for j in range(width):
                 v = keep * w[j] - push * x[last, j]
                 w[j] = v
                 score += v * x[now, j]
+                size += x[now, j] * x[now, j]
         if i >= rows:
             break
         yi, wi = y[i], weight_of(weight, i)
         if not usable(score, yi, wi):
             return i
-        slope, linear, e = pull(code, score, yi)
-        sums = tally(sums, code, score, yi, wi, linear, e)
+        slope, linear, e = loss.row(score, yi)
+        sums = tally(sums, loss, score, yi, wi, linear, e)
         rate = rate_at(base, power, step)
-        push = np.float32(rate) * wi * slope
+        push = np.float32(bounded_rate(rate, bound, wi * size)) * wi * slope
         keep = np.float32(max(1.0 - rate * l2, 0.0))
         threshold = np.float32(rate * l1)
         bias -= free * push
         step += 1.0
         last, i = i, following(weight, i + 1, rows)
     intercept[0], clock[STEP] = bias, step
-    closed(totals, sums)
+    store_totals(totals, sums)
     return -1
 
 
 @kernel
 def dense_batches(
-    x: Any, y: Any, weight: Any, coef: Any, intercept: Any, clock: Any, totals: Any, code: int, base: float,
-    power: float, l1: float, l2: float, free: Any, batch_size: int,
+    x: Any, y: Any, weight: Any, coef: Any, intercept: Any, clock: Any, totals: Any, loss: Any, base: float,
+    power: float, l1: float, l2: float, free: Any, bound: float, batch_size: int,
 ) -> Any:  # fmt: skip
     """Update by the mean gradient of every `batch_size` rows, and of the rows left at the end."""
     rows, width = x.shape
     w = coef[0]
-    bias, step, sums = intercept[0], clock[STEP], opened(totals)
+    bias, step, sums = intercept[0], clock[STEP], load_totals(totals)
     gradient = np.zeros(width, np.float32)
     i = following(weight, 0, rows)
     while i < rows:
-        taken, total = 0, ZERO
+        taken, total, sizes = 0, ZERO, ZERO
         while i < rows and taken < batch_size:
-            score = bias
+            score, size = bias, free
             for j in range(width):
                 score += w[j] * x[i, j]
+                size += x[i, j] * x[i, j]
             yi, wi = y[i], weight_of(weight, i)
             if not usable(score, yi, wi):
                 return i
-            slope, linear, e = pull(code, score, yi)
-            sums = tally(sums, code, score, yi, wi, linear, e)
+            slope, linear, e = loss.row(score, yi)
+            sums = tally(sums, loss, score, yi, wi, linear, e)
             push = wi * slope
             if push != ZERO:
                 for j in range(width):
                     gradient[j] += push * x[i, j]
             total += push
+            sizes += wi * size
             taken += 1
             i = following(weight, i + 1, rows)
         rate = rate_at(base, power, step)
-        share = np.float32(rate / taken)
+        share = np.float32(bounded_rate(rate, bound, sizes / taken) / taken)
         keep = np.float32(max(1.0 - rate * l2, 0.0))
         threshold = np.float32(rate * l1)
         for j in range(width):
@@ -165,7 +173,7 @@ def dense_batches(
         bias -= free * share * total
         step += 1.0
     intercept[0], clock[STEP] = bias, step
-    closed(totals, sums)
+    store_totals(totals, sums)
     return -1
 
 

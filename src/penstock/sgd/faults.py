@@ -13,6 +13,7 @@ import numpy as np
 
 from penstock.batch import Batch, Csr
 from penstock.errors import DataError, DivergedError, FeatureError, LabelError, PenstockError
+from penstock.messages import Text, Use
 
 
 def _row(batch: Batch, position: int) -> str:
@@ -83,16 +84,16 @@ def data_fault(batch: Batch, position: int, *, width: int, outputs: int, names: 
     return None
 
 
-def diverged(what: str, *, epoch: int, learning_rate: float) -> DivergedError:
-    """Return the error for a training that left the finite numbers, with the remedy.
+def diverged(what: str, *, epoch: int, learning_rate: float, scaled: bool) -> DivergedError:
+    """Return the error for a training that left the finite numbers, with the remedy; ``scaled`` features need no scaling.
 
     Examples
     --------
-    >>> print(diverged("the loss is 1e+30", epoch=1, learning_rate=0.5))
+    >>> print(diverged("the loss is 1e+30", epoch=1, learning_rate=0.5, scaled=False))
     training diverged in epoch 2 at learning rate 0.5: the loss is 1e+30; use a smaller learning rate (try 0.05) or standardize=True, which brings all features to one scale
     """
+    scaling = () if scaled else (" or ", Use("standardize", True), ", which brings all features to one scale")
     return DivergedError(
-        f"training diverged in epoch {epoch + 1} at learning rate {learning_rate:g}: {what};"
-        f" use a smaller learning rate (try {learning_rate / 10:g}) or standardize=True, which brings all features"
-        " to one scale"
+        f"training diverged in epoch {epoch + 1} at learning rate {learning_rate:g}: {what}",
+        fixes=[Text(f"use a smaller learning rate (try {learning_rate / 10:g})", *scaling)],
     )

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from penstock.batch import Csr, Floats
 from penstock.errors import FeatureError, UsageError
 from penstock.native import kernel
-from penstock.sgd.losses import Loss
+from penstock.sgd.float32 import RUN
+from penstock.sgd.losses import Loss, require_one_score
 from penstock.sgd.scalar import ZERO
-from penstock.sgd.smooth import RUN, bend, smooth
 
 Doubles = NDArray[np.float64]
 
@@ -99,7 +99,7 @@ def sums(
     at: NDArray[np.floating[Any]],
     loss: str | Loss = "logistic",
     weight: Floats | None = None,
-    hold: NDArray[np.bool_] | None = None,
+    hold: NDArray[np.bool_] | NDArray[np.uint8] | None = None,
 ) -> Sums:
     """Pass over the rows once for all configs.
 
@@ -108,15 +108,15 @@ def sums(
     x : array of float32 or Csr
         The rows.
     y : array of float32
-        Labels: -1 and +1 for the logistic loss.
+        Labels: -1 and +1 for the logistic and the hinge loss.
     at : array of shape (d + 1, S)
         The configs' weights, intercepts in the last row; taken as float32.
     loss : str or Loss
-        ``"logistic"`` or ``"squared"``.
+        ``"logistic"``, ``"squared"``, or ``"hinge"``, which is smoothed except on rows held out.
     weight : array of float32, optional
         The rows' weights; one each where there are none, or the array is empty.
-    hold : array of bool, optional
-        Rows held out: not trained on, but measured.
+    hold : array of bool or of whole numbers, optional
+        Rows held out: not trained on, but measured. Rows of 2 or more are neither.
 
     Returns
     -------
@@ -126,7 +126,7 @@ def sums(
     Raises
     ------
     UsageError
-        Shapes that do not fit, or a loss that is not smooth.
+        Shapes that do not fit, or a loss of many scores.
     FeatureError
         A sparse row with a feature past the width.
 
@@ -138,7 +138,7 @@ def sums(
     >>> found.loss.round(3), found.held_right, found.held_weight
     (array([1.386, 0.013]), array([0., 1.]), 1.0)
     """
-    code = smooth(loss).code
+    loss = require_one_score(loss)
     train, held = split(x, y, weight=weight, hold=hold)
     width = x.width if isinstance(x, Csr) else x.shape[1]
     if at.ndim != 2 or len(at) != width + 1:
@@ -151,9 +151,9 @@ def sums(
     with np.errstate(all="ignore"):
         w = at.astype(np.float32)
         if isinstance(x, Csr):
-            _sparse_tiles(x, y, train, held, w, code, total.gradient, figures)
+            _sparse_tiles(x, y, train, held, w, loss, total.gradient, figures)
         else:
-            _dense_tiles(x, y, train, held, w, code, total.gradient, figures)
+            _dense_tiles(x, y, train, held, w, loss, total.gradient, figures)
     total.gradient[-1] = figures[1]
     return Sums(
         figures[0],
@@ -166,7 +166,7 @@ def sums(
 
 
 def split(
-    x: Floats | Csr, y: Floats, *, weight: Floats | None, hold: NDArray[np.bool_] | None
+    x: Floats | Csr, y: Floats, *, weight: Floats | None, hold: NDArray[np.bool_] | NDArray[np.uint8] | None
 ) -> tuple[Floats, Floats]:
     """Check the rows' arrays against each other and return (training weights, held-out weights)."""
     rows = len(x)
@@ -178,11 +178,11 @@ def split(
     whole = np.ones(rows, np.float32) if weight is None or len(weight) == 0 else np.asarray(weight, np.float32)
     if hold is None or len(hold) == 0:
         return whole, np.zeros(rows, np.float32)
-    return np.where(hold, ZERO, whole), np.where(hold, whole, ZERO)
+    return np.where(hold == 0, whole, ZERO), np.where(hold == 1, whole, ZERO)
 
 
 def _dense_tiles(
-    x: Floats, y: Floats, train: Floats, held: Floats, w: Floats, code: int, gradient: Doubles, figures: Doubles
+    x: Floats, y: Floats, train: Floats, held: Floats, w: Floats, loss: Loss, gradient: Doubles, figures: Doubles
 ) -> None:
     width, configs = w.shape[0] - 1, w.shape[1]
     rows = max(_TILE // (width + configs) // RUN, 1) * RUN
@@ -192,7 +192,7 @@ def _dense_tiles(
         part = slice(start, start + rows)
         tile = x[part]
         z = np.matmul(tile, w[:-1], out=scores[: len(tile)])
-        bend_tile(code, z, y[part], train[part], held[part], w[-1], figures)
+        bend_tile(loss, z, y[part], train[part], held[part], w[-1], figures)
         np.matmul(tile.T, z, out=found)
         astray = ~np.isfinite(found).all(axis=0)
         if astray.any():
@@ -203,7 +203,7 @@ def _dense_tiles(
 
 
 def _sparse_tiles(
-    x: Csr, y: Floats, train: Floats, held: Floats, w: Floats, code: int, gradient: Doubles, figures: Doubles
+    x: Csr, y: Floats, train: Floats, held: Floats, w: Floats, loss: Loss, gradient: Doubles, figures: Doubles
 ) -> None:
     width, configs = x.width, w.shape[1]
     lanes = -(-configs // _LANES) * _LANES
@@ -222,7 +222,7 @@ def _sparse_tiles(
             raise FeatureError(
                 f"row {stopped} names a feature past the width of {width}; encode all rows by the same encoder"
             )
-        bend_tile(code, z[:, :configs], y[part], train[part], held[part], w[-1], figures)
+        bend_tile(loss, z[:, :configs], y[part], train[part], held[part], w[-1], figures)
         times_turned(x.indptr, x.indices, x.values, start, z, train[part], found)
         # Float64 takes over what float32 has summed, but not so often that wide gradients are mostly moved about.
         if stop == len(x) or int(x.indptr[stop]) - flushed >= _FLUSH * width:
@@ -231,7 +231,7 @@ def _sparse_tiles(
 
 
 @kernel
-def bend_tile(code: int, z: Any, y: Any, train: Any, held: Any, bias: Any, figures: Any) -> None:
+def bend_tile(loss: Any, z: Any, y: Any, train: Any, held: Any, bias: Any, figures: Any) -> None:
     """Turn a tile's scores (rows, configs) into weighted slopes and add what they come to to the figures (4, configs).
 
     A config's scores are gathered into a run of their own and put back: a dozen side by side would not vectorise.
@@ -245,10 +245,10 @@ def bend_tile(code: int, z: Any, y: Any, train: Any, held: Any, bias: Any, figur
         for c in range(configs):
             for i in range(count):
                 own[i] = part[i, c]
-            loss, pushed, held_loss, right = bend(code, own, ys, trains, helds, bias[c])
+            value, pushed, held_loss, right = loss.run(own, ys, trains, helds, bias[c])
             for i in range(count):
                 part[i, c] = own[i]
-            figures[0, c] += loss
+            figures[0, c] += value
             figures[1, c] += pushed
             figures[2, c] += held_loss
             figures[3, c] += right

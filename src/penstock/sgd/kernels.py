@@ -14,8 +14,13 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats
 from penstock.errors import FeatureError, LabelError, UsageError
+from penstock.measures import OnScores
+from penstock.messages import Use
 from penstock.sgd import adagrad, dense, shared, softmax, sparse
 from penstock.sgd.losses import Loss
+from penstock.sgd.optimizer import Optimizer
+from penstock.sgd.optimizer_state import OptimizerState
+from penstock.sgd.optimizers import adaptive
 from penstock.sgd.scalar import GROWN, HITS, LOSS, PIVOT, SCALE, SHIFTED, SHIFTED2, STEP, TOTALS, WEIGHT
 
 if TYPE_CHECKING:
@@ -29,12 +34,15 @@ _SCORED = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a kernel needs to know of one epoch: the loss, the learning rate's base and power, the penalties.
+    """What a kernel needs to know of one epoch: the loss, the learning rate's base and power, the penalties, the optimizer.
+
+    ``bound`` is 0 for steps of the learning rate as it is, or the loss's curvature for steps that are shortened so that
+    none overshoots; see `scalar.bounded_rate`.
 
     Examples
     --------
-    >>> from penstock.sgd.losses import named
-    >>> Step(named("logistic"), base=0.1).batch_size
+    >>> from penstock.sgd.losses import find_loss
+    >>> Step(find_loss("logistic"), base=0.1).batch_size
     1
     """
 
@@ -45,12 +53,19 @@ class Step:
     l1: float = 0.0
     l2: float = 0.0
     intercept: bool = True
+    bound: float = 0.0
+    optimizer: str = "sgd"
 
 
 class Totals:
     """Sums over rows, in float64, that give the mean loss and the accuracy or R².
 
     Labels of a regression are summed as differences from the first one, so that a large mean costs no digits.
+
+    Parameters
+    ----------
+    on_scores : callable, optional
+        Called by `add_scores` with scores, labels and weights of the rows that have weight.
 
     Examples
     --------
@@ -59,9 +74,10 @@ class Totals:
     0.0
     """
 
-    __slots__ = ("rows", "sums")
+    __slots__ = ("on_scores", "rows", "sums")
 
-    def __init__(self) -> None:
+    def __init__(self, on_scores: OnScores | None = None) -> None:
+        self.on_scores = on_scores
         self.sums = np.zeros(TOTALS)
         self.sums[GROWN] = 1.0
         self.rows = 0
@@ -98,21 +114,20 @@ class Totals:
         """Return the accuracy or the R²."""
         if not self.weight:
             return 0.0
-        if loss.metric == "accuracy":
+        if loss.classifies:
             return float(self.sums[HITS] / self.weight)
         spread = self.sums[SHIFTED2] - self.sums[SHIFTED] ** 2 / self.weight
-        residual = 2 * self.sums[LOSS]
+        residual = 2 * self.sums[LOSS] if loss.exact else self.sums[HITS]
         if spread <= 0:
             return 1.0 if residual == 0 else 0.0
         return float(1 - residual / spread)
 
     def zero_loss(self, loss: Loss, outputs: int) -> float:
         """Return the mean loss that weights of zero would have had on these rows."""
-        if loss.metric == "r2":
+        if not loss.classifies:
             pivot, weight = self.sums[PIVOT], self.weight or 1.0
             return float(0.5 * (self.sums[SHIFTED2] + 2 * pivot * self.sums[SHIFTED] + pivot**2 * weight) / weight)
-        at_zero = loss.value(np.zeros((1, outputs)) if loss.many else np.zeros(1), np.ones(1))
-        return float(at_zero[0])
+        return loss.at_zero(outputs)
 
 
 def train(batch: Batch, weights: Weights, *, step: Step, totals: Totals) -> int:
@@ -124,7 +139,11 @@ def train(batch: Batch, weights: Weights, *, step: Step, totals: Totals) -> int:
         -1, or the position of the row that could not be used; the weights are then not to be used either.
     """
     y, weight = _columns(batch, weights, many=step.loss.many)
-    free = np.float32(step.intercept)
+    optimizer = adaptive(step.optimizer)
+    if optimizer is not None:
+        totals.start(batch)
+        return _optimize(optimizer, batch, y, weight, weights, step=step, totals=totals)
+    free, bound = np.float32(step.intercept), float(step.bound)
     sums, b, size = totals.sums, weights.intercept, int(step.batch_size)
     totals.start(batch)
     # An int here would be another type, and another compilation.
@@ -133,21 +152,84 @@ def train(batch: Batch, weights: Weights, *, step: Step, totals: Totals) -> int:
         weights.arrange(sparse=True, lazy_l1=step.l1 > 0)
         rows: tuple[Any, ...] = (*_csr(batch.x), y, weight, weights.coef.T, b, weights.clock, weights.seen, sums)
         if step.loss.many:
-            return int(softmax.softmax_sparse(*rows, *rate, *penalties, free, size))
+            return int(softmax.softmax_sparse(*rows, *rate, *penalties, free, bound, size))
         if size == 1:
-            return int(sparse.sparse_rows(*rows, step.loss.code, *rate, *penalties, free))
-        return int(sparse.sparse_batches(*rows, step.loss.code, *rate, *penalties, free, size))
+            return int(sparse.sparse_rows(*rows, step.loss, *rate, *penalties, free, bound))
+        return int(sparse.sparse_batches(*rows, step.loss, *rate, *penalties, free, bound, size))
     weights.arrange(sparse=False)
     rows = (_still(batch.x), y, weight, weights.coef, b, weights.clock, sums)
     if step.loss.many:
         if size == 1:
-            return int(softmax.softmax_rows(*rows, *rate, *penalties, free))
-        return int(softmax.softmax_batches(*rows, *rate, *penalties, free, size))
+            return int(softmax.softmax_rows(*rows, *rate, *penalties, free, bound))
+        return int(softmax.softmax_batches(*rows, *rate, *penalties, free, bound, size))
     if size > 1:
-        return int(dense.dense_batches(*rows, step.loss.code, *rate, *penalties, free, size))
+        return int(dense.dense_batches(*rows, step.loss, *rate, *penalties, free, bound, size))
     if step.l1 == 0 and batch.width <= dense.NARROW:
-        return int(dense.dense_ahead(*rows, step.loss.code, *rate, penalties[1], free))
-    return int(dense.dense_rows(*rows, step.loss.code, *rate, *penalties, free))
+        return int(dense.dense_ahead(*rows, step.loss, *rate, penalties[1], free, bound))
+    return int(dense.dense_rows(*rows, step.loss, *rate, *penalties, free, bound))
+
+
+def _optimize(
+    optimizer: Optimizer, batch: Batch, y: Floats, weight: Floats, weights: Weights, *, step: Step, totals: Totals
+) -> int:
+    """Do what `train` does by an optimizer that keeps something beside each weight."""
+    begin(batch, weights, step=step)
+    state = weights.optimizer_state
+    if state is None:
+        return -1
+    state.base, state.l1, state.l2 = float(step.base), float(step.l1), float(step.l2)
+    terms = (step.loss, state.base, float(step.power), state.l1, state.l2, np.float32(step.intercept))
+    last = (float(step.bound), float(state.unit), int(step.batch_size))
+    if not isinstance(batch.x, Csr):
+        weights.arrange(sparse=False)
+        arrays = (weights.coef, weights.intercept, state.for_rows(sparse=False), weights.clock, totals.sums)
+        return int(optimizer.dense(_still(batch.x), y, weight, *arrays, *terms, *last))
+    entries = batch.x.indices[int(batch.x.indptr[0]) : int(batch.x.indptr[-1])]
+    if len(entries) and int(entries.max()) >= weights.width:
+        first = int(np.argmax(entries >= weights.width)) + int(batch.x.indptr[0])
+        return int(np.searchsorted(batch.x.indptr, first, side="right")) - 1
+    weights.arrange(sparse=True)
+    arrays = (weights.coef.T, weights.intercept, state.for_rows(sparse=True), weights.clock, totals.sums)
+    stopped = int(optimizer.sparse(*_csr(batch.x), y, weight, *arrays, *terms, *last))
+    state.due = optimizer.settle is not None
+    return stopped
+
+
+def begin(batch: Batch, weights: Weights, *, step: Step) -> None:
+    """Have the optimizer's state begin with the first rows that have weight; nothing where it has begun.
+
+    `train` does it with the rows it is given. A caller that cuts a batch into parts begins with the whole, which tells the size
+    of labels better.
+    """
+    optimizer, state = adaptive(step.optimizer), weights.optimizer_state
+    if optimizer is None or (state is not None and state.optimizer is optimizer):
+        return
+    y, weight = _columns(batch, weights, many=step.loss.many)
+    if not len(y) or (len(weight) and not weight.any()):
+        return
+    weights.settle()
+    unit = _label_unit(y, weight, weights, step) if not step.loss.classifies else 1.0
+    weights.optimizer_state = OptimizerState.start(
+        optimizer, weights.coef, weights.intercept, base=float(step.base), unit=unit
+    )
+
+
+def _label_unit(y: Floats, weight: Floats, weights: Weights, step: Step) -> float:
+    """Return the labels' standard deviation, and have weights of zero begin with their mean.
+
+    Steps of these optimizers are as long for large labels as for small ones, so that they have to be told how large labels
+    are; and an intercept that has far to go would fill the accumulators of all weights.
+    """
+    share = weight.astype(np.float64) if len(weight) else np.ones(len(y))
+    known = np.isfinite(y) & np.isfinite(share) & (share > 0)
+    if not known.any():
+        return 1.0
+    labels, share = y[known].astype(np.float64), share[known]
+    mean = float(np.average(labels, weights=share))
+    if step.intercept and not (weights.coef.any() or weights.intercept.any()):
+        weights.intercept[:] = mean
+    spread = float(np.sqrt(np.average((labels - mean) ** 2, weights=share)))
+    return spread or abs(mean) or 1.0
 
 
 def train_adagrad(
@@ -163,11 +245,13 @@ def train_adagrad(
         -1, or the position of the row that could not be used.
     """
     if not isinstance(batch.x, Csr) or batch.y is None or step.batch_size != 1:
-        raise UsageError("AdaGrad learns from sparse rows with labels, one row to an update; use batch_size=1")
+        raise UsageError(
+            "AdaGrad learns from sparse rows with labels, one row to an update", fixes=[Use("batch_size", 1)]
+        )
     totals.start(batch)
     rows = (*_csr(batch.x), _still(batch.y), _NONE if batch.weight is None else _still(batch.weight))
     rate, l2, free = (float(step.base), float(step.power)), float(step.l2), np.float32(step.intercept)
-    return int(adagrad.adagrad_rows(*rows, cells, intercept, clock, totals.sums, step.loss.code, *rate, l2, free))
+    return int(adagrad.adagrad_rows(*rows, cells, intercept, clock, totals.sums, step.loss, *rate, l2, free))
 
 
 def train_shared(
@@ -197,10 +281,10 @@ def train_shared(
     assert batch.y is not None
     weight = _NONE if batch.weight is None else _still(batch.weight)
     data = (*_csr(batch.x), _still(batch.y), weight, *rows, cells, intercept, *hot, float(clock[STEP]) + rows[0])
-    rest = (totals.sums, step.loss.code, float(step.base), float(step.power), np.float32(step.intercept))
+    rest = (totals.sums, step.loss, float(step.base), float(step.power), np.float32(step.intercept))
     if cells.shape[1] == 2:
         return int(shared.shared_adagrad(*data, float(step.l2), *rest))
-    return int(shared.shared_rows(*data, float(clock[SCALE]), *rest))
+    return int(shared.shared_rows(*data, float(clock[SCALE]), *rest, float(step.bound)))
 
 
 def scores(batch: Batch, weights: Weights) -> Floats:
@@ -237,7 +321,7 @@ def measure(batch: Batch, weights: Weights, *, loss: Loss, totals: Totals) -> in
 
 
 def add_scores(scores: Floats, y: Floats, weight: Floats, *, loss: Loss, totals: Totals) -> int:
-    """Add rows with their scores, (rows, outputs), to the totals; no weights count as ones.
+    """Add rows with their scores, (rows, outputs), to the totals; no weights count as ones, and rows of weight 0 not at all.
 
     Returns
     -------
@@ -250,10 +334,10 @@ def add_scores(scores: Floats, y: Floats, weight: Floats, *, loss: Loss, totals:
     usable = np.isfinite(found.sum(axis=1) + labels + share) & (share >= 0)
     if loss.many:
         usable &= (labels >= 0) & (labels < found.shape[1])
-    else:
-        found = found[:, 0]
+    found = loss.scored(found)
     if not (usable | (share == 0)).all():
         return int(np.flatnonzero(~usable & (share != 0))[0])
+    totals.rows -= int(np.count_nonzero(share == 0))  # which nothing is measured on
     found, labels, share = found[share != 0], labels[share != 0], share[share != 0]
     sums = totals.sums
     shifted = labels - sums[PIVOT]
@@ -262,6 +346,8 @@ def add_scores(scores: Floats, y: Floats, weight: Floats, *, loss: Loss, totals:
     sums[HITS] += share @ loss.hits(found, labels)
     sums[SHIFTED] += share @ shifted
     sums[SHIFTED2] += share @ shifted**2
+    if totals.on_scores is not None:
+        totals.on_scores(found, labels, share)
     return -1
 
 

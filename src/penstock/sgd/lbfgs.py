@@ -146,6 +146,8 @@ class Lbfgs(_Asked):
         Passes after which a config is done, the one at its start included; without it, when converged.
     intercept : bool
         Whether intercepts are learnt.
+    outputs : int
+        The number of intercepts, which are the last entries: one, or one for each class.
     smallest_fall : float
         The fall of an objective, relative to it, that is taken for none.
 
@@ -180,12 +182,14 @@ class Lbfgs(_Asked):
         tolerance: ArrayLike = 1e-4,
         epochs: ArrayLike | None = None,
         intercept: bool = True,
+        outputs: int = 1,
         smallest_fall: float = SMALLEST_FALL,
     ) -> None:
         if history < 1:
-            raise UsageError(f"history={history!r} must be a whole number from 1; 10 is usual")
+            raise UsageError("must be a whole number from 1", option="history", value=history, fixes=["10 is usual"])
         self._smallest_fall = smallest_fall
-        super().__init__(start, l1=l1, l2=l2, rate=rate, epochs=epochs, tolerance=tolerance, intercept=intercept)
+        own = {"l1": l1, "l2": l2, "rate": rate, "epochs": epochs, "tolerance": tolerance}
+        super().__init__(start, intercept=intercept, outputs=outputs, **own)
         at = self._at
         configs, size = at.w.shape
         self._line = _Search(
@@ -297,9 +301,9 @@ class Lbfgs(_Asked):
     def _try(self, live: NDArray[np.bool_]) -> None:
         at, line, terms = self._at, self._line, self._terms
         trial = at.w + line.step[:, None] * line.direction
-        side = np.where(at.w != 0, np.sign(at.w), -np.sign(line.steep))[:, :-1]
-        crossed = (terms.l1 > 0)[:, None] & (np.sign(trial[:, :-1]) != side)
-        trial[:, :-1][crossed] = 0
+        side = terms.coef(np.where(at.w != 0, np.sign(at.w), -np.sign(line.steep)))
+        coef = terms.coef(trial)
+        coef[(terms.l1 > 0)[:, None] & (np.sign(coef) != side)] = 0
         at.trial[live] = as_evaluated(trial)[live]
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
@@ -322,6 +326,8 @@ class Descent(_Asked):
         Passes after which a config is done.
     intercept : bool
         Whether intercepts are learnt.
+    outputs : int
+        As for `Lbfgs`.
 
     Examples
     --------
@@ -344,8 +350,10 @@ class Descent(_Asked):
         tolerance: ArrayLike = 1e-4,
         epochs: ArrayLike | None = None,
         intercept: bool = True,
+        outputs: int = 1,
     ) -> None:
-        super().__init__(start, l1=l1, l2=l2, rate=rate, epochs=epochs, tolerance=tolerance, intercept=intercept)
+        own = {"l1": l1, "l2": l2, "rate": rate, "epochs": epochs, "tolerance": tolerance}
+        super().__init__(start, intercept=intercept, outputs=outputs, **own)
         at = self._at
         self._first = np.full(len(at.w), np.inf)
 
@@ -369,7 +377,8 @@ class Descent(_Asked):
             at.end(terms)
             trial = at.trial - terms.rate[:, None] * gradient
             pull = (terms.rate * terms.l1)[:, None]
-            trial[:, :-1] = np.sign(trial[:, :-1]) * np.maximum(np.abs(trial[:, :-1]) - pull, 0)
+            coef = terms.coef(trial)
+            coef[...] = np.sign(coef) * np.maximum(np.abs(coef) - pull, 0)
             live = ~self.done
             at.trial[live] = as_evaluated(trial)[live]
 

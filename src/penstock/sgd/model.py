@@ -1,8 +1,8 @@
 """The weights of a linear model, with what the lazily kept penalties of sparse training still owe.
 
 ``coef`` is (outputs, features) float32. While sparse batches are trained on, the true weights are
-``scale * soft(coef, owed - seen)``; `Weights.settle` makes ``coef`` them. Everything that training depends on
-is in `Weights.arrays`, so a copy continues exactly as the original would.
+``scale * soft(coef, owed - seen)``, or follow from what an optimizer keeps; `Weights.settle` makes ``coef`` them. Everything
+that training depends on is in `Weights.arrays`, so weights made of these continue exactly as the original would.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from penstock.batch import Batch, Floats
 from penstock.errors import ModelFileError, UsageError
 from penstock.sgd import kernels
+from penstock.sgd.optimizer_state import OptimizerState
 from penstock.sgd.scalar import CLOCK, OWED, SCALE, STEP, settle
 
 Doubles = NDArray[np.float64]
@@ -42,6 +43,8 @@ class Weights:
         The updates made so far, the weights' common factor, and the L1 penalty owed by all.
     seen : float64 array
         What each feature had paid when last seen; empty where L1 is not kept lazily.
+    optimizer_state : OptimizerState, optional
+        What an optimizer keeps beside the weights.
 
     Examples
     --------
@@ -57,6 +60,7 @@ class Weights:
     intercept: Floats
     clock: Doubles = field(default_factory=_clock)
     seen: Doubles = field(default_factory=lambda: np.zeros(0))
+    optimizer_state: OptimizerState | None = None
 
     @classmethod
     def zeros(cls, width: int, outputs: int = 1) -> Weights:
@@ -93,19 +97,25 @@ class Weights:
             self.settle()
             self.coef = np.ascontiguousarray(self.coef)
 
+    @property
+    def owes(self) -> bool:
+        """Whether ``coef`` differs from the true weights, until `settle`."""
+        lazy = self.clock[SCALE] != 1.0 or self.clock[OWED] != 0.0
+        return bool(lazy or (self.optimizer_state is not None and self.optimizer_state.due))
+
     def settle(self) -> None:
         """Pay all that is owed, so that ``coef`` holds the true weights."""
-        if self.clock[SCALE] != 1.0 or self.clock[OWED] != 0.0:
-            self.coef = np.asfortranarray(self.coef)
-            settle(self.coef.T, self.clock, self.seen)
+        if not self.owes:
+            return
+        self.coef = np.asfortranarray(self.coef)
+        settle(self.coef.T, self.clock, self.seen)
+        if self.optimizer_state is not None:
+            self.optimizer_state.settle(self.coef, self.clock[STEP])
+            self.optimizer_state.due = False
 
     def settled(self) -> Weights:
         """Return the weights with all paid: themselves where nothing is owed, else a copy."""
-        if self.clock[SCALE] == 1.0 and self.clock[OWED] == 0.0:
-            return self
-        paid = self.copy()
-        paid.settle()
-        return paid
+        return self.copy() if self.owes else self
 
     def scores(self, batch: Batch) -> Floats:
         """Return the scores of a batch's rows, (rows, outputs) float32."""
@@ -116,8 +126,13 @@ class Weights:
         return bool(np.isfinite(self.coef).all() and np.isfinite(self.intercept).all())
 
     def copy(self) -> Weights:
-        """Return weights that share nothing with these."""
-        return Weights(self.coef.copy(order="K"), self.intercept.copy(), self.clock.copy(), self.seen.copy())
+        """Return the weights with all paid, which share nothing with these, without what an optimizer keeps."""
+        coef = np.asfortranarray(self.coef).copy(order="K") if self.owes else self.coef.copy(order="K")
+        paid = Weights(coef, self.intercept.copy(), self.clock.copy(), self.seen.copy())
+        paid.settle()
+        if self.optimizer_state is not None:
+            self.optimizer_state.settle(coef, self.clock[STEP])
+        return paid
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return copies of all that training depends on, by name."""
@@ -126,6 +141,7 @@ class Weights:
             "intercept": self.intercept.copy(),
             "clock": self.clock.copy(),
             "seen": self.seen.copy(),
+            **({} if self.optimizer_state is None else self.optimizer_state.arrays()),
         }
 
     @classmethod
@@ -144,4 +160,4 @@ class Weights:
             )
         if len(seen) not in (0, coef.shape[1]):
             raise ModelFileError(f"the L1 record is of {len(seen)} features, the weights of {coef.shape[1]}")
-        return cls(coef, intercept, clock, seen)
+        return cls(coef, intercept, clock, seen, OptimizerState.from_arrays(arrays, coef.shape))

@@ -8,121 +8,98 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 from penstock.errors import UnknownOptionError, UsageError
 
-
-class Rate(Protocol):
-    """A learning-rate schedule."""
-
-    @property
-    def name(self) -> str: ...
-
-    def at(self, epoch: int, step: int) -> float:
-        """Return the rate of an update, given the epoch and the updates made since training began."""
-        ...
-
-    def native(self, epoch: int) -> tuple[float, float]:
-        """Return the epoch's base and power, from which kernels compute the rate of each update."""
-        ...
+RATES = ("auto", "exponential", "inverse-scaling", "constant")
 
 
 @dataclass(frozen=True, slots=True)
-class Exponential:
-    """Falls by the same factor with every epoch, the CorgiPile paper's choice.
+class Rate:
+    """A learning-rate schedule.
+
+    Attributes
+    ----------
+    learning_rate : float
+        Of the first update.
+    decay : float
+        What the rate is multiplied by after each epoch.
+    epoch_power, power : float
+        The rate falls as ``(1 + epoch) ** -epoch_power`` and as ``(1 + step) ** -power``.
+    bounded : bool
+        Whether each step is shortened so that it cannot overshoot; see `penstock.sgd.scalar.bounded_rate`.
 
     Examples
     --------
-    >>> Exponential(0.1, decay=0.5).at(epoch=2, step=1000)
-    0.025
-    """
-
-    learning_rate: float = 0.1
-    decay: float = 0.95
-    name = "exponential"
-
-    def __post_init__(self) -> None:
-        _positive("learning_rate", self.learning_rate)
-        if not 0 < self.decay <= 1:
-            raise UsageError(f"decay={self.decay!r} must be above 0 and at most 1; 0.95 is usual")
-
-    def at(self, epoch: int, step: int) -> float:
-        return self.learning_rate * float(self.decay**epoch)
-
-    def native(self, epoch: int) -> tuple[float, float]:
-        return self.at(epoch, 0), 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class InverseScaling:
-    """Falls with every update, as ``learning_rate / (1 + step) ** power``.
-
-    Examples
-    --------
-    >>> InverseScaling(0.1, power=0.5).at(epoch=0, step=3)
+    >>> Rate(0.1, power=0.5).at(epoch=7, step=3)
     0.05
     """
 
     learning_rate: float = 0.1
-    power: float = 0.25
-    name = "inverse-scaling"
+    decay: float = 1.0
+    epoch_power: float = 0.0
+    power: float = 0.0
+    bounded: bool = False
 
     def __post_init__(self) -> None:
-        _positive("learning_rate", self.learning_rate)
+        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise UsageError("must be a positive number, such as 0.1", option="learning_rate", value=self.learning_rate)
+        if not 0 < self.decay <= 1:
+            raise UsageError("must be above 0 and at most 1", option="decay", value=self.decay, fixes=["0.95 is usual"])
         if not (math.isfinite(self.power) and self.power >= 0):
-            raise UsageError(f"power={self.power!r} must not be negative; 0.25 to 1 is usual")
+            raise UsageError("must not be negative", option="power", value=self.power, fixes=["0.25 to 1 is usual"])
 
     def at(self, epoch: int, step: int) -> float:
-        return self.learning_rate * float((1.0 + step) ** -self.power)
+        """Return the rate of an update, given the epoch and the updates made since training began."""
+        fall = float(self.decay**epoch) * float((1.0 + epoch) ** -self.epoch_power) * float((1.0 + step) ** -self.power)
+        return self.learning_rate * fall
 
     def native(self, epoch: int) -> tuple[float, float]:
-        return self.learning_rate, self.power
+        """Return the epoch's base and power, from which kernels compute the rate of each update."""
+        return self.at(epoch, 0), self.power
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """Never changes.
+def exponential(learning_rate: float = 0.1, decay: float = 0.95) -> Rate:
+    """Return a rate that falls by the same factor with every epoch, the CorgiPile paper's choice.
 
     Examples
     --------
-    >>> Constant(0.1).at(epoch=7, step=12345)
-    0.1
+    >>> exponential(0.1, decay=0.5).at(epoch=2, step=1000)
+    0.025
     """
-
-    learning_rate: float = 0.1
-    name = "constant"
-
-    def __post_init__(self) -> None:
-        _positive("learning_rate", self.learning_rate)
-
-    def at(self, epoch: int, step: int) -> float:
-        return self.learning_rate
-
-    def native(self, epoch: int) -> tuple[float, float]:
-        return self.learning_rate, 0.0
+    return Rate(learning_rate, decay=decay)
 
 
-RATES = ("exponential", "inverse-scaling", "constant")
+def falling(learning_rate: float = 0.1, power: float = 0.75, *, bounded: bool = False) -> Rate:
+    """Return a rate that falls as ``learning_rate / (1 + epoch) ** power``.
 
-
-def named(name: str, learning_rate: float, *, decay: float = 0.95, power: float = 0.25) -> Rate:
-    """Return the schedule of that name.
+    With bounded steps it is the default: safe for features of any size, so that nobody has to guess a rate. ``benchmarks/defaults``
+    compares its models with scikit-learn's.
 
     Examples
     --------
-    >>> named("exponential", 0.1)
-    Exponential(learning_rate=0.1, decay=0.95)
+    >>> falling(0.08, power=1.0).at(epoch=3, step=1000)
+    0.02
     """
-    if name == "exponential":
-        return Exponential(learning_rate, decay)
+    return Rate(learning_rate, epoch_power=power, bounded=bounded)
+
+
+def make_rate(
+    name: str, learning_rate: float, *, bounded: bool = False, decay: float = 0.95, power: float = 0.25
+) -> Rate:
+    """Return the schedule of that name; "auto" is `falling` where ``bounded`` is wanted, else `exponential`.
+
+    Examples
+    --------
+    >>> make_rate("exponential", 0.1)
+    Rate(learning_rate=0.1, decay=0.95, epoch_power=0.0, power=0.0, bounded=False)
+    """
+    if name == "auto" and bounded:
+        return falling(learning_rate, bounded=True)
+    if name in ("auto", "exponential"):
+        return exponential(learning_rate, decay)
     if name == "inverse-scaling":
-        return InverseScaling(learning_rate, power)
+        return Rate(learning_rate, power=power)
     if name == "constant":
-        return Constant(learning_rate)
+        return Rate(learning_rate)
     raise UnknownOptionError.of("rate", name, RATES)
-
-
-def _positive(option: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise UsageError(f"{option}={value!r} must be a positive number, such as 0.1")

@@ -23,10 +23,10 @@ def train_reference(batch: Batch, coef: Doubles, intercept: Doubles, *, step: St
 
     Examples
     --------
-    >>> from penstock.sgd.losses import named
+    >>> from penstock.sgd.losses import find_loss
     >>> coef, intercept = np.zeros((1, 2)), np.zeros(1)
     >>> batch = Batch(np.array([[1.0, 2.0]], np.float32), np.array([1.0], np.float32))
-    >>> sums = train_reference(batch, coef, intercept, step=Step(named("hinge"), base=0.5), updates=0)
+    >>> sums = train_reference(batch, coef, intercept, step=Step(find_loss("hinge"), base=0.5), updates=0)
     >>> coef, intercept, sums["loss"], sums["updates"]
     (array([[0.5, 1. ]]), array([0.5]), 1.0, 1)
     """
@@ -41,10 +41,12 @@ def train_reference(batch: Batch, coef: Doubles, intercept: Doubles, *, step: St
         slopes = slopes * weight[rows, None] / len(rows)
         rate = step.base * (1.0 + updates) ** -step.power
         coef *= max(1 - rate * step.l2, 0)
-        coef -= rate * slopes.T @ x[rows]
+        size = weight[rows] @ ((x[rows] ** 2).sum(axis=1) + step.intercept) / len(rows)
+        short = rate / (1 + rate * step.bound * size)
+        coef -= short * slopes.T @ x[rows]
         coef[:] = np.sign(coef) * np.maximum(np.abs(coef) - rate * step.l1, 0)
         if step.intercept:
-            intercept -= rate * slopes.sum(axis=0)
+            intercept -= short * slopes.sum(axis=0)
         updates += 1
     sums["updates"] = updates
     return sums
@@ -67,9 +69,9 @@ def measure_reference(batch: Batch, coef: NDArray[Any], intercept: NDArray[Any],
 
     Examples
     --------
-    >>> from penstock.sgd.losses import named
+    >>> from penstock.sgd.losses import find_loss
     >>> batch = Batch(np.ones((2, 2), np.float32), np.array([1.0, -1.0], np.float32))
-    >>> measure_reference(batch, np.ones((1, 2)), np.zeros(1), loss=named("hinge"))["hits"]
+    >>> measure_reference(batch, np.ones((1, 2)), np.zeros(1), loss=find_loss("hinge"))["hits"]
     1.0
     """
     _, y, weight = _dense(batch)

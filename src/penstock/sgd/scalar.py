@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from penstock.native import kernel
-from penstock.sgd.losses import HINGE, LOGISTIC, SQUARED
 
 ZERO, ONE = np.float32(0), np.float32(1)
 LARGEST = np.finfo(np.float32).max
 
-# Places in the totals: weighted loss, weight, weighted hits, weighted sum of (y - pivot) and of its square,
-# the pivot, and the product of (1 + e) terms whose logarithm is still to be added to the loss.
+# Places in the totals: weighted loss, weight, weighted hits (squared errors of a regression whose loss they are not), weighted sum
+# of (y - pivot) and of its square, the pivot, and the product of (1 + e) terms whose logarithm is still to be added to the loss.
 LOSS, WEIGHT, HITS, SHIFTED, SHIFTED2, PIVOT, GROWN, TOTALS = 0, 1, 2, 3, 4, 5, 6, 7
 
 # Places in the clock: updates so far, the factor of all weights, the L1 penalty owed so far by all weights.
@@ -37,58 +36,51 @@ def rate_at(base: float, power: float, step: float) -> Any:
     return base * (1.0 + step) ** -power
 
 
-@kernel
-def pull(code: int, score: Any, y: Any) -> Any:
-    """Return (slope, linear part of the loss, e), where the loss is the linear part plus log(1 + e)."""
-    if code == LOGISTIC:
-        margin = score * y
-        e = math.exp(-abs(margin))
-        share = ONE / (ONE + e)
-        slope = -y * (e * share) if margin > ZERO else -y * share
-        return slope, np.float64(max(-margin, ZERO)), e
-    if code == HINGE:
-        gap = ONE - score * y
-        if gap > ZERO:
-            return -y, np.float64(gap), ZERO
-        return ZERO, 0.0, ZERO
-    residual = score - y
-    return residual, 0.5 * np.float64(residual) * np.float64(residual), ZERO
+@kernel(inline=True)
+def bounded_rate(rate: float, bound: float, size: Any) -> Any:
+    """Return a learning rate shortened for a row of squared length ``size``, so that its update cannot overshoot.
+
+    It is the first-order form of the implicit update: however large the rate, the row's own loss does not rise.
+    """
+    return rate / (1.0 + rate * bound * np.float64(size))
 
 
 @kernel
-def opened(totals: Any) -> Any:
+def load_totals(totals: Any) -> Any:
     """Return the totals as a tuple, which stays in registers where an array would be stored for every row."""
     return totals[LOSS], totals[WEIGHT], totals[HITS], totals[SHIFTED], totals[SHIFTED2], totals[PIVOT], totals[GROWN]
 
 
 @kernel
-def closed(totals: Any, sums: Any) -> None:
+def store_totals(totals: Any, sums: Any) -> None:
     """Put the totals back."""
     for place in range(TOTALS):
         totals[place] = sums[place]
 
 
 @kernel
-def tally(sums: Any, code: int, score: Any, y: Any, weight: Any, linear: Any, e: Any) -> Any:
-    """Return the totals with one more row."""
-    loss, mass, hits, shifted, shifted2, pivot, grown = sums
+def tally(sums: Any, loss: Any, score: Any, y: Any, weight: Any, value: Any, e: Any) -> Any:
+    """Return the totals with one more row, of what ``loss.row`` returned."""
+    total, mass, hits, shifted, shifted2, pivot, product = sums
     if weight == ONE:
         # One logarithm for hundreds of rows: the logarithm of a product is the sum of the logarithms.
-        loss += linear
-        grown *= 1.0 + e
-        if grown > _HUGE:
-            loss += math.log(grown)
-            grown = 1.0
+        total += value
+        product *= 1.0 + e
+        if product > _HUGE:
+            total += math.log(product)
+            product = 1.0
     else:
-        loss += weight * (linear + math.log(1.0 + e))
+        total += weight * (value + math.log(1.0 + e))
     mass += weight
-    if code == SQUARED:
+    if not loss.classifies:
         apart = np.float64(y) - pivot
         shifted += weight * apart
         shifted2 += weight * apart * apart
+        if not loss.exact:  # which is half the squared error itself
+            hits += weight * np.float64(score - y) * np.float64(score - y)
     elif (score > ZERO) == (y > ZERO):
         hits += weight
-    return loss, mass, hits, shifted, shifted2, pivot, grown
+    return total, mass, hits, shifted, shifted2, pivot, product
 
 
 @kernel

@@ -8,14 +8,13 @@ other weights are shared as they are, and crossing additions may lose one anothe
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from penstock.native import kernel
-from penstock.sgd.adagrad import SMALLEST
-from penstock.sgd.scalar import ZERO, closed, opened, pull, rate_at, tally, usable, weight_of
+from penstock.sgd.adagrad import adagrad_step
+from penstock.sgd.scalar import ZERO, bounded_rate, load_totals, rate_at, store_totals, tally, usable, weight_of
 
 RUN = 2
 """Rows between two meetings of a thread's own copies and what is shared: the fewer, the nearer the loss stays to that of one
@@ -53,7 +52,8 @@ def _give(cells: Any, begin: Any, before: Any, away: Any) -> None:
 @kernel
 def shared_rows(
     indptr: Any, indices: Any, values: Any, y: Any, weight: Any, first: int, last: int, cells: Any, intercept: Any,
-    begin: int, away: int, before: Any, step: float, scale: float, totals: Any, code: int, base: float, power: float, free: Any,
+    begin: int, away: int, before: Any, step: float, scale: float, totals: Any, loss: Any, base: float, power: float, free: Any,
+    bound: float,
 ) -> Any:  # fmt: skip
     """Update after each of the rows from ``first`` to before ``last``; return -1, or the row that could not be used.
 
@@ -62,7 +62,7 @@ def shared_rows(
     from there.
     """
     factor = np.float32(scale)
-    sums = opened(totals)
+    sums = load_totals(totals)
     count = before.shape[0]
     for start in range(first, last, RUN):
         _take(cells, begin, before, away)
@@ -72,15 +72,16 @@ def shared_rows(
             yi, wi = y[i], weight_of(weight, i)
             if wi == ZERO:
                 continue
-            dot = ZERO
+            dot, size = ZERO, free
             for e in range(indptr[i], indptr[i + 1]):
                 dot += cells[_place(indices[e], begin, count, away), 0] * values[e]
+                size += values[e] * values[e]
             score = bias + factor * dot
             if not usable(score, yi, wi):
                 return i
-            slope, linear, excess = pull(code, score, yi)
-            sums = tally(sums, code, score, yi, wi, linear, excess)
-            push = np.float32(rate_at(base, power, step)) * wi * slope
+            slope, linear, excess = loss.row(score, yi)
+            sums = tally(sums, loss, score, yi, wi, linear, excess)
+            push = np.float32(bounded_rate(rate_at(base, power, step), bound, wi * size)) * wi * slope
             step += 1.0
             if push == ZERO:
                 continue
@@ -90,18 +91,18 @@ def shared_rows(
                 cells[_place(indices[e], begin, count, away), 0] -= push * values[e]
         intercept[0] += bias - known
         _give(cells, begin, before, away)
-    closed(totals, sums)
+    store_totals(totals, sums)
     return -1
 
 
 @kernel
 def shared_adagrad(
     indptr: Any, indices: Any, values: Any, y: Any, weight: Any, first: int, last: int, cells: Any, intercept: Any,
-    begin: int, away: int, before: Any, step: float, l2: float, totals: Any, code: int, base: float, power: float, free: Any,
+    begin: int, away: int, before: Any, step: float, l2: float, totals: Any, loss: Any, base: float, power: float, free: Any,
 ) -> Any:  # fmt: skip
     """Do the same by AdaGrad: ``cells`` is (slots, 2), ``intercept`` (2,), each with its accumulator."""
     shrink = np.float32(l2)
-    sums = opened(totals)
+    sums = load_totals(totals)
     count = before.shape[0]
     for start in range(first, last, RUN):
         _take(cells, begin, before, away)
@@ -116,21 +117,18 @@ def shared_adagrad(
                 score += cells[_place(indices[e], begin, count, away), 0] * values[e]
             if not usable(score, yi, wi):
                 return i
-            slope, linear, excess = pull(code, score, yi)
-            sums = tally(sums, code, score, yi, wi, linear, excess)
+            slope, linear, excess = loss.row(score, yi)
+            sums = tally(sums, loss, score, yi, wi, linear, excess)
             rate = np.float32(rate_at(base, power, step))
             pulled = np.float32(wi * slope)
             step += 1.0
-            grown += free * pulled * pulled
-            bias -= free * rate * pulled / (np.float32(math.sqrt(grown)) + SMALLEST)
+            bias, grown = adagrad_step(bias, grown, free * pulled, rate)
             for e in range(indptr[i], indptr[i + 1]):
                 j = _place(indices[e], begin, count, away)
                 gradient = pulled * values[e] + shrink * cells[j, 0]
-                squares = cells[j, 1] + gradient * gradient
-                cells[j, 1] = squares
-                cells[j, 0] -= rate * gradient / (np.float32(math.sqrt(squares)) + SMALLEST)
+                cells[j, 0], cells[j, 1] = adagrad_step(cells[j, 0], cells[j, 1], gradient, rate)
         intercept[0] += bias - known
         intercept[1] += grown - size
         _give(cells, begin, before, away)
-    closed(totals, sums)
+    store_totals(totals, sums)
     return -1

@@ -16,12 +16,12 @@ from numpy.typing import ArrayLike, NDArray
 from penstock.batch import Csr, Floats
 from penstock.errors import FeatureError, UsageError
 from penstock.native import kernel
+from penstock.sgd.float32 import RUN
 from penstock.sgd.full import Doubles, split
 from penstock.sgd.lbfgs import ARMIJO, CURVED, RETRIES, SMALLEST_FALL
-from penstock.sgd.losses import Loss
+from penstock.sgd.losses import Loss, require_one_score
 from penstock.sgd.scalar import ZERO
-from penstock.sgd.smooth import RUN, bend, smooth
-from penstock.sgd.terms import CONVERGED, FAILED, RUNNING, SPENT, STALLED, Terms, Whole
+from penstock.sgd.terms import CONVERGED, FAILED, RUNNING, SPENT, STALLED, Terms, Whole, as_evaluated
 
 _LANES = 32  # rows are padded to so many, of weight zero, for no vector to be half full
 _SPARSE_LIMIT = 1 << 26  # floats of a sparse group once the features it lacks are left out
@@ -43,7 +43,7 @@ def solve(
     y: Floats,
     *,
     weight: Floats | None = None,
-    hold: NDArray[np.bool_] | None = None,
+    hold: NDArray[np.bool_] | NDArray[np.uint8] | None = None,
     configs: int,
     l1: ArrayLike = 0.0,
     l2: ArrayLike = 0.0,
@@ -53,17 +53,20 @@ def solve(
     tolerance: ArrayLike = 1e-4,
     loss: str | Loss = "logistic",
     intercept: bool = True,
+    start: Doubles | None = None,
 ) -> Solved:
-    """Minimise all configs' objectives over one group's rows by L-BFGS from zero, without the GIL.
+    """Minimise all configs' objectives over one group's rows by L-BFGS, without the GIL.
 
     Parameters
     ----------
     x, y, weight, hold, loss
-        The rows, as for `full.sums`.
+        The rows and the loss, as for `full.sums`.
     configs : int
         How many configs; each of the terms is a number for all or an array with one for each.
     l1, l2, rate, epochs, history, tolerance, intercept
         As for `lbfgs.Lbfgs`.
+    start : array of shape (d + 1, S), optional
+        Where each config begins; at zero if not given.
 
     Returns
     -------
@@ -78,29 +81,30 @@ def solve(
     array([[2.   , 1.852],
            [1.   , 1.222]])
     """
-    code = smooth(loss).code
+    loss = require_one_score(loss)
     terms = Terms.of(configs, l1=l1, l2=l2, rate=rate, epochs=epochs, tolerance=tolerance, intercept=intercept)
     if history < 1:
-        raise UsageError(f"history={history!r} must be a whole number from 1; 10 is usual")
+        raise UsageError("must be a whole number from 1", option="history", value=history, fixes=["10 is usual"])
     train, held = split(x, y, weight=weight, hold=hold)
+    width = x.width if isinstance(x, Csr) else x.shape[1]
+    begin = np.zeros((width + 1, configs)) if start is None else as_evaluated(start)
     if isinstance(x, Csr):
         dense, features = _compressed(x)
-        return _spread(_solve(dense, y, train, held, terms, history, code), features, x.width)
-    return _solve(x, y, train, held, terms, history, code)
+        own = begin[np.append(features.astype(np.int64), width)]
+        return _spread(_solve(dense, y, train, held, terms, history, loss, own), features, x.width)
+    return _solve(x, y, train, held, terms, history, loss, begin)
 
 
-def _solve(x: Floats, y: Floats, train: Floats, held: Floats, terms: Terms, history: int, code: int) -> Solved:
+def _solve(
+    x: Floats, y: Floats, train: Floats, held: Floats, terms: Terms, history: int, loss: Loss, start: Doubles
+) -> Solved:
     configs = len(terms.rate)
-    w, figures, counts = (
-        np.zeros((configs, x.shape[1] + 1)),
-        np.zeros((3, configs)),
-        np.zeros((2, configs), np.int64),
-    )
+    w, figures, counts = np.array(start.T, order="C"), np.zeros((3, configs)), np.zeros((2, configs), np.int64)
     # Packed by a call of its own: rows of a memory map cannot be written to, and for them only this is compiled anew.
     rows, others = packed(x, y, train), packed(x, y, held)
     solve_rows(
         *rows, *others, terms.l1, terms.l2, terms.rate, terms.epochs, terms.tolerance, terms.intercept, history,
-        code, w, figures, counts,
+        loss, w, figures, counts,
     )  # fmt: skip
     return Solved(np.ascontiguousarray(w.T), *figures, *counts)
 
@@ -128,7 +132,7 @@ def _spread(found: Solved, features: NDArray[Any], width: int) -> Solved:
 @kernel(fast=False)
 def solve_rows(
     xt: Any, ys: Any, mass: Any, xh: Any, yh: Any, mass_held: Any, l1s: Any, l2s: Any, rates: Any, epochs: Any,
-    tolerances: Any, intercept: bool, history: int, code: int, w_out: Any, figures: Any, counts: Any,
+    tolerances: Any, intercept: bool, history: int, loss: Any, w_out: Any, figures: Any, counts: Any,
 ) -> None:  # fmt: skip
     """Solve for every config in turn, into ``w_out`` (S, d + 1), ``figures`` (3, S) and ``counts`` (2, S)."""
     size = xt.shape[0] + 1
@@ -147,13 +151,13 @@ def solve_rows(
         l1, l2, rate = l1s[c], l2s[c], rates[c]
         w[:] = w_out[c]
         trial[:] = w
-        loss, step = math.inf, 0.0
+        lowest, step = math.inf, 0.0
         status, evaluations, retries, learnt, moved = RUNNING, 0, 0, 0, 0
         while status == RUNNING:
             evaluations += 1
             for j in range(size):
                 narrow[j] = np.float32(trial[j])
-            value = pass_over(code, xt, ys, mass, none, narrow, run, fresh, True)[0]
+            value = pass_over(loss, xt, ys, mass, none, narrow, run, fresh, True)[0]
             value = combined(value / total, total, trial, l1, l2, intercept, fresh)
             for j in range(size):
                 move[j] = trial[j] - w[j]
@@ -164,10 +168,10 @@ def solve_rows(
             turn = False
             if evaluations == 1 and not sound:
                 status = FAILED
-            elif evaluations == 1 or (sound and value <= loss + ARMIJO * promised):
+            elif evaluations == 1 or (sound and value <= lowest + ARMIJO * promised):
                 if evaluations > 1:
                     moved += 1
-                    if not loss - value > SMALLEST_FALL * abs(value):
+                    if not lowest - value > SMALLEST_FALL * abs(value):
                         status = CONVERGED if retries == 0 else STALLED
                     slot = learnt % history
                     for j in range(size):
@@ -176,20 +180,20 @@ def solve_rows(
                     if curvature > CURVED * dot(bent, bent):
                         moves[slot], bends[slot], scales[slot] = move, bent, curvature
                         learnt += 1
-                loss = value
+                lowest = value
                 w[:] = trial
                 gradient[:] = fresh
                 if steepest(w, gradient, l1, steep) <= tolerances[c]:
                     status = CONVERGED
                 turn = True
             else:
-                rise = value - loss - promised
+                rise = value - lowest - promised
                 share = 0.1
                 if math.isfinite(rise) and rise > 0.0:
                     share = min(max(-promised / (2.0 * rise), 0.1), 0.5)
                 step *= share
                 retries += 1
-                if retries > RETRIES or -promised <= SMALLEST_FALL * abs(loss):
+                if retries > RETRIES or -promised <= SMALLEST_FALL * abs(lowest):
                     if learnt == 0:
                         status = STALLED if moved > 0 else FAILED
                     learnt = 0
@@ -206,8 +210,8 @@ def solve_rows(
         w_out[c] = w
         for j in range(size):
             narrow[j] = np.float32(w[j])
-        held_loss, right = pass_over(code, xh, yh, mass_held, none, narrow, run, fresh, False)
-        figures[0, c], figures[1, c], figures[2, c] = loss, held_loss, right
+        held_loss, right = pass_over(loss, xh, yh, mass_held, none, narrow, run, fresh, False)
+        figures[0, c], figures[1, c], figures[2, c] = lowest, held_loss, right
         counts[0, c], counts[1, c] = evaluations, status
 
 
@@ -231,14 +235,14 @@ def packed(x: Any, y: Any, weight: Any) -> Any:
 
 
 @kernel
-def pass_over(code: int, xt: Any, y: Any, mass: Any, none: Any, w: Any, run: Any, gradient: Any, training: bool) -> Any:
+def pass_over(loss: Any, xt: Any, y: Any, mass: Any, none: Any, w: Any, run: Any, gradient: Any, training: bool) -> Any:
     """Sum over rows to train on, or held out, at one config's weights: (loss, right answers), and the gradient.
 
     ``none`` is `RUN` zeros, for the weight that rows have on the other side.
     """
     width, rows = xt.shape
     gradient[:] = 0.0
-    loss, right = 0.0, 0.0
+    total, right = 0.0, 0.0
     whole = width // 4 * 4
     for start in range(0, rows, RUN):
         count = min(RUN, rows - start)
@@ -256,12 +260,12 @@ def pass_over(code: int, xt: Any, y: Any, mass: Any, none: Any, w: Any, run: Any
                 z[i] += w0 * x0[i]
         ys, masses, zeros = y[start : start + count], mass[start : start + count], none[:count]
         if not training:
-            sums = bend(code, z, ys, zeros, masses, w[width])
-            loss += sums[2]
+            sums = loss.run(z, ys, zeros, masses, w[width])
+            total += sums[2]
             right += sums[3]
         else:
-            sums = bend(code, z, ys, masses, zeros, w[width])
-            loss += sums[0]
+            sums = loss.run(z, ys, masses, zeros, w[width])
+            total += sums[0]
             gradient[width] += sums[1]
             for j in range(0, whole, 4):
                 a0, a1, a2, a3 = ZERO, ZERO, ZERO, ZERO
@@ -281,7 +285,7 @@ def pass_over(code: int, xt: Any, y: Any, mass: Any, none: Any, w: Any, run: Any
                 for i in range(count):
                     a0 += z[i] * x0[i]
                 gradient[j] += a0
-    return loss, right
+    return total, right
 
 
 @kernel

@@ -23,6 +23,7 @@ from penstock.sgd.scalar import (
     STEP,
     WEIGHT,
     ZERO,
+    bounded_rate,
     following,
     outside,
     rate_at,
@@ -69,7 +70,7 @@ def shares(scores: Any, y: Any, weight: Any, totals: Any) -> bool:
 @kernel
 def softmax_rows(
     x: Any, y: Any, weight: Any, coef: Any, intercept: Any, clock: Any, totals: Any, base: float, power: float,
-    l1: float, l2: float, free: Any,
+    l1: float, l2: float, free: Any, bound: float,
 ) -> Any:  # fmt: skip
     """Update after every row, in one pass with the next row's scores."""
     rows, width = x.shape
@@ -99,11 +100,15 @@ def softmax_rows(
             break
         if not shares(scores, y[i], weight_of(weight, i), totals):
             return i
+        size = free
+        for j in range(width):
+            size += x[i, j] * x[i, j]
         rate = rate_at(base, power, step)
+        short = np.float32(bounded_rate(rate, bound, weight_of(weight, i) * size))
         keep = np.float32(max(1.0 - rate * l2, 0.0))
         threshold = np.float32(rate * l1)
         for c in range(classes):
-            push[c] = np.float32(rate) * scores[c]
+            push[c] = short * scores[c]
             intercept[c] -= free * push[c]
         step += 1.0
         last, i = i, following(weight, i + 1, rows)
@@ -114,7 +119,7 @@ def softmax_rows(
 @kernel
 def softmax_batches(
     x: Any, y: Any, weight: Any, coef: Any, intercept: Any, clock: Any, totals: Any, base: float, power: float,
-    l1: float, l2: float, free: Any, batch_size: int,
+    l1: float, l2: float, free: Any, bound: float, batch_size: int,
 ) -> Any:  # fmt: skip
     """Update by the mean gradient of every `batch_size` rows, and of the rows left at the end."""
     rows, width = x.shape
@@ -126,7 +131,7 @@ def softmax_batches(
     place = np.zeros(_FOUR, np.int64)
     i = following(weight, 0, rows)
     while i < rows:
-        taken = 0
+        taken, sizes = 0, ZERO
         while i < rows and taken < batch_size:
             held = 0
             place[:] = i
@@ -148,6 +153,10 @@ def softmax_batches(
             for h in range(held):
                 if not shares(scores[h], y[place[h]], weight_of(weight, place[h]), totals):
                     return place[h]
+                size = free
+                for j in range(width):
+                    size += x[place[h], j] * x[place[h], j]
+                sizes += weight_of(weight, place[h]) * size
             scores[held:] = ZERO  # places without a row repeat another one and must not count
             for c in range(classes):
                 g = gradient[c]
@@ -156,7 +165,7 @@ def softmax_batches(
                 for j in range(width):
                     g[j] += p0 * x0[j] + p1 * x1[j] + p2 * x2[j] + p3 * x3[j]
         rate = rate_at(base, power, step)
-        share = np.float32(rate / taken)
+        share = np.float32(bounded_rate(rate, bound, sizes / taken) / taken)
         keep = np.float32(max(1.0 - rate * l2, 0.0))
         threshold = np.float32(rate * l1)
         for c in range(classes):
@@ -174,7 +183,7 @@ def softmax_batches(
 @kernel
 def softmax_sparse(
     indptr: Any, indices: Any, values: Any, y: Any, weight: Any, w: Any, intercept: Any, clock: Any, seen: Any,
-    totals: Any, base: float, power: float, l1: float, l2: float, free: Any, batch_size: int,
+    totals: Any, base: float, power: float, l1: float, l2: float, free: Any, bound: float, batch_size: int,
 ) -> Any:  # fmt: skip
     """Update by the mean gradient of every `batch_size` sparse rows. ``w`` is (features, classes)."""
     width, classes = w.shape
@@ -185,7 +194,7 @@ def softmax_sparse(
     checked = 0
     i = following(weight, 0, rows)
     while i < rows:
-        taken = 0
+        taken, sizes = 0, ZERO
         while i < rows and taken < batch_size:
             while checked <= i:
                 if outside(indptr, indices, checked, width):
@@ -193,8 +202,10 @@ def softmax_sparse(
                 checked += CHECKED
             scores = pushes[taken]
             scores[:] = ZERO
+            size = free
             for e in range(indptr[i], indptr[i + 1]):
                 j, value = indices[e], values[e]
+                size += value * value
                 if l1 > 0.0:
                     debt = np.float32(owed - seen[j])
                     for c in range(classes):
@@ -207,6 +218,7 @@ def softmax_sparse(
             if not shares(scores, y[i], weight_of(weight, i), totals):
                 return i
             places[taken] = i
+            sizes += weight_of(weight, i) * size
             taken += 1
             i = following(weight, i + 1, rows)
         rate = rate_at(base, power, step)
@@ -217,7 +229,8 @@ def softmax_sparse(
                 clock[SCALE], clock[OWED] = scale, owed
                 settle(w, clock, seen)
                 scale, owed = clock[SCALE], clock[OWED]
-        plain, share = np.float32(rate / taken), np.float32(rate / taken / scale)
+        short = bounded_rate(rate, bound, sizes / taken)
+        plain, share = np.float32(short / taken), np.float32(short / taken / scale)
         for t in range(taken):
             push = pushes[t]
             for c in range(classes):

@@ -18,14 +18,14 @@ from penstock.sgd.scalar import (
     SCALE,
     STEP,
     ZERO,
-    closed,
+    bounded_rate,
     following,
-    opened,
+    load_totals,
     outside,
-    pull,
     rate_at,
     settle,
     soft,
+    store_totals,
     tally,
     usable,
     weight_of,
@@ -38,13 +38,13 @@ SMALL = 1e-6
 @kernel
 def sparse_rows(
     indptr: Any, indices: Any, values: Any, y: Any, weight: Any, turned: Any, intercept: Any, clock: Any, seen: Any,
-    totals: Any, code: int, base: float, power: float, l1: float, l2: float, free: Any,
+    totals: Any, loss: Any, base: float, power: float, l1: float, l2: float, free: Any, bound: float,
 ) -> Any:  # fmt: skip
     """Update after every row. ``turned`` is the weights as (features, 1)."""
     width = turned.shape[0]
     w = turned.reshape(width)
     bias, step, scale, owed = intercept[0], clock[STEP], clock[SCALE], clock[OWED]
-    sums = opened(totals)
+    sums = load_totals(totals)
     for i in range(len(indptr) - 1):
         if i % CHECKED == 0 and outside(indptr, indices, i, width):
             return i
@@ -56,16 +56,17 @@ def sparse_rows(
                 j = indices[e]
                 w[j] = soft(w[j], np.float32(owed - seen[j]))
                 seen[j] = owed
-        dot = ZERO
+        dot, size = ZERO, free
         for e in range(indptr[i], indptr[i + 1]):
             dot += w[indices[e]] * values[e]
+            size += values[e] * values[e]
         score = bias + np.float32(scale) * dot
         if not usable(score, yi, wi):
             return i
-        slope, linear, excess = pull(code, score, yi)
-        sums = tally(sums, code, score, yi, wi, linear, excess)
+        slope, linear, excess = loss.row(score, yi)
+        sums = tally(sums, loss, score, yi, wi, linear, excess)
         rate = rate_at(base, power, step)
-        push = np.float32(rate) * wi * slope
+        push = np.float32(bounded_rate(rate, bound, wi * size)) * wi * slope
         bias -= free * push
         step += 1.0
         if l2 > 0.0:
@@ -82,27 +83,28 @@ def sparse_rows(
         if l1 > 0.0:
             owed += rate * l1 / scale
     intercept[0], clock[STEP], clock[SCALE], clock[OWED] = bias, step, scale, owed
-    closed(totals, sums)
+    store_totals(totals, sums)
     return -1
 
 
 @kernel
 def sparse_batches(
     indptr: Any, indices: Any, values: Any, y: Any, weight: Any, turned: Any, intercept: Any, clock: Any, seen: Any,
-    totals: Any, code: int, base: float, power: float, l1: float, l2: float, free: Any, batch_size: int,
+    totals: Any, loss: Any, base: float, power: float, l1: float, l2: float, free: Any, bound: float,
+    batch_size: int,
 ) -> Any:  # fmt: skip
     """Update by the mean gradient of every `batch_size` rows, and of the rows left at the end."""
     width = turned.shape[0]
     w = turned.reshape(width)
     rows = len(indptr) - 1
     bias, step, scale, owed = intercept[0], clock[STEP], clock[SCALE], clock[OWED]
-    sums = opened(totals)
+    sums = load_totals(totals)
     pushes = np.zeros(min(batch_size, max(rows, 1)), np.float32)
     places = np.zeros(len(pushes), np.int64)
     checked = 0
     i = following(weight, 0, rows)
     while i < rows:
-        taken, total = 0, ZERO
+        taken, total, sizes = 0, ZERO, ZERO
         while i < rows and taken < batch_size:
             while checked <= i:
                 if outside(indptr, indices, checked, width):
@@ -113,21 +115,24 @@ def sparse_batches(
                     j = indices[e]
                     w[j] = soft(w[j], np.float32(owed - seen[j]))
                     seen[j] = owed
-            dot = ZERO
+            dot, size = ZERO, free
             for e in range(indptr[i], indptr[i + 1]):
                 dot += w[indices[e]] * values[e]
+                size += values[e] * values[e]
             score = bias + np.float32(scale) * dot
             yi, wi = y[i], weight_of(weight, i)
             if not usable(score, yi, wi):
                 return i
-            slope, linear, excess = pull(code, score, yi)
-            sums = tally(sums, code, score, yi, wi, linear, excess)
+            slope, linear, excess = loss.row(score, yi)
+            sums = tally(sums, loss, score, yi, wi, linear, excess)
             pushes[taken], places[taken] = wi * slope, i
             total += wi * slope
+            sizes += wi * size
             taken += 1
             i = following(weight, i + 1, rows)
         rate = rate_at(base, power, step)
-        bias -= free * np.float32(rate / taken) * total
+        short = bounded_rate(rate, bound, sizes / taken)
+        bias -= free * np.float32(short / taken) * total
         step += 1.0
         if l2 > 0.0:
             scale *= max(1.0 - rate * l2, 0.0)
@@ -135,7 +140,7 @@ def sparse_batches(
                 clock[SCALE], clock[OWED] = scale, owed
                 settle(turned, clock, seen)
                 scale, owed = clock[SCALE], clock[OWED]
-        share = np.float32(rate / taken / scale)
+        share = np.float32(short / taken / scale)
         for t in range(taken):
             push, place = share * pushes[t], places[t]
             if push != ZERO:
@@ -144,7 +149,7 @@ def sparse_batches(
         if l1 > 0.0:
             owed += rate * l1 / scale
     intercept[0], clock[STEP], clock[SCALE], clock[OWED] = bias, step, scale, owed
-    closed(totals, sums)
+    store_totals(totals, sums)
     return -1
 
 

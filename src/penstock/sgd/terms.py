@@ -27,7 +27,8 @@ STATUS = ("running", "converged", "epochs spent", "stalled", "diverged")
 class Terms:
     """What each of S configs is to minimise and how boldly: penalties, rate, epochs, tolerance; arrays of S.
 
-    The objective is the mean loss + l2 / 2 |w|² + l1 |w|, the intercept free of both.
+    The objective is the mean loss + l2 / 2 |w|² + l1 |w|, the intercepts, which are the last ``outputs`` entries, free of
+    both.
 
     Examples
     --------
@@ -41,6 +42,7 @@ class Terms:
     epochs: NDArray[np.int64]
     tolerance: Doubles
     intercept: bool = True
+    outputs: int = 1
 
     @classmethod
     def of(
@@ -53,6 +55,7 @@ class Terms:
         epochs: ArrayLike | None = None,
         tolerance: ArrayLike = 1e-4,
         intercept: bool = True,
+        outputs: int = 1,
     ) -> Terms:
         """Check the terms and give each config its own; a number stands for all."""
         spread: dict[str, Doubles] = {}
@@ -65,12 +68,14 @@ class Terms:
             bad = ~(np.isfinite(column) & ((column > 0) if name == "rate" else (column >= 0)))
             if bad.any():
                 least = "a number above zero" if name == "rate" else "zero or a positive number"
-                raise UsageError(f"{name}={float(column[bad][0]) if column.ndim else float(column)!r} must be {least}")
+                raise UsageError(
+                    f"must be {least}", option=name, value=float(column[bad][0]) if column.ndim else float(column)
+                )
             spread[name] = np.broadcast_to(column, configs).copy()
         limit = np.asarray(np.iinfo(np.int64).max if epochs is None else epochs)
         if limit.shape not in ((), (configs,)) or limit.dtype.kind not in "iu" or (limit < 1).any():
             raise UsageError(
-                f"epochs={epochs!r} must be whole numbers from 1, one or one for each of {configs} configs"
+                f"must be whole numbers from 1, one or one for each of {configs} configs", option="epochs", value=epochs
             )
         return cls(
             spread["l1"],
@@ -79,27 +84,32 @@ class Terms:
             np.broadcast_to(limit, configs).astype(np.int64),
             spread["tolerance"],
             intercept,
+            outputs,
         )
 
     def objective(self, w: Doubles, sums: Sums) -> tuple[Doubles, Doubles]:
-        """Return the objective (S,) and the gradient (S, d + 1) of all but the L1 penalty."""
+        """Return the objective (S,) and the gradient (S, entries) of all but the L1 penalty."""
         weight = sums.weight if sums.weight > 0 else np.nan  # of no rows there is no mean
-        free = w[:, :-1]
+        coef = self.coef(w)
         gradient = sums.gradient.T / weight
-        gradient[:, :-1] += self.l2[:, None] * free
+        self.coef(gradient)[...] += self.l2[:, None] * coef
         if not self.intercept:
-            gradient[:, -1] = 0
-        value = sums.loss / weight + 0.5 * self.l2 * (free * free).sum(1) + self.l1 * np.abs(free).sum(1)
+            gradient[:, -self.outputs :] = 0
+        value = sums.loss / weight + 0.5 * self.l2 * (coef * coef).sum(1) + self.l1 * np.abs(coef).sum(1)
         return value, gradient
 
     def steepest(self, w: Doubles, gradient: Doubles) -> Doubles:
         """Return the gradient with the L1 penalty's: where a weight is zero, of the side that falls, if one does."""
-        l1 = self.l1[:, None]
-        own = gradient[:, :-1]
+        l1, coef = self.l1[:, None], self.coef(w)
+        own = self.coef(gradient)
         at_zero = np.sign(own) * np.maximum(np.abs(own) - l1, 0)
         full = gradient.copy()
-        full[:, :-1] = np.where(w[:, :-1] == 0, at_zero, own + l1 * np.sign(w[:, :-1]))
+        self.coef(full)[...] = np.where(coef == 0, at_zero, own + l1 * np.sign(coef))
         return full
+
+    def coef(self, w: Doubles) -> Doubles:
+        """Return the view of weights (S, entries) without the intercepts: the entries under penalties."""
+        return w[:, : -self.outputs]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ Examples
 --------
 >>> sorted(ORDERS)
 ['block-only', 'corgipile', 'epoch', 'global', 'mrs', 'none', 'once', 'sliding-window']
->>> order("corgipile").exact
+>>> order("corgipile").facts.exact
 True
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from penstock.errors import UnknownOptionError
-from penstock.shuffle.base import Mix, Mixer, Order, RowWindow, Shape, Window
+from penstock.shuffle.base import Mix, Mixer, Order, OrderFacts, RowWindow, Shape, Window
 from penstock.shuffle.baselines import BlockOnly, Mrs, SlidingWindow, Stored
 from penstock.shuffle.corgipile import CorgiPile
 from penstock.shuffle.global_ import Global
@@ -28,6 +28,7 @@ __all__ = [
     "Mixer",
     "Mrs",
     "Order",
+    "OrderFacts",
     "RowWindow",
     "Shape",
     "SlidingWindow",
@@ -36,14 +37,17 @@ __all__ = [
     "order",
 ]
 
+# In the order in which they are compared.
 _ALL: tuple[Order, ...] = (
-    Stored("none"),
-    Stored("once", "once"),
-    Stored("epoch", "epoch"),
-    SlidingWindow(),
-    Mrs(),
+    Stored("none", OrderFacts("rows as they are stored")),
     BlockOnly(),
     CorgiPile(),
+    SlidingWindow(),
+    Mrs(),
+    Stored("once", OrderFacts("one shuffled copy", copy="once", note="writes a shuffled copy first")),
+    Stored(
+        "epoch", OrderFacts("a new copy each epoch", copy="epoch", note="writes a shuffled copy before every epoch")
+    ),
     Global(),
 )
 ORDERS: Mapping[str, Order] = MappingProxyType({each.name: each for each in _ALL})

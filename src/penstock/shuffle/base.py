@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import UsageError
+from penstock.messages import Given
 
 Int64s = NDArray[np.int64]
 
@@ -37,11 +38,20 @@ class Shape:
 
     def __post_init__(self) -> None:
         if self.open_units < 1:
-            raise UsageError(f"open_units={self.open_units}: at least one unit has to be open to be read")
+            raise UsageError(
+                ": at least one unit has to be open to be read", option="open_units", value=self.open_units
+            )
         if not 0 <= self.rank < self.world:
-            raise UsageError(f"rank={self.rank} of world={self.world}: ranks count from 0 to world - 1")
+            raise UsageError(
+                "of ", Given("world", self.world), ": ranks count from 0 to world - 1", option="rank", value=self.rank
+            )
         if self.held_rows < 1:
-            raise UsageError(f"held_rows={self.held_rows}: a window holds at least one row; give more memory")
+            raise UsageError(
+                ": a window holds at least one row",
+                option="held_rows",
+                value=self.held_rows,
+                fixes=["give more memory"],
+            )
         if self.units is not None and len(self.units) != len(self.block_rows):
             raise UsageError(
                 f"units names {len(self.units)} blocks and block_rows {len(self.block_rows)}; give one unit a block"
@@ -99,25 +109,51 @@ class Mixer(Protocol):
         ...
 
 
-class Order(Protocol):
-    """A shuffling strategy.
+@dataclass(frozen=True, slots=True)
+class OrderFacts:
+    """What others need to know of an order: loaders, to serve it, and `penstock.explain`, to price and describe it.
 
     Attributes
     ----------
-    name : str
-        The word a user writes.
+    caption : str
+        What a picture of it is called, in a few words.
     exact : bool
         Whether an epoch visits every row exactly once.
     copy : str
         Whether a shuffled copy of the data is written first: never, once, or before each epoch.
+    by_block : bool
+        Whether blocks come in random order, so that smaller ones shuffle better: a loader cuts them to fit its windows.
+    by_row : bool
+        Whether windows name single rows (`RowWindow`), by positions of ``permutation(shape, epoch)``.
+    places_rows : bool
+        Whether the rows of a window's blocks get random places in it.
+    mixing : str
+        How rows are held back from window to window: none, by a sliding buffer, or by a reservoir.
     carries : bool
         Whether the rows that the last step of an epoch's mixer keeps are those its next epoch begins with.
+    visits : int
+        How many rows are learned from for each that is read.
+    note : str
+        What a user should know before choosing it.
     """
 
+    caption: str
+    exact: bool = True
+    copy: Literal["never", "once", "epoch"] = "never"
+    by_block: bool = False
+    by_row: bool = False
+    places_rows: bool = False
+    mixing: Literal["none", "buffer", "reservoir"] = "none"
+    carries: bool = False
+    visits: int = 1
+    note: str = ""
+
+
+class Order(Protocol):
+    """A shuffling strategy: the word that a user writes, what is known of it, and its plan of an epoch."""
+
     name: str
-    exact: bool
-    copy: Literal["never", "once", "epoch"]
-    carries: bool
+    facts: OrderFacts
 
     def windows(self, shape: Shape, epoch: int) -> Iterator[Window] | Iterator[RowWindow]:
         """Plan one epoch."""

@@ -8,15 +8,13 @@ window-sized runs in turn (see `deal.runs`), so that each reads forward.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
 
 import numpy as np
 
 from penstock import seeds
-from penstock.shuffle.base import Int64s, Mixer, Shape, Window
-from penstock.shuffle.deal import group, runs, unit_blocks
+from penstock.shuffle.base import Int64s, Mixer, OrderFacts, Shape, Window
+from penstock.shuffle.deal import equal_groups, stored_runs, unit_blocks
 
-Copy = Literal["never", "once", "epoch"]
 # What a mixer takes in at a time, as a part of what it holds: small beside the buffer, large beside a batch.
 _PART = 8
 
@@ -28,20 +26,18 @@ class Stored:
     --------
     >>> import numpy as np
     >>> shape = Shape(np.full(4, 10), held_rows=20)
-    >>> [w.blocks.tolist() for w in Stored("none").windows(shape, epoch=0)]
+    >>> order = Stored("none", OrderFacts("rows as they are stored"))
+    >>> [w.blocks.tolist() for w in order.windows(shape, epoch=0)]
     [[0, 1], [2, 3]]
     """
 
-    exact = True
-    carries = False
-
-    def __init__(self, name: str, copy: Copy = "never") -> None:
+    def __init__(self, name: str, facts: OrderFacts) -> None:
         self.name = name
-        self.copy: Copy = copy
+        self.facts = facts
 
     def windows(self, shape: Shape, epoch: int) -> Iterator[Window]:
         """Plan one epoch; the shape is the copy's where there is one."""
-        return _plain(shape, runs(shape, shape.held_rows))
+        return _plain(shape, stored_runs(shape, shape.held_rows))
 
     def mixer(self, shape: Shape, epoch: int, carried: int = 0) -> Mixer | None:
         """Return None: nothing is mixed."""
@@ -60,18 +56,16 @@ class BlockOnly:
     """
 
     name = "block-only"
-    exact = True
-    copy: Copy = "never"
-    carries = False
+    facts = OrderFacts("blocks mixed, rows kept", by_block=True)
 
     def windows(self, shape: Shape, epoch: int) -> Iterator[Window]:
         """Plan one epoch, with the same sequence of blocks as `CorgiPile`; units, where there are any, stay whole."""
         if shape.units is not None:
             units = unit_blocks(shape, epoch)
             blocks = np.array([block for unit in units for block in unit], np.int64)
-            return _plain(shape, group(blocks, shape.block_rows, shape.held_rows))
+            return _plain(shape, equal_groups(blocks, shape.block_rows, shape.held_rows))
         blocks = seeds.generator(shape.seed, "blocks", epoch).permutation(len(shape.block_rows))
-        return _plain(shape, group(blocks[shape.rank :: shape.world], shape.block_rows, shape.held_rows))
+        return _plain(shape, equal_groups(blocks[shape.rank :: shape.world], shape.block_rows, shape.held_rows))
 
     def mixer(self, shape: Shape, epoch: int, carried: int = 0) -> Mixer | None:
         """Return None: nothing is mixed."""
@@ -90,13 +84,11 @@ class SlidingWindow:
     """
 
     name = "sliding-window"
-    exact = True
-    copy: Copy = "never"
-    carries = False
+    facts = OrderFacts("a buffer slides over rows", mixing="buffer")
 
     def windows(self, shape: Shape, epoch: int) -> Iterator[Window]:
         """Plan one epoch: a scan by parts of what may be held."""
-        return _plain(shape, runs(shape, shape.held_rows // _PART))
+        return _plain(shape, stored_runs(shape, shape.held_rows // _PART))
 
     def mixer(self, shape: Shape, epoch: int, carried: int = 0) -> Mixer | None:
         """Return the sliding buffer."""
@@ -121,13 +113,18 @@ class Mrs:
     """
 
     name = "mrs"
-    exact = False
-    copy: Copy = "never"
-    carries = True
+    facts = OrderFacts(
+        "a reservoir and a replay",
+        exact=False,
+        mixing="reservoir",
+        carries=True,
+        visits=2,  # a kept row beside each one it reads
+        note="visits some rows twice and others not at all",
+    )
 
     def windows(self, shape: Shape, epoch: int) -> Iterator[Window]:
         """Plan one epoch: a scan by parts of what may be held."""
-        return _plain(shape, runs(shape, shape.held_rows // _PART))
+        return _plain(shape, stored_runs(shape, shape.held_rows // _PART))
 
     def mixer(self, shape: Shape, epoch: int, carried: int = 0) -> Mixer | None:
         """Return the two buffers, the second filled with the rows carried over."""

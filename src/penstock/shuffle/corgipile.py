@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Literal
 
 import numpy as np
 
 from penstock import seeds
-from penstock.shuffle.base import Int64s, Mixer, Shape, Window
-from penstock.shuffle.deal import group, unit_blocks
+from penstock.shuffle.base import Int64s, Mixer, OrderFacts, Shape, Window
+from penstock.shuffle.deal import equal_groups, unit_blocks
 
 
 class CorgiPile:
@@ -33,9 +32,7 @@ class CorgiPile:
     """
 
     name = "corgipile"
-    exact = True
-    copy: Literal["never", "once", "epoch"] = "never"
-    carries = False
+    facts = OrderFacts("blocks and rows mixed", by_block=True, places_rows=True)
 
     def windows(self, shape: Shape, epoch: int) -> Iterator[Window]:
         """Plan one epoch."""
@@ -58,29 +55,23 @@ class CorgiPile:
         # All ranks draw the same permutation; dealing it round-robin makes their windows, taken together,
         # the windows of one process with a buffer as large as all of theirs (Theorem 3).
         blocks = seeds.generator(shape.seed, "blocks", epoch).permutation(len(shape.block_rows))
-        return group(blocks[shape.rank :: shape.world], shape.block_rows, shape.held_rows)
+        return equal_groups(blocks[shape.rank :: shape.world], shape.block_rows, shape.held_rows)
 
     def _interleaved(self, shape: Shape, epoch: int) -> Iterator[Int64s]:
-        units, count = unit_blocks(shape, epoch), self.units_open(shape)
+        units = unit_blocks(shape, epoch)
+        count = min(self.units_open(shape), max(1, len(units)))
         cuts = [len(unit) * k // count for k, unit in enumerate(units[:count])]
         opened = deque(deque(unit[cut:]) for unit, cut in zip(units, cuts, strict=False))
         # The unit begun latest ends first, so that no beginning is read while its own end still is.
         beginnings = [unit[:cut] for unit, cut in zip(units, cuts, strict=False) if cut]
         waiting = iter([*units[count:], *reversed(beginnings)])
-        window: list[int] = []
-        held = 0
+        sequence: list[int] = []
         while opened:
             unit = opened[0]
-            rows = int(shape.block_rows[unit[0]])
-            if held and rows and held + rows > shape.held_rows:
-                yield np.array(window, np.int64)
-                window, held = [], 0
-            window.append(unit.popleft())
-            held += rows
+            sequence.append(unit.popleft())
             if unit:
                 opened.rotate(-1)
             else:
                 opened.popleft()
                 opened.extend(deque(blocks) for _, blocks in zip(range(1), waiting, strict=False))
-        if window:
-            yield np.array(window, np.int64)
+        return equal_groups(np.array(sequence, np.int64), shape.block_rows, shape.held_rows)

@@ -15,44 +15,58 @@ from penstock import seeds
 from penstock.shuffle.base import Int64s, Shape
 
 
-def group(blocks: Int64s, rows: Int64s, limit: int, *, multiple: int = 1) -> Iterator[Int64s]:
+def equal_groups(blocks: Int64s, rows: Int64s, limit: int, *, multiple: int = 1) -> Iterator[Int64s]:
     """Cut a list of blocks into consecutive groups of at most ``limit`` rows, at least one block each.
 
-    Groups are about equal: a last one of few blocks would be hardly shuffled, and be learned from last. There are a
-    ``multiple`` of so many, where blocks are small enough. Blocks without rows join whichever group they stand next
-    to, so no group is empty unless all are.
+    There are as few groups as the limit allows, rounded up to a ``multiple``, and they are as equal as whole blocks
+    allow: a last group of few blocks would hardly be shuffled, and be learned from last. A block larger than the limit
+    is a group of its own. Blocks without rows join a neighbour's group, so no group is empty unless all are.
 
     Examples
     --------
-    >>> [g.tolist() for g in group(np.arange(8), np.full(8, 10), 60)]
+    >>> [g.tolist() for g in equal_groups(np.arange(8), np.full(8, 10), 60)]
     [[0, 1, 2, 3], [4, 5, 6, 7]]
-    >>> [g.tolist() for g in group(np.array([4, 0, 2, 1]), np.array([3, 3, 9, 0, 3]), 6)]
+    >>> [g.tolist() for g in equal_groups(np.array([4, 0, 2, 1]), np.array([3, 3, 9, 0, 3]), 6)]
     [[4, 0], [2], [1]]
     """
-    ends = np.cumsum(rows[blocks])
-    total = int(ends[-1]) if len(ends) else 0
-    fewest = -(-max(1, -(-total // limit)) // multiple) * multiple
-    for count in range(fewest, min(fewest + 3 * multiple, len(blocks) + 1), multiple):
-        cuts = np.unique(np.searchsorted(ends, np.arange(1, count + 1) * total // count, side="right"))
-        sizes = np.diff(np.concatenate([[0], ends[cuts[cuts > 0] - 1]]))
-        if len(sizes) == count and sizes.min() > 0 and sizes.max() <= limit:
-            return iter(np.split(blocks, cuts[:-1]))
-    return _greedy(blocks, np.concatenate([[0], ends]), min(limit, max(1, -(-total // multiple))))
+    if not len(blocks):
+        return iter(())
+    full = np.flatnonzero(rows[blocks])
+    if not len(full):
+        return iter((blocks,))
+    ends = np.cumsum(rows[blocks[full]])
+    cuts = _even_cuts(ends, limit, multiple=multiple)
+    return iter(np.split(blocks, full[cuts]))
 
 
-def _greedy(blocks: Int64s, ends: Int64s, limit: int) -> Iterator[Int64s]:
-    """Fill one group after another, where blocks are too large or too uneven for equal ones."""
-    start, done = 0, 0
-    while start < len(blocks):
-        # Up to the limit, but in any case up to and with the first block that has rows.
-        first = min(int(np.searchsorted(ends, done, side="right")), len(blocks))
-        limit_at = max(done + limit, int(ends[first]))
-        stop = int(np.searchsorted(ends, limit_at, side="right")) - 1
-        yield blocks[start:stop]
-        start, done = stop, int(ends[stop])
+def _even_cuts(ends: Int64s, limit: int, *, multiple: int) -> Int64s:
+    """Return the places at which a list of blocks, given by where their rows end, is cut into equal groups."""
+    size, total = len(ends), int(ends[-1])
+    starts = np.concatenate([[0], ends[:-1]])
+    # How far a group reaches that begins at a block, and at which block one begins that ends with a block.
+    reach = np.maximum(np.searchsorted(ends, starts + limit, side="right"), np.arange(size) + 1)
+    begin = np.minimum(np.searchsorted(starts, ends - limit, side="left"), np.arange(size))
+    count, at = 0, 0
+    while at < size:
+        count, at = count + 1, int(reach[at])
+    count = min(-(-count // multiple) * multiple, size)
+    # The earliest place of each cut such that the groups behind it can hold the rest.
+    earliest = np.zeros(count, np.int64)
+    at = size
+    for place in range(count - 1, 0, -1):
+        at = earliest[place] = int(begin[at - 1]) if at else 0
+    cuts, at = [], 0
+    for place in range(1, count):
+        ideal = total * place / count
+        after = int(np.searchsorted(ends, ideal)) + 1
+        near = after - 1 if ideal - starts[after - 1] < ends[after - 1] - ideal else after
+        low = max(at + 1, int(earliest[place]))
+        at = min(max(near, low), int(reach[at]), size - (count - place))
+        cuts.append(at)
+    return np.array(cuts, np.int64)
 
 
-def runs(shape: Shape, limit: int) -> Iterator[Int64s]:
+def stored_runs(shape: Shape, limit: int) -> Iterator[Int64s]:
     """Cut the stored order into runs of at most ``limit`` rows and deal them out: run ``r`` to rank ``r % world``.
 
     Every rank thus reads forward through the whole data and sees long runs of it. Runs are shortened where
@@ -60,12 +74,12 @@ def runs(shape: Shape, limit: int) -> Iterator[Int64s]:
 
     Examples
     --------
-    >>> [r.tolist() for r in runs(Shape(np.array([5, 5, 5, 5]), held_rows=10, rank=1, world=2), 10)]
+    >>> [r.tolist() for r in stored_runs(Shape(np.array([5, 5, 5, 5]), held_rows=10, rank=1, world=2), 10)]
     [[2, 3]]
     """
     blocks = np.arange(len(shape.block_rows))
     # As many runs for each rank, or some would have half as much again as others where runs are few.
-    dealt = group(blocks, shape.block_rows, max(1, limit), multiple=shape.world)
+    dealt = equal_groups(blocks, shape.block_rows, max(1, limit), multiple=shape.world)
     return islice(dealt, shape.rank, None, shape.world)
 
 

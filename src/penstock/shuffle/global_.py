@@ -7,12 +7,12 @@ is a random read for each row; the loader joins and sorts those of a window.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from penstock import seeds
-from penstock.shuffle.base import Mixer, RowWindow, Shape
+from penstock.shuffle.base import Mixer, OrderFacts, RowWindow, Shape
 
 if TYPE_CHECKING:
     from penstock.shuffle.permute import KeyedPermutation
@@ -31,9 +31,7 @@ class Global:
     """
 
     name = "global"
-    exact = True
-    copy: Literal["never", "once", "epoch"] = "never"
-    carries = False
+    facts = OrderFacts("any row at any time", by_row=True)
 
     def windows(self, shape: Shape, epoch: int) -> Iterator[RowWindow]:
         """Plan one epoch."""

@@ -100,7 +100,9 @@ def slots(rows: int, key: int) -> NDArray[np.uint32]:
     [0, 1, 2, 3, 4, 5]
     """
     if not 0 <= rows < 2**32:
-        raise UsageError(f"rows={rows} cannot be placed at once; a window holds 0 to 2**32 - 1 rows: give less memory")
+        raise UsageError(
+            f"{rows} rows cannot be placed at once; a window holds 0 to 2**32 - 1 rows", fixes=["give less memory"]
+        )
     permutation: NDArray[np.uint32] = _slots(rows, np.uint64(key & _MASK))
     return permutation
 

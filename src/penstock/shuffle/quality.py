@@ -1,8 +1,7 @@
 """How random an order is, and how clustered the data are (sections 3.5 and 4.2).
 
-`visit` plays an order through on row numbers, for tests and pictures of small data; `rank_correlation` and
-`label_balance` judge the result; `block_variance` estimates h_D from a sample of per-row gradients. Nothing
-is read here: gradients, or any vectors that stand for them, come as arrays.
+`visit` plays an order through on row numbers, for tests and pictures of small data; `block_variance` estimates h_D from a
+sample of per-row gradients. Nothing is read here: gradients, or any vectors that stand for them, come as arrays.
 """
 
 from __future__ import annotations
@@ -78,63 +77,16 @@ def visit(order: Order, shape: Shape, epoch: int) -> Int64s:
     [0, 1, 2, 3, 4]
     """
     held = np.empty(0, np.int64)
-    for earlier in range(epoch if order.carries else 0):
+    for earlier in range(epoch if order.facts.carries else 0):
         carried = held
         for step in trace(order, shape, earlier, carried=carried):
             held = step.held
     parts = [step.given for step in trace(order, shape, epoch, carried=held)]
     rows = np.concatenate([np.empty(0, np.int64), *parts])
-    if order.copy == "never" or not len(rows):
+    if order.facts.copy == "never" or not len(rows):
         return rows
-    copied = epoch if order.copy == "epoch" else 0
+    copied = epoch if order.facts.copy == "epoch" else 0
     return KeyedPermutation(shape.rows, seeds.key(shape.seed, "copy", copied)).apply(rows)
-
-
-def rank_correlation(visited: Int64s) -> float:
-    """Return Spearman's correlation of position with stored row number: 1 for stored order, near 0 for a shuffle.
-
-    Examples
-    --------
-    >>> rank_correlation(np.array([0, 1, 2, 3]))
-    1.0
-    """
-    if len(visited) < 2:
-        raise UsageError(f"{len(visited)} rows visited: a correlation needs two or more")
-    _, inverse, counts = np.unique(visited, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts + 1) / 2)[inverse]  # rows visited twice share the mean of their ranks
-    if len(counts) == 1:
-        return 0.0
-    return round(float(np.corrcoef(np.arange(len(visited)), ranks)[0, 1]), 12)
-
-
-def label_balance(labels: NDArray[np.generic], batch_size: int) -> float:
-    """Return the variance of the labels' shares per batch over the binomial's.
-
-    1 is a true shuffle; ``batch_size`` is data sorted by label and not shuffled. With more than two classes,
-    variances are summed over the classes. An incomplete last batch is left out.
-
-    Parameters
-    ----------
-    labels : array
-        The labels in the order visited.
-    batch_size : int
-        Rows in a batch.
-
-    Examples
-    --------
-    >>> label_balance(np.repeat([0, 1], 500), batch_size=20)
-    20.0
-    """
-    batches = len(labels) // batch_size
-    if batches < 2:
-        raise UsageError(f"{len(labels)} labels make {batches} batches of {batch_size}; two or more are needed")
-    classes, codes = np.unique(labels[: batches * batch_size], return_inverse=True)
-    if len(classes) == 1:
-        raise UsageError(f"all labels are {classes[0]!r}: balance needs two classes or more")
-    cells = np.repeat(np.arange(batches), batch_size) * len(classes) + codes
-    shares = np.bincount(cells, minlength=batches * len(classes)).reshape(batches, -1) / batch_size
-    overall = shares.mean(axis=0)
-    return float(shares.var(axis=0).sum() / (overall * (1 - overall)).sum() * batch_size)
 
 
 def _components(sampled: Sequence[Floats], b: float) -> tuple[NDArray[np.float64], float]:
@@ -196,17 +148,6 @@ def alpha(held: float, blocks: int) -> float:
     0.1
     """
     return 1.0 if blocks <= 1 else float(np.clip((held - 1) / (blocks - 1), 0.0, 1.0))
-
-
-def leading_factor(h_D: float, *, held: float, blocks: int) -> float:
-    """Return (1 - α)·h_D, the factor before σ²/T in the bound; near or below 1 a window is large enough.
-
-    Examples
-    --------
-    >>> leading_factor(10.0, held=11, blocks=101)
-    9.0
-    """
-    return (1 - alpha(held, blocks)) * h_D
 
 
 def describe_hd(h_D: float, b: float, *, error: float = 0.0, by: str = "") -> str:

@@ -14,16 +14,14 @@ if TYPE_CHECKING:
     from penstock.sql.result import Result as Result
     from penstock.sql.session import Session as Session
 
-__all__ = ["Result", "Session", "connect", "sql"]
+__all__ = ["Result", "Session", "connect"]
 
 
-def sql(script: str, *, db: Any = ":memory:", read_only: bool = False, listeners: Sequence[Listener] = ()) -> Result:
-    """Run statements on a database, and return what the last of them gives back.
+def connect(db: Any = ":memory:", *, read_only: bool = False, listeners: Sequence[Listener] = ()) -> Session:
+    """Open a session on a database. Its ``sql`` runs statements, ``TRAIN BY`` and its kin among them.
 
     Parameters
     ----------
-    script : str
-        One statement, or several with ``;`` between them.
     db : path, address or connection
         A DuckDB file, ``":memory:"``, an open DuckDB connection, or an address such as ``postgresql://user@host/db``.
     read_only : bool
@@ -33,20 +31,14 @@ def sql(script: str, *, db: Any = ":memory:", read_only: bool = False, listeners
 
     Examples
     --------
-    >>> import tempfile, os, penstock
-    >>> shop = os.path.join(tempfile.mkdtemp(), "shop.duckdb")
-    >>> _ = penstock.sql("CREATE TABLE t AS SELECT i % 2 AS label, i % 2 - 0.5 AS x FROM range(100) r(i)", db=shop)
-    >>> penstock.sql("SELECT * FROM t TRAIN BY logistic AS m WITH (epochs = 3)", db=shop).column("epoch")
-    [1, 2, 3]
-    >>> penstock.sql("SELECT count(*) FROM ML.PREDICT(MODEL m, TABLE t) WHERE predicted_label = label", db=shop).rows
-    [(100,)]
+    >>> import penstock
+    >>> with penstock.connect("shop.duckdb") as session:
+    ...     _ = session.sql("CREATE TABLE t AS SELECT i % 2 AS label, i % 2 - 0.5 AS x FROM range(100) r(i)")
+    ...     history = session.sql("SELECT * FROM t TRAIN BY logistic AS m WITH (epochs = 3)")
+    ...     scores = session.sql("SELECT count(*) FROM ML.PREDICT(MODEL m, TABLE t) WHERE predicted_label = label")
+    >>> history.column("epoch"), scores.rows
+    ([1, 2, 3], [(100,)])
     """
-    with connect(db, read_only=read_only, listeners=listeners) as session:
-        return session.sql(script)
-
-
-def connect(db: Any = ":memory:", *, read_only: bool = False, listeners: Sequence[Listener] = ()) -> Session:
-    """Open a session on a database; see `sql` for what it takes."""
     from penstock.sql.session import Session
 
     return Session(db, read_only=read_only, listeners=listeners)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,49 +20,20 @@ from numpy.typing import NDArray
 
 from penstock import __version__
 from penstock.budget import show_bytes
-from penstock.errors import DatabaseError, DataError, ModelFileError, UsageError, WriteError, nearest
+from penstock.errors import DatabaseError, DataError, ModelFileError, UsageError, nearest
 from penstock.linear import LinearModel
+from penstock.messages import Text, Use
+from penstock.metric_names import headline
+from penstock.sgd.losses import loss_of
 from penstock.sql.engines.base import Engine
-from penstock.sql.expression import LITERAL, Stored
+from penstock.sql.expressions.formula import LITERAL, StoredModel
 from penstock.sql.statements import Exists
 
 _T = TypeVar("_T")
 
 FORMAT = 1
-SCHEMA, TABLE = "penstock", "models"
-# Not by to_regclass, which refuses those who may not look into the schema; nor by information_schema, which hides it.
-_NAMESPACES = "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1"
-_TABLES = f"""
-    SELECT 1 FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-    WHERE n.nspname = $1 AND c.relname = '{TABLE}'
-"""
-_SCHEMATA = f"SELECT 1 FROM information_schema.schemata WHERE schema_name = '{SCHEMA}' AND catalog_name = $1"
-_DUCKDB_TABLES = f"""
-    SELECT 1 FROM information_schema.tables
-    WHERE table_schema = '{SCHEMA}' AND table_name = '{TABLE}' AND table_catalog = $1
-"""
-_COLUMNS = """
-    name text PRIMARY KEY,
-    kind text NOT NULL,
-    outputs int NOT NULL,
-    width bigint NOT NULL,
-    coef float4[] NOT NULL,
-    intercept float4[] NOT NULL,
-    header json NOT NULL,
-    format int NOT NULL,
-    created_at timestamptz NOT NULL DEFAULT now(),
-    penstock_version text NOT NULL
-"""
 _WRITTEN = ("name", "kind", "outputs", "width", "coef", "intercept", "header", "format", "penstock_version")
-_CASTS = {"coef": "::float4[]", "intercept": "::float4[]", "header": "::json"}
-_MOST_WEIGHTS = 125_000_000
-"""A weight travels as eight bytes, and a field of PostgreSQL's holds 1 GB."""
-_CONFLICTS = ("23505", "40001", "42P06", "42P07", "XX000")
-_CONFLICT = re.compile("[Cc]onflict|[Dd]uplicate key")  # DuckDB has no codes
-_UNSEEN = re.compile(rf"Table with name {TABLE} does not exist")
 _ALL = "SELECT, INSERT, UPDATE, DELETE"
-_FORBIDDEN = "42501"
-_UNDEFINED = "42P01"
 _WAITS = (0.01, 0.03, 0.1, 0.3, 1.0)
 _NOT_FINITE = "not_finite"
 
@@ -72,7 +42,8 @@ _NOT_FINITE = "not_finite"
 class Entry:
     """A model in the catalogue, without its weights.
 
-    ``rows`` is how many it was trained on, ``score`` its accuracy or R² (on the rows held out, if there were any); None
+    ``rows`` is how many it was trained on, ``score`` the finished model's accuracy or R²
+    (on rows held out, else on a sample of its training rows); None
     where the model does not say.
     """
 
@@ -96,19 +67,19 @@ class Catalog:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._duckdb = engine.name == "duckdb"
-        names = [SCHEMA, TABLE]
-        if self._duckdb:  # by its full name: the database itself may be called penstock, and the session may leave it
-            names.insert(0, engine.aside("SELECT current_database()")[0][0])
-        self._top = names[0]  # the database, or the schema where that is not named
-        self.table = ".".join(map(engine.quote, names))
-        self._schema = ".".join(map(engine.quote, names[:-1]))
-        self._made = "epoch_us(created_at)" if self._duckdb else "(extract(epoch FROM created_at) * 1000000)::bigint"
+        self._place = engine.place
+        self._models = engine.models
+        self.table = engine.models.name
 
     def save(self, name: str, model: LinearModel, *, exists: Exists = "error") -> bool:
         """Write a model under a name; return whether it was written, which ``skip`` leaves undone where one is there."""
         values = self._values(name, model)
-        places = ", ".join(f"${place}{_CASTS.get(column, '')}" for place, column in enumerate(_WRITTEN, 1))
+        weights = self._models.weights_type
+        types = {"coef": weights, "intercept": weights, "header": self._models.header_type}
+        places = ", ".join(
+            f"CAST(${place} AS {types[column]})" if column in types else f"${place}"
+            for place, column in enumerate(_WRITTEN, 1)
+        )
         replaced = ", ".join(f"{column} = EXCLUDED.{column}" for column in (*_WRITTEN[1:], "created_at"))
         action = f"UPDATE SET {replaced}" if exists == "replace" else "NOTHING"
         text = f"INSERT INTO {self.table} ({', '.join(_WRITTEN)}) VALUES ({places})"
@@ -119,7 +90,7 @@ class Catalog:
             written = self._do(text, values, _ALL)
         if not written and exists == "error":
             raise DataError(
-                f"there is a model {name!r} in {self._engine.place} already; take another name, drop it (DROP MODEL), or"
+                f"there is a model {name!r} in {self._place} already; take another name, drop it (DROP MODEL), or"
                 " replace it (CREATE OR REPLACE MODEL)"
             )
         return bool(written)
@@ -136,19 +107,19 @@ class Catalog:
         """Read a model."""
         return self.find(name)[0]
 
-    def find(self, name: str) -> tuple[LinearModel, Stored | None]:
-        """Read a model; return it and where it is, for `predicting` to refer to.
+    def find(self, name: str) -> tuple[LinearModel, StoredModel | None]:
+        """Read a model; return it and where it is, for `select_predictions` to refer to.
 
         A wide model that the session cannot see, as its open transaction began before the model was saved, is nowhere.
         """
-        columns = "format, kind, outputs, width, coef, intercept, header::text, penstock_version"
-        found = self._read(f"SELECT {columns}, {self._made} FROM {self.table} WHERE name = $1", [name])
+        columns = "format, kind, outputs, width, coef, intercept, CAST(header AS text), penstock_version"
+        found = self._read(f"SELECT {columns}, {self._models.created} FROM {self.table} WHERE name = $1", [name])
         if not found:
             raise self._missing(name)
         *row, made = found[0]
-        model = _model(row, place=f"model {name!r} in {self._engine.place}")
-        stored = Stored(self.table, name, int(made))
-        seen = f"SELECT 1 FROM {self.table} WHERE name = $1 AND {self._made} = {stored.made}"
+        model = _model(row, place=f"model {name!r} in {self._place}")
+        stored = StoredModel(self.table, name, int(made))
+        seen = f"SELECT 1 FROM {self.table} WHERE name = $1 AND {self._models.created} = {stored.made}"
         if model.weights.coef.size > LITERAL and not self._engine.run(seen, [name]).rows:
             return model, None
         return model, stored
@@ -162,7 +133,9 @@ class Catalog:
 
     def entries(self) -> list[Entry]:
         """Return what models there are, by name; their weights are not read."""
-        rows = self._read(f"SELECT name, kind, width, header::text, {self._made} FROM {self.table} ORDER BY name")
+        rows = self._read(
+            f"SELECT name, kind, width, CAST(header AS text), {self._models.created} FROM {self.table} ORDER BY name"
+        )
         return [_entry(*row) for row in rows]
 
     def __contains__(self, name: object) -> bool:
@@ -187,39 +160,25 @@ class Catalog:
         coef, intercept = np.ascontiguousarray(weights.coef, np.float32), np.asarray(weights.intercept, np.float32)
         if not weights.is_finite():
             raise UsageError(f"model {name!r} has weights that are not finite numbers; train it with a smaller rate")
-        if not self._duckdb and coef.size > _MOST_WEIGHTS:
+        most = self._models.most_weights
+        if most is not None and coef.size > most:
             raise UsageError(
-                f"model {name!r} has {coef.size:,} weights ({show_bytes(coef.nbytes)}), and PostgreSQL keeps up to"
-                f" {_MOST_WEIGHTS:,} in a field; keep one so wide in files: penstock.bigmodel (--model-dir)"
+                f"model {name!r} has {coef.size:,} weights ({show_bytes(coef.nbytes)}), and"
+                f" {self._engine.dialect.title} keeps up to {most:,} in a field",
+                fixes=[Text("keep one so wide in files: penstock.bigmodel (", Use("model_dir"), ")")],
             )
         header = json.dumps(_plain(model.header()), allow_nan=False)
         outputs, width = coef.shape
         return [name, model.kind, outputs, width, coef.ravel(), intercept, header, FORMAT, __version__]
 
-    def _exists(self) -> bool:
-        return bool(self._engine.aside(_DUCKDB_TABLES if self._duckdb else _TABLES, [self._top]))
-
     def _create(self) -> None:
         """Make the table if it is not there; where another session does so too, both have it."""
-
-        def create() -> None:
-            if not self._exists():
-                # Only where it is missing: who may not make a schema may not ask for one that is there, either.
-                if not self._engine.aside(_SCHEMATA if self._duckdb else _NAMESPACES, [self._top]):
-                    self._engine.aside(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
-                self._engine.aside(f"CREATE TABLE IF NOT EXISTS {self.table} ({_COLUMNS})")
-
+        self._models.require_trusted()
         try:
-            _again(create)
+            self._retry(lambda: None if self._models.exists() else self._models.create())
         except DatabaseError as error:
-            if error.code != _FORBIDDEN:
-                raise
-            user = self._user()
-            raise WriteError(
-                f"{self._engine.place} has no place for models, and this user may not make one; have the database's owner"
-                f" run:\n  CREATE SCHEMA IF NOT EXISTS {self._schema};\n  GRANT USAGE, CREATE ON SCHEMA {self._schema} TO"
-                f" {user};"
-            ) from error
+            self._refuse(error, None)
+            raise
 
     def _read(self, text: str, values: list[Any] | None = None) -> list[tuple[Any, ...]]:
         """Return rows of the table; none where it does not exist."""
@@ -227,43 +186,39 @@ class Catalog:
 
     def _do(self, text: str, values: list[Any], rights: str) -> list[tuple[Any, ...]] | None:
         """Run a statement on the table, and return its rows; None where there is no table."""
+        self._models.require_trusted()
         try:
-            return _again(lambda: self._engine.aside(text, values))
+            return self._retry(lambda: self._engine.run_apart(text, values))
         except DatabaseError as error:
-            if not self._exists():
+            if not self._models.exists():
                 return None
-            # Another session has made it in this very moment.
-            if error.code == _UNDEFINED or _UNSEEN.search(str(error)):
-                return _again(lambda: self._engine.aside(text, values))
-            if error.code != _FORBIDDEN:
-                raise
-            user = self._user()
-            raise WriteError(
-                f"this user may not do that with the models of {self._engine.place}; have their owner run:\n"
-                f"  GRANT USAGE ON SCHEMA {self._schema} TO {user};\n  GRANT {rights} ON {self.table} TO {user};"
-            ) from error
+            if self._models.is_missing(error):  # another session has made it in this very moment
+                return self._retry(lambda: self._engine.run_apart(text, values))
+            self._refuse(error, rights)
+            raise
 
-    def _user(self) -> str:
-        return self._engine.quote(str(self._engine.aside("SELECT current_user")[0][0]))
+    def _refuse(self, error: DatabaseError, rights: str | None) -> None:
+        refusal = self._models.refusal(error, rights)
+        if refusal is not None:
+            raise refusal from error
+
+    def _retry(self, work: Callable[[], _T]) -> _T:
+        """Do work again where another session did the same at the same time."""
+        for wait in _WAITS:
+            try:
+                return work()
+            except DatabaseError as error:
+                if not self._models.is_conflict(error):
+                    raise
+                time.sleep(wait)
+        return work()
 
     def _names(self) -> list[str]:
         return [row[0] for row in self._read(f"SELECT name FROM {self.table}")]
 
     def _missing(self, name: str) -> ModelFileError:
         there = nearest(name, self._names())
-        return ModelFileError(f"there is no model {name!r} in {self._engine.place}{there}; SHOW MODELS lists them")
-
-
-def _again(work: Callable[[], _T]) -> _T:
-    """Do work again where another session did the same at the same time."""
-    for wait in _WAITS:
-        try:
-            return work()
-        except DatabaseError as error:
-            if error.code not in _CONFLICTS and not _CONFLICT.search(str(error)):
-                raise
-            time.sleep(wait)
-    return work()
+        return ModelFileError(f"there is no model {name!r} in {self._place}{there}; SHOW MODELS lists them")
 
 
 def _model(row: list[Any], *, place: str) -> LinearModel:
@@ -287,9 +242,9 @@ def _model(row: list[Any], *, place: str) -> LinearModel:
         raise _damaged(place, f"its header cannot be read ({error!r})") from error
     labels = model.encoder.labels
     classes = 0 if labels is None else len(labels.classes)
-    if not sound or model.encoder.width != width or outputs != (classes if kind == "softmax" else 1):
+    if not sound or model.encoder.width != width or outputs != loss_of(kind).outputs(classes):
         raise _damaged(place, "its header, columns and weights do not belong together")
-    if (kind == "linear") != (labels is None):
+    if loss_of(kind).classifies == (labels is None):
         raise _damaged(place, "its classes do not fit its kind")
     return model
 
@@ -312,9 +267,16 @@ def _entry(name: str, kind: str, width: int, header: Any, made: int) -> Entry:
     try:
         told = _restored(header)
         last = told["history"][-1] if told["history"] else {}
-        scores = (told["metrics"].get(key) for key in ("test_accuracy", "test_r2", "accuracy", "r2"))
-        score = next((float(each) for each in scores if each is not None), None)
-        return Entry(name, kind, told["encoder"]["label"], width, last.get("rows"), score, created)
+        score = headline(told["metrics"])
+        return Entry(
+            name,
+            kind,
+            told["encoder"]["label"],
+            width,
+            last.get("rows"),
+            None if score is None else score.value,
+            created,
+        )
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):  # `load` says what is wrong with it
         return Entry(name, kind, None, width, None, None, created)
 

@@ -13,15 +13,14 @@ from bisect import bisect_left
 from itertools import count
 from typing import Any
 
-from penstock.errors import MissingExtraError, SQLSyntaxError, UnknownOptionError
-from penstock.sql.ours import statement
-from penstock.sql.reader import MODELS
+from penstock.errors import MissingExtraError, SQLSyntaxError
+from penstock.sgd.losses import linear_models
+from penstock.sql.expressions.dialect import Dialect
+from penstock.sql.statement_parser import parse_statement
 from penstock.sql.statements import Statement
-from penstock.sql.tokens import Kind, Token, split
+from penstock.sql.tokens import Token, TokenKind, split_statements
 
-DIALECTS = ("duckdb", "postgres")
-
-_KINDS: dict[str, Kind] = {
+_KINDS: dict[str, TokenKind] = {
     "IDENTIFIER": "quoted",
     "STRING": "string",
     "BYTE_STRING": "string",
@@ -38,15 +37,15 @@ _TWICE = re.compile(r"/\*(?=/\*)")
 _BETWEEN = re.compile(r"(?:\s+|--[^\n]*)*")
 
 
-def parse(script: str, *, dialect: str) -> list[Statement]:
+def parse(script: str, *, dialect: Dialect) -> list[Statement]:
     """Read a script.
 
     Parameters
     ----------
     script : str
         Statements with semicolons between them.
-    dialect : str
-        The engine's SQL, ``duckdb`` or ``postgres``.
+    dialect : Dialect
+        The engine's SQL.
 
     Raises
     ------
@@ -55,28 +54,30 @@ def parse(script: str, *, dialect: str) -> list[Statement]:
 
     Examples
     --------
-    >>> train, other = parse("SELECT * FROM t TRAIN BY svm AS m; VACUUM", dialect="duckdb")
+    >>> from penstock.sql.engines.duckdb.predictions import DUCKDB
+    >>> train, other = parse("SELECT * FROM t TRAIN BY svm AS m; VACUUM", dialect=DUCKDB)
     >>> train.query.text, train.model, train.name, other
     ('SELECT * FROM t', 'svm', 'm', Plain(text='VACUUM'))
     """
     script = script.removeprefix("\ufeff")  # which some editors put at the start of a file
-    parts, _ = split(script, dialect, _tokens(script, dialect))
-    return [statement(part) for part in parts]
+    parts, _ = split_statements(script, dialect, _tokens(script, dialect))
+    return [parse_statement(part) for part in parts]
 
 
-def is_complete(text: str, *, dialect: str) -> bool:
+def is_complete(text: str, *, dialect: Dialect) -> bool:
     """Whether a prompt can run what was typed: nothing is left open, and the last statement ends with a semicolon.
 
     Examples
     --------
-    >>> [is_complete(text, dialect="duckdb") for text in ("SELECT 1", "SELECT 1;", "SELECT ';")]
+    >>> from penstock.sql.engines.duckdb.predictions import DUCKDB
+    >>> [is_complete(text, dialect=DUCKDB) for text in ("SELECT 1", "SELECT 1;", "SELECT ';")]
     [False, True, False]
     """
     try:
         tokens = _tokens(text, dialect)
     except SQLSyntaxError:
         return False
-    return split(text, dialect, tokens)[1]
+    return split_statements(text, dialect, tokens)[1]
 
 
 def keywords() -> tuple[str, ...]:
@@ -91,11 +92,11 @@ def keywords() -> tuple[str, ...]:
         *("CREATE MODEL", "CREATE OR REPLACE MODEL", "DESCRIBE MODEL", "DROP MODEL", "EVALUATE MODEL"),
         *("EXPLAIN ANALYZE", "EXPORT MODEL", "IF EXISTS", "IF NOT EXISTS", "IMPORT MODEL", "ML.EVALUATE(MODEL"),
         *("ML.PREDICT(MODEL", "ML.TRAINING_INFO(MODEL", "ML.WEIGHTS(MODEL", "OPTIONS(model_type=", "PACK TABLE"),
-        *("PREDICT BY", "SHOW MODELS", "TRAIN BY", "USING", "WITH (", *MODELS),
+        *("PREDICT BY", "SHOW MODELS", "TRAIN BY", "USING", "WITH (", *linear_models()),
     )
 
 
-def _tokens(script: str, dialect: str) -> list[Token]:
+def _tokens(script: str, dialect: Dialect) -> list[Token]:
     """Return a script's tokens, with their offsets in it."""
     make = _tokenizer(dialect)
     from sqlglot.errors import TokenError
@@ -130,18 +131,15 @@ def _unused(script: str) -> tuple[str, str]:
 
 
 @functools.cache
-def _tokenizer(name: str) -> Any:
+def _tokenizer(wanted: Dialect) -> Any:
     """Return what makes a tokenizer of the dialect, without its keywords and templates."""
-    if name not in DIALECTS:
-        raise UnknownOptionError.of("dialect", name, DIALECTS)
     try:
-        from sqlglot.dialects.dialect import Dialect
+        from sqlglot.dialects.dialect import Dialect as SqlglotDialect
     except ImportError:
         raise MissingExtraError.of("sqlglot", "sql", "the SQL front") from None
-    dialect = Dialect.get_or_raise(name)
+    dialect = SqlglotDialect.get_or_raise(wanted.tokenizer)
     changes: dict[str, Any] = {"KEYWORDS": {}, "COMMANDS": set(), "BIT_STRINGS": [], "HEX_STRINGS": []}
-    if name == "duckdb":
-        changes["IDENTIFIERS"] = ['"', "`"]
+    changes["IDENTIFIERS"] = list(wanted.identifier_quotes)
     made: Any = type("Tokens", (type(dialect).tokenizer_class,), changes)
     made._COMMENTS.pop("{#", None)
     return functools.partial(made, dialect=dialect)

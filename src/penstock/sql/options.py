@@ -11,24 +11,28 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from penstock.blocks.feature_columns import PAIRS, is_number
 from penstock.blocks.hashing import Hashed
-from penstock.blocks.parts import PAIRS, is_number
+from penstock.blocks.pandas_index import index_columns
 from penstock.config import Config
 from penstock.errors import ColumnError, UsageError, some_of
+from penstock.options import default, options_of
 from penstock.sql import warehouse
-from penstock.sql.asked import PLACE, READ, Asked
 from penstock.sql.engines.base import Reading
-from penstock.sql.expressions.pieces import holds_lists
-from penstock.sql.statements import Evaluate, Pack, Train
+from penstock.sql.expressions.formula import holds_lists
+from penstock.sql.option_values import PLACE, OptionValues
+from penstock.sql.statements import Evaluate, Explain, Pack, Statement, Train
+from penstock.sql.wording import StatementWording, in_words_of
 from penstock.training import Columns
 
 _KEYS, _VALUES = PAIRS[1]
 _PACKED = "features"
-_TRAINING = {name: name for name in READ if name not in ("to", "validation")} | {
-    "max_epoch_num": "epochs",
-    "buffer_size": "memory",
-    "test_fraction": "validation",
-}
+
+
+def _names(door: str) -> dict[str, str]:
+    """Return the names that the options of a statement may have, each with the name in the table."""
+    options = options_of(door)
+    return {name: name for name in options} | {alias: name for name in options for alias in options[name].aliases}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,42 +97,67 @@ def settings(train: Train, schema: pa.Schema) -> Settings:
 
     Examples
     --------
-    >>> from penstock.sql.statements import Option, Query
-    >>> asked = {"max_epoch_num": Option(5), "label": Option("Clicked"), "block_size": Option("10MB")}
+    >>> from penstock.sql.statements import StatementOption, Query
+    >>> asked = {"max_epoch_num": StatementOption(5), "label": StatementOption("Clicked"), "block_size": StatementOption("10MB")}
     >>> schema = pa.schema([("id", pa.int64()), ("age", pa.int32()), ("clicked", pa.bool_())])
     >>> found = settings(Train(Query("TABLE t"), "svm", options=asked), schema)
     >>> found.config.epochs, found.columns.label, found.wanted, found.reading.block_size
     (5, 'clicked', ('id', 'age', 'clicked'), 10000000)
     """
-    known = dict(_TRAINING)
-    given, split = train.options, False
-    if train.dialect == "warehouse":
-        known |= warehouse.NAMES | {name: name for name in warehouse.SPECIAL}
-        given, split = warehouse.plain(train.options)
-    asked = Asked.of(given, known, schema)
-    config = asked.config(train.model)
-    columns, wanted = _columns(asked, schema, train.dialect)
-    replaced = train.exists == "replace" or bool(asked.values.get("replace"))
-    extension = bool(asked.values.get("extension", True))
-    return Settings(config, columns, asked.reading(config.memory), wanted, replaced, split, extension)
+    with in_words_of(wording_of(train)):
+        given, split = warehouse.plain_options(train.options) if train.warehouse else (train.options, False)
+        options = OptionValues.of(given, option_names(of_warehouse=train.warehouse), schema)
+        config = options.config(train.model)
+        columns, wanted = _columns(options, schema, train.warehouse)
+        replaced = train.exists == "replace" or bool(options.values.get("replace"))
+        extension = bool(options.values.get("extension", True))
+        return Settings(config, columns, options.reading(config.memory), wanted, replaced, split, extension)
+
+
+def wording_of(statement: Statement) -> StatementWording:
+    """Return how messages about a statement name its options."""
+    statement = statement.train if isinstance(statement, Explain) else statement
+    of_warehouse = isinstance(statement, Train) and statement.warehouse
+    options = statement.options if isinstance(statement, Train | Evaluate | Pack) else {}
+    known = option_names(of_warehouse=of_warehouse)
+    if isinstance(statement, Pack):
+        known |= _names("query-pack")
+    return StatementWording.of(options, known, warehouse=of_warehouse)
+
+
+def option_names(*, of_warehouse: bool = False) -> dict[str, str]:
+    """Return the names that options of a training may have, each with the name in the option table.
+
+    Examples
+    --------
+    >>> option_names()["buffer_size"], option_names(of_warehouse=True)["learn_rate"]
+    ('memory', 'learning_rate')
+    """
+    if not of_warehouse:
+        return _names("query")
+    return _names("query") | warehouse.NAMES | {name: name for name in warehouse.SPECIAL}
 
 
 def evaluate_settings(evaluate: Evaluate, schema: pa.Schema | None = None) -> EvaluateSettings:
     """Settle the options of EVALUATE for the columns of its query; without them the label is taken as written."""
-    names = ("label", "memory", "buffer_size", "block_size", "nulls", "connections", "folder")
-    asked = Asked.of(evaluate.options, {name: _TRAINING[name] for name in names}, schema)
-    memory = asked.values.get("memory", Config().memory)
-    return EvaluateSettings(asked.values.get("label"), memory, asked.reading(memory))
+    with in_words_of(wording_of(evaluate)):
+        options = OptionValues.of(evaluate.options, _names("query-evaluate"), schema)
+        memory = options.values.get("memory", default("memory"))
+        return EvaluateSettings(options.values.get("label"), memory, options.reading(memory))
 
 
 def pack_settings(pack: Pack, schema: pa.Schema, *, keys: Sequence[str] = ()) -> PackSettings:
     """Settle the options of PACK for the columns of its table; without ``features`` all numbers but ``keys`` are packed."""
-    names = ("features", "label", "exclude", "replace")
-    asked = Asked.of(pack.options, {**{name: _TRAINING[name] for name in names}, "to": "to"}, schema)
-    label = asked.values.get("label", _default_label(schema))
-    features = asked.values.get("features")
+    with in_words_of(wording_of(pack)):
+        return _pack_settings(pack, schema, keys)
+
+
+def _pack_settings(pack: Pack, schema: pa.Schema, keys: Sequence[str]) -> PackSettings:
+    options = OptionValues.of(pack.options, _names("query-pack"), schema)
+    label = options.values.get("label", _default_label(schema))
+    features = options.values.get("features")
     if features is None:
-        left_out = {label, *asked.values.get("exclude", ()), *keys}
+        left_out = {label, *options.values.get("exclude", ()), *keys, *index_columns(schema)}
         numbers = [field.name for field in schema if _is_numeric(field.type)]
         features = [_VALUES] if _VALUES in schema.names else [name for name in numbers if name not in left_out]
     if _KEYS in schema.names and _VALUES in features:
@@ -136,41 +165,30 @@ def pack_settings(pack: Pack, schema: pa.Schema, *, keys: Sequence[str] = ()) ->
     if not features:
         raise ColumnError(f"{pack.table} has no numbers to pack; it has: {some_of(schema.names)}")
     if label in features:
-        asked.fail("features", f"{label!r} is the label; leave it out of the features")
+        options.fail("features", f"{label!r} is the label", "leave it out of the features")
     kept = tuple(name for name in schema.names if name not in features)
-    to = asked.values.get("to", "bytea")
-    return PackSettings(tuple(features), kept, label, to, bool(asked.values.get("replace")))
+    to = options.values.get("to", "bytea")
+    return PackSettings(tuple(features), kept, label, to, bool(options.values.get("replace")))
 
 
-def names(dialect: str = "penstock") -> tuple[str, ...]:
-    """Return the options that a training takes, for completion.
-
-    Examples
-    --------
-    >>> names()[:4]
-    ('batch_size', 'block_size', 'buffer_size', 'cache')
-    """
-    more = (*warehouse.NAMES, *warehouse.SPECIAL) if dialect == "warehouse" else ()
-    return tuple(sorted({*_TRAINING, *more}))
-
-
-def _columns(asked: Asked, schema: pa.Schema, dialect: str) -> tuple[Columns, tuple[str, ...]]:
+def _columns(options: OptionValues, schema: pa.Schema, of_warehouse: bool) -> tuple[Columns, tuple[str, ...]]:
     """Return the parts that columns play, and those to ask of the engine."""
-    present, values = schema.names, asked.values
+    present, values = schema.names, options.values
     label = values.get("label", _default_label(schema))
     if label is None:
-        how = "OPTIONS(input_label_cols=['clicked'])" if dialect == "warehouse" else "WITH (label = 'clicked')"
+        how = "OPTIONS(input_label_cols=['clicked'])" if of_warehouse else "WITH (label = 'clicked')"
         raise UsageError(f"say which column is the label: {how}; {PLACE} has: {some_of(present)}")
     excluded = set(values.get("exclude", ()))
     if label in excluded:
-        asked.fail("exclude", f"{label!r} is the label and cannot be left out")
+        options.fail("exclude", f"{label!r} is the label and cannot be left out")
     features = values.get("features")
     if features is None and _VALUES in present and not {_VALUES, _KEYS} & excluded:
         features = [name for name in (_KEYS, _VALUES) if name in present]
     elif features is None and "hash" not in values and _is_vector(schema, _PACKED) and _PACKED not in excluded:
         features = [_PACKED]  # as PACK makes them, with keys and the like beside them
     hashed = values.get("hash", ())
-    used = set(features or present) - excluded | {Hashed.parse(spec).column for spec in hashed}
+    index = set() if features is not None else set(index_columns(schema))
+    used = set(features or present) - excluded - index | {Hashed.parse(spec).column for spec in hashed}
     used |= {name for name in (label, values.get("weight")) if name is not None}
     wanted = tuple(name for name in present if name in used)
     twice = next((name for name in wanted if wanted.count(name) > 1), None)

@@ -34,6 +34,8 @@ class Result:
         What a user should know beside the rows.
     model : LinearModel or None
         What a training learnt.
+    useless : str or None
+        Why that model is no better than a constant prediction, where it is not.
 
     Examples
     --------
@@ -53,6 +55,7 @@ class Result:
     status: str = ""
     notes: tuple[str, ...] = ()
     model: LinearModel | None = None
+    useless: str | None = None
 
     def __iter__(self) -> Iterator[Sequence[Any]]:
         return iter(self.rows)

@@ -1,4 +1,4 @@
-"""Predictions made here rather than by the engine: for models that cannot be written as SQL.
+"""Computes predictions outside the engine, for models that cannot be written as SQL.
 
 The query's rows stream through and come back, with their predictions, as a temporary table of the session's, which the
 statement then reads.
@@ -13,27 +13,28 @@ from itertools import chain
 import pyarrow as pa
 
 from penstock.batch import Batch
+from penstock.encoded_model import predicted
 from penstock.errors import UsageError
 from penstock.events import Advanced, Finished, Started, Stream
-from penstock.linear import LinearModel, predicted
-from penstock.sql.conforming import conformed
+from penstock.linear import LinearModel
 from penstock.sql.engines.base import Engine
+from penstock.sql.feature_columns import as_features
 from penstock.sql.statements import Predict
 
 
 @contextmanager
-def scored(model: LinearModel, call: Predict, engine: Engine, *, stream: Stream) -> Iterator[str]:
+def scored_table(model: LinearModel, call: Predict, engine: Engine, *, stream: Stream) -> Iterator[str]:
     """Put a query's rows with their predictions into a temporary table, and give its quoted name."""
     if call.warehouse:
         raise UsageError(
             f"ML.PREDICT cannot write model {call.model!r} as SQL (its features are hashed, or packed in a BLOB); write SELECT … FROM"
             f" (SELECT … PREDICT BY {call.model}) AS p"
         )
-    with engine.rows_of(call.query) as reader:
+    with engine.stream_rows(call.query) as reader:
         batches = _predictions(model, reader, stream)
         first = next(batches)
         rows = pa.RecordBatchReader.from_batches(first.schema, _chained(first, batches))
-        table = engine.keep(rows)
+        table = engine.store_rows(rows)
     try:
         yield table
     finally:
@@ -46,7 +47,7 @@ def _predictions(model: LinearModel, reader: pa.RecordBatchReader, stream: Strea
     stream.emit(Started("predict", None, "rows"))
     widths = {part.columns[0]: part.width or 0 for part in model.encoder.parts if part.kind == "vector"}
     for rows in chain([pa.RecordBatch.from_pylist([], reader.schema)], reader):
-        features = conformed(rows, model.encoder.columns, widths=widths, first_row=first)
+        features = as_features(rows, model.encoder.columns, widths=widths, first_row=first)
         encoder = encoder or model.encoder.for_schema(features.schema, place="the query")
         batch: Batch = encoder.encode(features, first_row=first)
         yield predicted(model.kind, model.encoder, model.scores(batch), rows, names)

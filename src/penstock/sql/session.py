@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import singledispatchmethod
 from typing import Any
 
-from penstock.blocks.open import split_table
 from penstock.closing import Closing
-from penstock.errors import ModelFileError, PenstockError, UsageError
+from penstock.errors import ModelFileError, UsageError
 from penstock.events import Listener, Stream
-from penstock.linear import LinearModel
-from penstock.modelfile import atomic_path
-from penstock.sql import filling, learning, tree
+from penstock.messages import Command
+from penstock.model_kinds import open_model
+from penstock.modelfile import refuse_groups
+from penstock.outputs import atomic_path
+from penstock.sql import model_functions as filling
+from penstock.sql import plan_tree as tree
+from penstock.sql import training_statement as learning
 from penstock.sql.catalog import Catalog
-from penstock.sql.engines.base import Engine
+from penstock.sql.engines.registry import open_engine
 from penstock.sql.grammar import parse
-from penstock.sql.options import pack_settings
+from penstock.sql.options import pack_settings, wording_of
 from penstock.sql.result import Result
 from penstock.sql.statements import (
     DescribeModel,
@@ -31,44 +33,12 @@ from penstock.sql.statements import (
     Pack,
     Plain,
     Query,
-    Selected,
     ShowModels,
     Statement,
+    TableSelection,
     Train,
 )
-from penstock.sql.wording import reword
-
-SCHEMES = ("postgresql://", "postgres://")
-
-
-def open_engine(db: Any = ":memory:", *, read_only: bool = False) -> Engine:
-    """Open a database: a DuckDB file, ``:memory:``, an open DuckDB connection, or a PostgreSQL address."""
-    named = split_table(db)
-    if named is not None:
-        raise UsageError(f"{named[1]!r} is a table; name the database alone here, and the table in a statement")
-    if is_server(db):
-        if read_only:
-            raise UsageError("read-only is for DuckDB files; for PostgreSQL, connect as a user that may only read")
-        from penstock.sql.engines.postgres import PostgresEngine
-
-        return PostgresEngine(db)
-    if isinstance(db, str) and "://" in db:
-        raise UsageError(
-            f"db={db.split('@')[-1]!r} is not known; give a DuckDB file, :memory: or a postgresql:// address"
-        )
-    from penstock.sql.engines.duckdb import DuckDBEngine
-
-    path = os.fspath(db) if isinstance(db, (str, os.PathLike)) else None
-    if path is not None and os.path.isfile(path) and os.path.getsize(path):
-        with open(path, "rb") as file:
-            if file.read(12)[8:] != b"DUCK":  # DuckDB would read data of other formats, and keep no model
-                raise UsageError(f"{path} is not a DuckDB file; read it in a statement: SELECT * FROM '{path}'")
-    return DuckDBEngine(db if path is None else path, read_only=read_only)
-
-
-def is_server(db: Any) -> bool:
-    """Whether a database is named by a PostgreSQL address."""
-    return isinstance(db, str) and (db.startswith(SCHEMES) or "dbname=" in db or "host=" in db)
+from penstock.sql.wording import in_words_of
 
 
 class Session(Closing):
@@ -88,7 +58,7 @@ class Session(Closing):
     >>> with Session() as session:
     ...     session.sql("CREATE TABLE t AS SELECT i % 2 AS label, (i % 2) * 2.0 - 1 AS x FROM range(100) r(i)").status
     ...     found = session.sql("SELECT * FROM t TRAIN BY svm AS m WITH (epochs = 2)")
-    ...     found.column("accuracy")[-1], session.sql("SHOW MODELS").column("name")
+    ...     found.column("progressive_accuracy")[-1], session.sql("SHOW MODELS").column("name")
     'CREATE 100'
     (1.0, ['m'])
     """
@@ -96,7 +66,8 @@ class Session(Closing):
     def __init__(self, db: Any = ":memory:", *, read_only: bool = False, listeners: Sequence[Listener] = ()) -> None:
         self.engine = open_engine(db, read_only=read_only)
         self.catalog = Catalog(self.engine)
-        self.stream = Stream(list(listeners))
+        self._listening = Stream(list(listeners))
+        self.stream = self._listening
 
     def execute(self, script: str) -> Iterator[Result]:
         """Run a script's statements one after another, and yield what each gives back.
@@ -122,20 +93,20 @@ class Session(Closing):
 
     @run.register
     def _(self, statement: Train) -> Result:
-        return learning.train(statement, self.engine, self.catalog, stream=self.stream)
+        return learning.run_training(statement, self.engine, self.catalog, stream=self.stream)
 
     @run.register
     def _(self, statement: Explain) -> Result:
-        return tree.explain(statement, self.engine, stream=self.stream)
+        return tree.explain_training(statement, self.engine, stream=self.stream)
 
     @run.register
     def _(self, statement: Embedded) -> Result:
-        with filling.filled(statement, self.engine, self.catalog, stream=self.stream) as text:
+        with filling.fill_calls(statement, self.engine, self.catalog, stream=self.stream) as text:
             return self._rows(text)
 
     @run.register
     def _(self, statement: Evaluate) -> Result:
-        return filling.evaluate(statement, self.engine, self.catalog, stream=self.stream)
+        return filling.evaluate_call(statement, self.engine, self.catalog, stream=self.stream)
 
     @run.register
     def _(self, statement: ShowModels) -> Result:
@@ -145,7 +116,7 @@ class Session(Closing):
 
     @run.register
     def _(self, statement: DescribeModel) -> Result:
-        return filling.describe(self.catalog.load(statement.model), statement.model)
+        return filling.model_properties(self.catalog.load(statement.model), statement.model)
 
     @run.register
     def _(self, statement: DropModel) -> Result:
@@ -154,12 +125,14 @@ class Session(Closing):
 
     @run.register
     def _(self, statement: ImportModel) -> Result:
-        if os.path.isdir(statement.path):
-            raise ModelFileError(
-                f"{statement.path} is a folder; models whose weights live on disk stay there: penstock predict"
-                f" {statement.path} DATA"
-            )
-        self.catalog.save(statement.model, LinearModel.load(statement.path), exists=statement.exists)
+        refuse_groups(statement.path)
+        with open_model(statement.path) as model:
+            if model.linear is None:
+                raise ModelFileError(
+                    f"{statement.path} is a {model.kind} model that has no linear form in memory, and stays where it is: ",
+                    Command(("penstock", "predict", statement.path, "DATA")),
+                )
+            self.catalog.save(statement.model, model.linear, exists=statement.exists)
         return Result(None, status="IMPORT MODEL")
 
     @run.register
@@ -170,7 +143,11 @@ class Session(Closing):
 
     @run.register
     def _(self, statement: Pack) -> Result:
-        query = Query(f"SELECT * FROM {statement.table}", Selected(statement.table))
+        if not self.engine.packs:
+            raise UsageError(
+                f"PACK is not supported on {self.engine.dialect.title}; write the features into one column"
+            )
+        query = Query(f"SELECT * FROM {statement.table}", TableSelection(statement.table))
         chosen = pack_settings(statement, self.engine.describe(query), keys=self.engine.keys(query))
         rows = self.engine.pack(statement.table, statement.into, chosen, stream=self.stream)
         return Result(None, status=f"PACK {rows}")
@@ -184,11 +161,10 @@ class Session(Closing):
         self.engine.close()
 
     def _run(self, statement: Statement) -> Result:
-        try:
+        wording = wording_of(statement)
+        self.stream = self._listening.worded(wording)
+        with in_words_of(wording):
             return self.run(statement)
-        except PenstockError as error:
-            reword(error)
-            raise
 
     def _rows(self, text: str) -> Result:
         found = self.engine.run(text)

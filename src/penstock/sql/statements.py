@@ -1,4 +1,4 @@
-"""What a script says, once parsed: our own statements as plain values, and everything else as the text it was.
+"""The statements of a parsed script: Penstock's own as plain values, and everything else as the text it was.
 
 `Embedded` is a statement of the engine's with our calls in it: text with holes, each filled with SQL that stands for the
 call's rows, so that predictions can be joined, filtered, counted and stored like any other rows.
@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-Value: TypeAlias = "str | int | float | bool | list[Value] | None"
+from penstock.messages import Location
+
+OptionValue: TypeAlias = "str | int | float | bool | list[OptionValue] | None"
 """What an option may be given: words and sizes such as ``10MB`` are strings, quoted or not."""
 
 Exists = Literal["error", "replace", "skip"]
@@ -18,20 +20,20 @@ Exists = Literal["error", "replace", "skip"]
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
-    """An option's value, and where in the script its name stands: the offset, and in words for messages."""
+class StatementOption:
+    """An option's value, and where in the script its name stands: the offset, and the place for messages."""
 
-    value: Value
+    value: OptionValue
     at: int = 0
-    place: str = ""
+    place: Location | None = None
 
 
-Options = Mapping[str, Option]
+StatementOptions = Mapping[str, StatementOption]
 """Options by name, in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
-class Selected:
+class TableSelection:
     """A query that reads a table or view as it stands: its name, and the columns or None for all, as they were written."""
 
     table: str
@@ -51,7 +53,7 @@ class Query:
     """
 
     text: str
-    selected: Selected | None = None
+    selected: TableSelection | None = None
     scope: tuple[str, ...] = ()
 
     @property
@@ -67,16 +69,16 @@ class Query:
 class Train:
     """``SELECT … TRAIN BY``, or ``CREATE MODEL``: learn a model from a query's rows.
 
-    ``model`` is logistic, svm, linear or softmax. ``name`` is None where none was given. ``dialect`` says whose names the
-    options have: Penstock's, or the warehouses' (``OPTIONS``).
+    ``model`` is logistic, svm, linear or softmax. ``name`` is None where none was given. ``warehouse`` says whether
+    the options have the warehouses' names (``OPTIONS``).
     """
 
     query: Query
     model: str
     name: str | None = None
-    options: Options = field(default_factory=dict)
+    options: StatementOptions = field(default_factory=dict)
     exists: Exists = "error"
-    dialect: Literal["penstock", "warehouse"] = "penstock"
+    warehouse: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ class Evaluate:
 
     model: str
     query: Query | None
-    options: Options = field(default_factory=dict)
+    options: StatementOptions = field(default_factory=dict)
     warehouse: bool = False
 
 
@@ -184,7 +186,7 @@ class Pack:
 
     table: str
     into: str
-    options: Options = field(default_factory=dict)
+    options: StatementOptions = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-Kind = Literal["word", "quoted", "string", "number", "symbol"]
+from penstock.sql.expressions.dialect import Dialect
+
+TokenKind = Literal["word", "quoted", "string", "number", "symbol"]
 
 QUERY = ("SELECT", "WITH", "FROM", "TABLE", "VALUES", "PIVOT", "UNPIVOT", "(")
 """What a query may begin with."""
@@ -20,7 +22,7 @@ QUERY = ("SELECT", "WITH", "FROM", "TABLE", "VALUES", "PIVOT", "UNPIVOT", "(")
 class Token:
     """A word, a quoted name, a string, a number or a symbol; ``text`` is what it stands for, without its quotes."""
 
-    kind: Kind
+    kind: TokenKind
     text: str
     start: int
     stop: int
@@ -32,14 +34,14 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StatementTokens:
     """One statement of a script: its tokens, and where its text starts and stops.
 
     ``partners`` has for the index of each parenthesis that of the other one.
     """
 
     script: str
-    dialect: str
+    dialect: Dialect
     tokens: Sequence[Token]
     start: int
     stop: int
@@ -83,7 +85,7 @@ class Part:
         return not self.says(first - 1, "INTO")
 
 
-def split(script: str, dialect: str, tokens: Sequence[Token]) -> tuple[list[Part], bool]:
+def split_statements(script: str, dialect: Dialect, tokens: Sequence[Token]) -> tuple[list[StatementTokens], bool]:
     """Cut a script at its semicolons; say also whether the last statement ends with one, or there is none."""
     parts, first, start, opened, blocks = [], 0, 0, 0, 0
     for at, token in enumerate(tokens):
@@ -104,7 +106,7 @@ def split(script: str, dialect: str, tokens: Sequence[Token]) -> tuple[list[Part
     return parts, first == len(tokens)
 
 
-def _part(script: str, dialect: str, tokens: Sequence[Token], start: int, stop: int) -> Part:
+def _part(script: str, dialect: Dialect, tokens: Sequence[Token], start: int, stop: int) -> StatementTokens:
     text = script[start:stop]
     start += len(text) - len(text.lstrip())
     opened: list[int] = []
@@ -115,4 +117,4 @@ def _part(script: str, dialect: str, tokens: Sequence[Token], start: int, stop: 
         elif token.says(")") and opened:
             partners[at] = opened.pop()
             partners[partners[at]] = at
-    return Part(script, dialect, tokens, start, start + len(text.strip()), partners)
+    return StatementTokens(script, dialect, tokens, start, start + len(text.strip()), partners)

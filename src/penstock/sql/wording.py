@@ -1,39 +1,103 @@
-"""What the rooms below say, in the words of a statement: they name options as the command line has them."""
+"""A statement's wording of errors and warnings: ``memory='1GB'`` is ``WITH (memory = '1GB')`` here.
+
+An option that was written under another of its names keeps that name, and an error about it gets its place in the script.
+"""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from penstock.errors import PenstockError
-
-_COMMAND = re.compile(r"penstock (?!sql)[a-z]+\b.*")  # a command to be run in a shell stays one
-_MODEL = re.compile(r"--model (\w+)")
-_OPTION = re.compile(
-    r"--(exclude|features|hash|label|memory|shuffle|weight|block-size) ([^\s;()]+)(?: --\1 ([^\s;()]+))*"
-)
+from penstock.messages import PYTHON, UNSET, Location
+from penstock.sql.statements import StatementOptions
 
 
-def as_statement(text: str) -> str:
-    """Write advice to give an option of the command line as one of a statement.
+@dataclass(frozen=True, slots=True)
+class StatementWording:
+    """Options as a statement has them; what is no option of statements is written as in Python.
+
+    Attributes
+    ----------
+    known : frozenset of str
+        The options that statements have, by their names in Python.
+    written : mapping
+        The names under which options were written, by their names in Python.
+    places : mapping
+        Where they were written.
+    warehouse : bool
+        Whether options stand after ``OPTIONS``, and not after ``WITH``.
 
     Examples
     --------
-    >>> as_statement("leave them out (--exclude a,b) or hash them: --hash a:2^20 --hash b:2^20")
-    "leave them out (WITH (exclude = 'a,b')) or hash them: WITH (hash = 'a:2^20, b:2^20')"
-    >>> as_statement("use --model linear for a number")
-    'use TRAIN BY linear for a number'
+    >>> words = StatementWording(frozenset({"memory", "exclude", "standardize"}), written={"memory": "buffer_size"})
+    >>> words.given("memory", "1kB"), words.use("exclude", ["a", "b"]), words.use("model", "linear")
+    ("buffer_size = '1kB'", "WITH (exclude = ['a', 'b'])", 'TRAIN BY linear')
+    >>> words.given("standardize", True), words.name("memory"), words.use("resume", True)
+    ('standardize = true', 'buffer_size', 'resume=True')
     """
-    command = _COMMAND.search(text)
-    told, rest = (text[: command.start()], text[command.start() :]) if command else (text, "")
 
-    def option(found: re.Match[str]) -> str:
-        values = re.findall(rf"--{found[1]} ([^\s;()]+)", found[0])
-        return f"WITH ({found[1].replace('-', '_')} = '{', '.join(values)}')"
+    known: frozenset[str]
+    written: Mapping[str, str] = field(default_factory=dict)
+    places: Mapping[str, Location] = field(default_factory=dict)
+    warehouse: bool = False
 
-    return _OPTION.sub(option, _MODEL.sub(r"TRAIN BY \1", told)) + rest
+    @classmethod
+    def of(cls, options: StatementOptions, known: Mapping[str, str], *, warehouse: bool = False) -> StatementWording:
+        """Return the wording of a statement with these options; ``known`` has for each name what it means."""
+        meanings = {name: known.get(name, name) for name in options}
+        places = {meanings[name]: option.place for name, option in options.items() if option.place is not None}
+        written = {meaning: name for name, meaning in meanings.items()}
+        return cls(frozenset(known.values()), written, places, warehouse)
+
+    def given(self, option: str, value: object) -> str:
+        """Return ``name = value``."""
+        if option not in self.known:
+            return PYTHON.given(option, value)
+        return self.name(option) if value is UNSET else f"{self.name(option)} = {sql_value(value)}"
+
+    def use(self, option: str, value: object) -> str:
+        """Return the clause that sets the option."""
+        if option == "model":
+            return "TRAIN BY" if value is UNSET else f"TRAIN BY {value}"
+        if option not in self.known:
+            return PYTHON.use(option, value)
+        assigned = f"{self.name(option)} = {'…' if value is UNSET else sql_value(value)}"
+        return f"OPTIONS({assigned})" if self.warehouse else f"WITH ({assigned})"
+
+    def name(self, option: str) -> str:
+        """Return the name that was written, or the option's own."""
+        return self.written.get(option, option)
 
 
-def reword(error: PenstockError) -> None:
-    """Put an error's advice into the words of a statement."""
-    if error.args and isinstance(error.args[0], str):
-        error.args = (as_statement(error.args[0]), *error.args[1:])
+def sql_value(value: object) -> str:
+    """Write a value as a statement's options have it; a list of one may be written as that one.
+
+    Examples
+    --------
+    >>> sql_value("it's"), sql_value(True), sql_value(None), sql_value({"yes": 5})
+    ("'it''s'", 'true', 'null', "[('yes', 5)]")
+    """
+    if value is None or isinstance(value, bool):
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    if isinstance(value, Mapping):
+        return f"[{', '.join(f'({sql_value(key)}, {sql_value(each)})' for key, each in value.items())}]"
+    if isinstance(value, list | tuple):
+        return sql_value(value[0]) if len(value) == 1 else f"[{', '.join(map(sql_value, value))}]"
+    return repr(value)
+
+
+@contextmanager
+def in_words_of(wording: StatementWording) -> Iterator[None]:
+    """Let errors that leave the block speak in the words of a statement, with the place of the option they are about."""
+    try:
+        yield
+    except PenstockError as error:
+        if error.wording is PYTHON:
+            error.wording = wording
+            if error.place is None and error.option is not None:
+                error.place = wording.places.get(error.option)
+        raise

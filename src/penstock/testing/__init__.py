@@ -1,1 +1,1 @@
-"""Conformance suites that every source and order must pass."""
+"""Conformance suites for sources, orders, sample formats, executors, SQL engines and kinds of models."""

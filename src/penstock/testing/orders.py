@@ -63,7 +63,7 @@ def check_union(order: Order, shape: Shape, *, world: int, epoch: int = 0) -> No
         assert np.array_equal(planned, np.arange(everything))
     else:
         assert shape.rows == 0
-    if order.exact:
+    if order.facts.exact:
         visited = np.sort(np.concatenate([visit(order, part, epoch) for part in ranks(shape, world)]))
         assert np.array_equal(visited, np.arange(shape.rows))
 
@@ -101,7 +101,7 @@ def check_mixer(order: Order, shape: Shape, *, epoch: int = 0, carried: int = 0)
             kept_where_it_lay = mix.keeps[:held] == np.arange(min(held, len(mix.keeps)))
             assert np.all(kept_where_it_lay | (mix.keeps[:held] >= held))
         held = len(mix.keeps)
-    if sizes and not order.carries:
+    if sizes and not order.facts.carries:
         assert held == 0, "the last step drains the buffer"
 
 
@@ -146,6 +146,20 @@ class OrderContract:
             for epoch in (0, 1):
                 check_mixer(self.order, shape, epoch=epoch)
 
+    def test_its_facts_are_true(self) -> None:
+        """What loaders and `penstock.explain` take from ``facts`` is what the plan does."""
+        shape, facts = SHAPES[0], self.order.facts
+        windows = list(_planned(self.order, shape, 0))
+        assert facts.caption
+        assert facts.by_row == isinstance(windows[0], RowWindow)
+        assert facts.places_rows == all(isinstance(window, Window) and window.key is not None for window in windows)
+        assert (facts.mixing == "none") == (self.order.mixer(shape, 0) is None)
+        stored = np.concatenate([_content(window) for window in windows])
+        in_random_order = not np.array_equal(stored, np.arange(len(stored)))
+        assert facts.by_block == (in_random_order and not facts.by_row)
+        once = np.array_equal(np.sort(visit(self.order, shape, 1)), np.arange(shape.rows))
+        assert facts.exact == once
+
     def test_same_seed_same_order(self) -> None:
         """Plans are pure functions."""
         for shape in SHAPES:
@@ -161,7 +175,7 @@ class OrderContract:
         """Unless nothing is shuffled at all."""
         shape = SHAPES[0]
         first, second = visit(self.order, shape, 0), visit(self.order, replace(shape, seed=99), 0)
-        assert np.array_equal(first, second) == (self.fixed and self.order.copy == "never")
+        assert np.array_equal(first, second) == (self.fixed and self.order.facts.copy == "never")
 
     def test_resumed_equals_uninterrupted(self) -> None:
         """Skipping the windows done leaves those to do."""

@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.blocks.base import BlockSource, IndexedSource
-from penstock.errors import ColumnError, DataChangedError, SourceError
+from penstock.blocks.base import BlockSource
+from penstock.errors import ColumnError, DataChangedError, DataError, SourceError
 
 
 class SourceContract:
@@ -63,7 +63,7 @@ class SourceContract:
     def test_blocks_hold_every_row_once_in_order(self, opener: Callable[[], BlockSource]) -> None:
         with opener() as source:
             found = pa.Table.from_batches([source.read(b) for b in range(len(source.block_rows))], source.schema)
-        assert_same(found, self.table())
+        assert_same_batches(found, self.table())
 
     def test_has_several_blocks(self, opener: Callable[[], BlockSource]) -> None:
         with opener() as source:
@@ -81,7 +81,7 @@ class SourceContract:
             names = list(reversed(source.schema.names))
             chosen = source.read(1, names)
             assert chosen.schema.names == names
-            assert_same(chosen.select(source.schema.names), source.read(1))
+            assert_same_batches(chosen.select(source.schema.names), source.read(1))
             assert source.read(1, names[:1]).schema.names == names[:1]
 
     def test_a_column_that_is_not_there(self, opener: Callable[[], BlockSource]) -> None:
@@ -110,6 +110,27 @@ class SourceContract:
             for block in [*reversed(blocks), *blocks, *blocks[::2]]:
                 assert source.read(block).equals(expected[block])
 
+    @pytest.mark.parametrize("rows", [1, 7, 64])
+    def test_smaller_blocks_hold_the_same_rows(self, opener: Callable[[], BlockSource], rows: int) -> None:
+        with opener() as source:
+            finer = source.refine(rows, 4 * rows)
+            if finer is None:
+                pytest.skip("blocks are read as they are stored")
+            blocks = list(range(len(finer.block_rows)))
+            expected = [finer.read(block) for block in blocks]
+            assert_same_batches(pa.Table.from_batches(expected, finer.schema), self.table())
+            assert finer.fingerprint == source.fingerprint
+            assert len(finer.block_bytes) == len(blocks) >= len(source.block_rows) - 1
+            if finer.exact_rows:
+                assert [batch.num_rows for batch in expected] == finer.block_rows.tolist()
+            for block in [*reversed(blocks[-40:]), *blocks[:40]]:
+                assert finer.read(block).equals(expected[block])
+            for count in (2, 5):
+                found = finer.read_many(blocks[:count])
+                assert all(one.equals(other) for one, other in zip(found, expected[:count], strict=True))
+            finer.close()
+            source.read(0)
+
     def test_fingerprint_is_stable(self, opener: Callable[[], BlockSource]) -> None:
         with opener() as one, opener() as two:
             assert one.fingerprint == two.fingerprint == one.fingerprint
@@ -121,10 +142,23 @@ class SourceContract:
         with opener() as source:
             before = source.fingerprint
         file = self.stored(tmp_path)[0]
-        content = bytearray(file.read_bytes())
-        rewrite(file, bytes(content))
+        content, times = file.read_bytes(), file.stat()
+        rewrite_file(file, content)
         with opener() as source:
-            assert source.fingerprint != before, "a rewritten file must tell by its time of change"
+            assert source.fingerprint == before, "a restored file, of another time of change, must be known again"
+        # Another value, in a file as long and as old as before; what cannot be read any more has told, too.
+        changed = bytearray(content)
+        changed[len(content) // 2] ^= 1
+        file.write_bytes(changed)
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+        try:
+            with opener() as source:
+                if source.fingerprint == before:
+                    for block in range(len(source.block_rows)):
+                        source.read(block)
+                    raise AssertionError("a changed file must be told from the one it was")
+        except (SourceError, DataError):
+            pass
 
     def test_a_change_after_opening_is_noticed(self, opener: Callable[[], BlockSource], tmp_path: Path) -> None:
         if not self.files:
@@ -145,30 +179,15 @@ class SourceContract:
         with pytest.raises(SourceError, match="closed"):
             source.read(0)
 
-    def test_take(self, opener: Callable[[], BlockSource]) -> None:
-        with opener() as source:
-            if not isinstance(source, IndexedSource):
-                pytest.skip("rows cannot be read one by one")
-            table = self.table()
-            rows = np.random.default_rng(1).integers(0, table.num_rows, 50)
-            name = source.schema.names[-1]
-            taken = source.take(rows, [name])
-            assert taken.schema.names == [name]
-            assert_same(taken, table.take(pa.array(rows)).select([name]))
-            assert source.take(np.empty(0, np.int64)).num_rows == 0
-            for row in (-1, table.num_rows):
-                with pytest.raises(IndexError, match=f"no row {row}"):
-                    source.take(np.array([row]))
 
-
-def rewrite(file: Path, content: bytes) -> None:
+def rewrite_file(file: Path, content: bytes) -> None:
     """Write a file anew, with a later time of change whatever the clock's grain."""
     later = file.stat().st_mtime_ns + 1_000_000
     file.write_bytes(content)
     os.utime(file, ns=(later, later))
 
 
-def assert_same(found: Any, expected: Any) -> None:
+def assert_same_batches(found: Any, expected: Any) -> None:
     """Compare rows by value, whatever the chunks and whether a number is an integer or a float."""
     assert found.schema.names == expected.schema.names
     assert found.to_pydict() == expected.to_pydict()

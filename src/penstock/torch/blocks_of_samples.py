@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import BudgetError
+from penstock.messages import Text, Use
 from penstock.shuffle import Order, RowWindow, Shape, Window
 from penstock.shuffle.base import Int64s, Mixer
 from penstock.shuffle.permute import slots
-from penstock.torch.fetch import Recipe
+from penstock.torch.fetch import BatchMaker
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class BlocksOfSamples:
     buffer: int | None
     seed: int
     processes: int
+    readers: int = 1
+    """Ranks that read all samples, each with a part of the buffer."""
 
     def dealt(self, epoch: int) -> list[int]:
         """Return how many samples each process is dealt."""
@@ -66,12 +69,15 @@ class BlocksOfSamples:
             counts[-1] = rest
         least = min(self.block_size, rows)
         # A tenth of the data, as in the paper, where nothing else is said.
-        buffer = max(rows // 10, least * self.processes) if self.buffer is None else self.buffer
-        held = buffer // self.processes
+        holders = self.processes * self.readers
+        buffer = max(rows // 10, least * holders) if self.buffer is None else self.buffer
+        held = buffer // holders
         if held < least:
             raise BudgetError(
-                f"buffer={buffer} samples for {self.processes} processes is {held} for each, less than a block of"
-                f" {least}; give buffer={least * self.processes} or more, smaller blocks, or fewer workers"
+                f"samples for {holders} processes is {held} for each, less than a block of {least}",
+                option="buffer",
+                value=buffer,
+                fixes=[Text("give ", Use("buffer", least * holders), " or more, smaller blocks, or fewer workers")],
             )
         if self.order.mixer(Shape(counts[:1], 1), 0) is not None:
             held = max(
@@ -138,7 +144,7 @@ class _Filling:
 
     def __init__(self, blocks: BlocksOfSamples, indices: Int64s) -> None:
         self.samples: list[Any] = [None] * len(indices)
-        self._recipe = Recipe(blocks.dataset, list)
+        self._recipe = BatchMaker(blocks.dataset, list)
         self._indices = indices
         self._by_place = np.argsort(indices)
         self._size = blocks.block_size

@@ -76,8 +76,10 @@ class Blueprint:
         """Raise `UsageError` unless batches of a size can be learnt from."""
         if batch_size < self.least:
             raise UsageError(
-                f"batch_size={batch_size} does not go with a module that normalises over the rows of a batch"
-                f" (BatchNorm); choose {self.least} or more"
+                "does not go with a module that normalises over the rows of a batch (BatchNorm)",
+                option="batch_size",
+                value=batch_size,
+                fixes=[f"choose {self.least} or more"],
             )
 
     def numbers(self, module: nn.Module) -> dict[str, Tensor]:

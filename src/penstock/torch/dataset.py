@@ -24,14 +24,16 @@ from penstock.budget import Budget
 from penstock.closing import Closing
 from penstock.errors import DataError, NoLengthError, UnknownOptionError, UsageError
 from penstock.loader.batches import Uneven
-from penstock.loader.passes import Pass, Running, end_left
+from penstock.loader.stream_pass import ActivePass, Pass, end_left
+from penstock.messages import Convert, Given, Text, Use, joined
 from penstock.shuffle import Order
 from penstock.shuffle import order as order_named
 from penstock.torch.blocks_of_samples import BlocksOfSamples
 from penstock.torch.epochs import Epochs
-from penstock.torch.loader import placed
-from penstock.torch.shares import Place, pieces, rank_rows
-from penstock.torch.stored_samples import Storage, StoredSamples
+from penstock.torch.outer_sharding import OuterSharding, outer_sharding
+from penstock.torch.ranks import check_rank, current_rank
+from penstock.torch.shares import WorkerPlace, rank_rows, row_runs
+from penstock.torch.stored_samples import SampleStorage, StoredSamples
 
 _MEMORY = "512MB"
 
@@ -72,7 +74,9 @@ class CorgiPileDataset(Closing, IterableDataset[Any]):
     seed : int
         Chance; the same for all ranks.
     rank, world : int, optional
-        This rank's place among all; from ``torch.distributed`` where that is initialised when a pass begins.
+        This rank's place among all. If not given, each pass asks when it begins: ``torch.distributed`` where that is
+        initialised, else the variables ``RANK`` and ``WORLD_SIZE``. Where accelerate (or Hugging Face's Trainer) shares
+        samples out itself, the dataset leaves it to that, and gives out all samples.
     uneven : str
         Where samples cannot be shared out evenly: ``pad`` repeats one for the ranks that lack it, ``drop`` leaves out
         those that are over.
@@ -117,39 +121,52 @@ class CorgiPileDataset(Closing, IterableDataset[Any]):
         self._order: Order = order_named(shuffle) if isinstance(shuffle, str) else shuffle
         if uneven not in ("pad", "drop"):
             raise UnknownOptionError.of("uneven", uneven, ("pad", "drop"))
-        if (rank is None) != (world is None):
-            raise UsageError(f"rank={rank} and world={world}: give both, or none to have torch.distributed say")
-        if rank is not None and world is not None and not 0 <= rank < world:
-            raise UsageError(f"rank={rank} of world={world}: ranks count from 0 to world - 1")
+        check_rank(rank, world)
         for name, value in (("batch_size", batch_size), ("block_size", block_size), ("buffer", buffer)):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise UsageError(f"{name}={value!r} is not a number of samples; choose 1 or more")
+                raise UsageError("is not a number of samples", option=name, value=value, fixes=["choose 1 or more"])
         mapped = _is_mapped(data, block_size)
         for_stored = {"memory": memory, "columns": columns, "row_numbers": row_numbers or None, "scratch": scratch}
-        given = [f"{name}={value!r}" for name, value in for_stored.items() if value is not None]
+        given = [Given(name, value) for name, value in for_stored.items() if value is not None]
         if mapped and given:
             raise UsageError(
-                f"{', '.join(given)} is for stored data, and {type(data).__name__} is a map-style dataset; say how many"
-                " samples to hold with buffer=, and choose what is in them with transform="
+                joined(given),
+                f" is for stored data, and {type(data).__name__} is a map-style dataset",
+                fixes=[
+                    Text(
+                        "say how many samples to hold with ",
+                        Use("buffer"),
+                        ", and choose what is in them with ",
+                        Use("transform"),
+                    )
+                ],
             )
         if mapped:
             _check_mapped(data, self._order)
         if not mapped and buffer is not None:
             raise UsageError(
-                f"buffer={buffer} is for map-style datasets; for stored data give memory=, such as '512MB'"
+                "is for map-style datasets",
+                option="buffer",
+                value=buffer,
+                fixes=[Text("for stored data give ", Use("memory"), ", such as '512MB'")],
             )
         if isinstance(columns, str):
             raise UsageError(
-                f"columns={columns!r} is one text; give a tuple or a list of names: columns=({columns!r},)"
+                "is one text",
+                option="columns",
+                value=columns,
+                fixes=[Text("give a tuple or a list of names: ", Use("columns", (columns,)))],
             )
         self.data, self.seed, self.transform = data, seed, transform
         self._uneven, self._batch_size = uneven, batch_size
         self._block_size, self._buffer = block_size if mapped else None, buffer
-        self._storage = Storage(
+        self._storage = SampleStorage(
             data, self._order, Budget.parse(_MEMORY if memory is None else memory), columns, seed, row_numbers, scratch
         )
         self._given = None if rank is None or world is None else (rank, world)
         self._told: tuple[int, int] | None = None
+        self._outer: OuterSharding | None = None
+        self._told_outer: OuterSharding | None = None
         self._epochs = Epochs()
         self._rows: int | None = None
         self._keep_open()
@@ -162,23 +179,34 @@ class CorgiPileDataset(Closing, IterableDataset[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass, also of workers that are kept; the passes after it count on from there."""
         if epoch < 0:
-            raise UsageError(f"epoch={epoch}: epochs count from 0")
+            raise UsageError(": epochs count from 0", option="epoch", value=epoch)
         self._epochs.next = epoch
 
     def __len__(self) -> int:
         """Return the samples that this rank gives out in an epoch, by all of its workers together."""
-        if not self._order.exact:
-            raise NoLengthError(f"shuffle={self._order.name!r} gives out another number of samples in each epoch")
+        if not self._order.facts.exact:
+            raise NoLengthError(
+                "gives out another number of samples in each epoch", option="shuffle", value=self._order.name
+            )
         if self._rows is None:
             self._rows = len(self.data) if self._block_size is not None else self._storage.rows()
-        return rank_rows(self._rows, self._rank()[1], self._uneven)
+        # Remembered for those who ask the dataset itself, as Hugging Face's Trainer does.
+        self._outer = self._shared_outside() or self._outer
+        return rank_rows(self._rows, 1 if self._outer else self._rank()[1], self._uneven)
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
-        place = Place(*self._rank()) if info is None else Place(*self._rank(), info.id, info.num_workers)
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        outer = self._outer = self._shared_outside()
+        if outer is None:
+            place, batch_size = WorkerPlace(*self._rank(), worker, workers), self._batch_size
+        else:
+            alone = outer.dispatched and info is None  # the other processes have an iterator, and never ask it
+            place = WorkerPlace(0, 1, worker, workers, readers=1 if alone else outer.readers)
+            batch_size = outer.batch_size or self._batch_size
         end_left()
         # Begun here and not with the first sample: of two passes, the one asked for first has the earlier epoch.
-        return Pass(Running(self._samples(self._epochs.begin(), place)))
+        return Pass(ActivePass(self._samples(self._epochs.begin(), place, batch_size)))
 
     def close(self) -> None:
         """Close the files that a pass in this process has left open for the next; there may be one still."""
@@ -188,7 +216,8 @@ class CorgiPileDataset(Closing, IterableDataset[Any]):
         state = {name: value for name, value in self.__dict__.items() if name != "_open"}
         # Worker processes that are started, not forked, know nothing of torch.distributed.
         if torch.distributed.is_available() and torch.distributed.is_initialized():
-            state["_told"] = placed()
+            state["_told"] = current_rank()
+        state["_told_outer"] = outer_sharding()
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -196,20 +225,38 @@ class CorgiPileDataset(Closing, IterableDataset[Any]):
         self._keep_open()
 
     def _keep_open(self) -> None:
-        self._open: list[tuple[int, Place, StoredSamples]] = []
+        self._open: list[tuple[int, WorkerPlace, StoredSamples]] = []
         weakref.finalize(self, _close, self._open)
 
     def _rank(self) -> tuple[int, int]:
         if self._given is not None:
             return self._given
         if torch.distributed.is_available() and torch.distributed.is_initialized():
-            return placed()
-        return self._told or (0, 1)
+            return current_rank()
+        return self._told or current_rank()
 
-    def _samples(self, epoch: int, place: Place) -> Generator[Any, None, None]:
+    def _shared_outside(self) -> OuterSharding | None:
+        outer = outer_sharding() or (None if get_worker_info() is None else self._told_outer)
+        if outer is not None and outer.readers > 1 and self._given is not None and self._given[1] > 1:
+            rank, world = self._given
+            raise UsageError(
+                "and ",
+                Given("world", world),
+                f" give out a share of the samples, and accelerate shares that out again over {outer.readers}"
+                " processes",
+                option="rank",
+                value=rank,
+                fixes=[
+                    Text("leave ", Use("rank"), " and ", Use("world"), " out"),
+                    "do not hand the loader to accelerator.prepare",
+                ],
+            )
+        return outer
+
+    def _samples(self, epoch: int, place: WorkerPlace, batch_size: int) -> Generator[Any, None, None]:
         reader = self._reader(place)
         try:
-            share = pieces(reader.dealt(epoch), place, uneven=self._uneven, batch_size=self._batch_size)
+            share = row_runs(reader.dealt(epoch), place, uneven=self._uneven, batch_size=batch_size)
             for piece in share:
                 with closing(reader.read(epoch, piece.process, piece.start, piece.stop)) as samples:
                     yield from samples if self.transform is None else map(self.transform, samples)
@@ -221,10 +268,16 @@ class CorgiPileDataset(Closing, IterableDataset[Any]):
             raise
         self._put_back(place, reader)
 
-    def _reader(self, place: Place) -> BlocksOfSamples | StoredSamples:
+    def _reader(self, place: WorkerPlace) -> BlocksOfSamples | StoredSamples:
         if self._block_size is not None:
             return BlocksOfSamples(
-                self.data, self._order, self._block_size, self._buffer, self.seed, processes=place.processes
+                self.data,
+                self._order,
+                self._block_size,
+                self._buffer,
+                self.seed,
+                processes=place.processes,
+                readers=place.readers,
             )
         for entry in self._open:
             # Those of the process that this one was forked from stay with it, open as they are.
@@ -232,11 +285,11 @@ class CorgiPileDataset(Closing, IterableDataset[Any]):
                 self._open.remove(entry)
                 return entry[2]
         reader = StoredSamples(self._storage, place)
-        if self._order.copy != "never" and get_worker_info() is not None:
+        if self._order.facts.copy != "never" and get_worker_info() is not None:
             Finalize(None, reader.close, exitpriority=1)  # such processes end without the usual farewells
         return reader
 
-    def _put_back(self, place: Place, reader: BlocksOfSamples | StoredSamples) -> None:
+    def _put_back(self, place: WorkerPlace, reader: BlocksOfSamples | StoredSamples) -> None:
         """Keep what a pass has opened for the next one, unless one such is kept already."""
         if isinstance(reader, BlocksOfSamples):
             return
@@ -246,7 +299,7 @@ class CorgiPileDataset(Closing, IterableDataset[Any]):
             self._open.append((os.getpid(), place, reader))
 
 
-def _close(readers: list[tuple[int, Place, StoredSamples]]) -> None:
+def _close(readers: list[tuple[int, WorkerPlace, StoredSamples]]) -> None:
     for entry in [entry for entry in readers if entry[0] == os.getpid()]:
         readers.remove(entry)
         entry[2].close()
@@ -260,8 +313,16 @@ def _is_mapped(data: Any, block_size: int | None) -> bool:
     if isinstance(data, (str, os.PathLike, BlockSource)) or paths or table:
         if block_size is not None:
             raise UsageError(
-                f"block_size={block_size} is for map-style datasets; blocks of stored data are those of the file: leave"
-                " it out, and for other blocks write the file anew with penstock convert --block-size"
+                "is for map-style datasets",
+                option="block_size",
+                value=block_size,
+                fixes=[
+                    Text(
+                        "blocks of stored data are those of the file: leave it out, and for other blocks write the file"
+                        " anew: ",
+                        Convert("SRC", {"block_size": "64KB"}),
+                    )
+                ],
             )
         return False
     if isinstance(data, IterableDataset) or not (hasattr(data, "__getitem__") or hasattr(data, "__getitems__")):
@@ -270,8 +331,8 @@ def _is_mapped(data: Any, block_size: int | None) -> bool:
         )
     if block_size is None and not isinstance(data, np.ndarray) and not hasattr(data, "tocsr"):
         raise UsageError(
-            f"{name} is taken for a map-style dataset, whose blocks are runs of indices; say how long they are:"
-            " CorgiPileDataset(dataset, block_size=100)"
+            f"{name} is taken for a map-style dataset, whose blocks are runs of indices",
+            fixes=[Text("say how long they are: CorgiPileDataset(dataset, ", Use("block_size", 100), ")")],
         )
     return block_size is not None
 
@@ -284,8 +345,10 @@ def _check_mapped(dataset: Any, order: Order) -> None:
         raise UsageError(f"{name} has no length, so it cannot be cut into blocks; give it a __len__") from error
     if not count:
         raise DataError(f"{name} is empty: len(dataset) is 0, and there is nothing to shuffle")
-    if order.copy != "never" or order.carries:
+    if order.facts.copy != "never" or order.facts.carries:
         raise UsageError(
-            f"shuffle={order.name!r} needs rows that it can write or keep, and {name} has samples of any kind; choose"
-            " 'corgipile', 'global', 'block-only', 'sliding-window' or 'none'"
+            f"needs rows that it can write or keep, and {name} has samples of any kind",
+            option="shuffle",
+            value=order.name,
+            fixes=["choose 'corgipile', 'global', 'block-only', 'sliding-window' or 'none'"],
         )

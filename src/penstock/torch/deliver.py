@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import BatchTimeoutError, some_of
+from penstock.messages import Given, Name, Text
 from penstock.torch.fetch import Threads, Ticket
 from penstock.torch.tune import Tuner
 
@@ -22,7 +23,7 @@ _GRACE = 5.0
 
 
 @dataclass(slots=True)
-class Place:
+class StreamPlace:
     """Where an epoch stands: enough to go on from there."""
 
     epoch: int
@@ -41,7 +42,7 @@ class Deliveries(Iterator[Any]):
         hire: Callable[[], Threads],
         *,
         tuner: Tuner,
-        place: Place,
+        place: StreamPlace,
         ahead: int | None,
         timeout: float,
         keep: bool,
@@ -68,8 +69,12 @@ class Deliveries(Iterator[Any]):
             # Asked first: in a process forked while it was set, the event cannot be waited for.
             if not ticket.done.is_set() and not ticket.done.wait(self._timeout or None):
                 raise BatchTimeoutError(
-                    f"batch {self._place.batches} was not ready within timeout={self._timeout:g} seconds: a sample is"
-                    f" slow or stuck, one of {some_of(map(repr, ticket.indices), 8)}; allow more time, or more num_workers"
+                    f"batch {self._place.batches} was not ready within ",
+                    Given("timeout", self._timeout),
+                    f" seconds: a sample is slow or stuck, one of {some_of(map(repr, ticket.indices), 8)}",
+                    option="timeout",
+                    value=self._timeout,
+                    fixes=["allow more time", Text("more ", Name("num_workers"))],
                 )
             self._waiting.popleft()
             self._samples -= max(1, len(ticket.indices))

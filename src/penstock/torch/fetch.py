@@ -8,6 +8,7 @@ and batches overlap. Runs are short where samples take long, and long where they
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import threading
 import time
@@ -21,6 +22,7 @@ import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from penstock.errors import UsageError, some_of
+from penstock.messages import Text, Use
 from penstock.torch.tune import Tuner
 
 _TEAMS = "backend: OpenMP" in torch.__config__.parallel_info()
@@ -28,7 +30,7 @@ _TEAMS = "backend: OpenMP" in torch.__config__.parallel_info()
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class BatchMaker:
     """How a batch is made of its samples."""
 
     dataset: Any
@@ -67,9 +69,15 @@ class Recipe:
         if isinstance(samples, (Mapping, str, bytes)) or len(samples) != len(indices):
             found = f"a {type(samples).__name__} of {len(samples)}"
             raise UsageError(
-                f"{self.name}.__getitems__ was asked for {len(indices)} samples and gave {found}; it must give a list"
-                " with one sample for each index, since a batch is fetched in several calls. A dataset that makes"
-                " whole batches is used with batch_size=None and sampler=BatchSampler(...)"
+                f"{self.name}.__getitems__ was asked for {len(indices)} samples and gave {found}",
+                fixes=[
+                    Text(
+                        "it must give a list with one sample for each index, since a batch is fetched in several calls. A"
+                        " dataset that makes whole batches is used with ",
+                        Use("batch_size", None),
+                        " and sampler=BatchSampler(...)",
+                    )
+                ],
             )
         return samples  # type: ignore[no-any-return]  # a dataset's own samples have no type
 
@@ -133,7 +141,7 @@ class Ticket:
             self._left -= 1
             return self._left == 0
 
-    def settle(self, recipe: Recipe) -> None:
+    def settle(self, recipe: BatchMaker) -> None:
         """Make the batch, and wake up whoever waits for it."""
         try:
             if self._error is None and not self.cancelled:
@@ -158,7 +166,7 @@ class Ticket:
 class Threads:
     """Worker threads that make batches; started as they are needed, never more than ``most``."""
 
-    def __init__(self, recipe: Recipe, *, tuner: Tuner, enter: Callable[[int], None] | None = None) -> None:
+    def __init__(self, recipe: BatchMaker, *, tuner: Tuner, enter: Callable[[int], None] | None = None) -> None:
         self.tuner = tuner
         self._recipe = recipe
         self._enter = enter
@@ -172,6 +180,7 @@ class Threads:
         self._calls: SimpleQueue[None] = SimpleQueue()
         self._stopped = False
         _ALIVE.add(self)
+        _stop_at_exit()
 
     @property
     def usable(self) -> bool:
@@ -308,7 +317,12 @@ def put(ticket: Ticket, start: int, samples: Iterable[Any], *, ordered: bool) ->
 _ALIVE: weakref.WeakSet[Threads] = weakref.WeakSet()
 
 
-@atexit.register
+@functools.cache
+def _stop_at_exit() -> None:
+    """Register `_stop_all` with the first threads, and not by importing this module."""
+    atexit.register(_stop_all)
+
+
 def _stop_all() -> None:
     """Let no thread of ours run while the interpreter is taken apart."""
     for threads in list(_ALIVE):

@@ -113,7 +113,9 @@ class TorchModel:
     def __post_init__(self) -> None:
         for name in ("model_creator", "optimizer_creator"):
             if not callable(getattr(self, name)):
-                raise UsageError(f"{name}={getattr(self, name)!r} is not a function; it makes one for a config")
+                raise UsageError(
+                    "is not a function", option=name, value=getattr(self, name), fixes=["it makes one for a config"]
+                )
         self._loss()
         for name, least in (("epochs", 1), ("batch_size", 1), ("seed", 0), ("patience", 1)):
             value = getattr(self, name)
@@ -197,7 +199,9 @@ class TorchModel:
         if self.targets is not None and self.targets not in TARGETS:
             raise UnknownOptionError.of("targets", self.targets, TARGETS)
         if isinstance(self.loss, str) and self.targets is not None:
-            raise UsageError(f"targets={self.targets!r} is for a loss that is a function; leave it out")
+            raise UsageError(
+                "is for a loss that is a function", option="targets", value=self.targets, fixes=["leave it out"]
+            )
         return Loss.of(self.loss, None if self.targets is None else TARGETS[self.targets])
 
 

@@ -21,6 +21,8 @@ from penstock.batch import Batch, Csr, Floats
 from penstock.errors import MissingExtraError, UsageError
 from penstock.groups.executor import Make
 from penstock.groups.grouped import Grouped
+from penstock.groups.modules import finite
+from penstock.groups.patterns.base import Refit, Targets
 from penstock.groups.patterns.sequential import Sequential, SequentialWorker, State
 from penstock.groups.scale import Scale
 from penstock.sgd.loop import EarlyStopping
@@ -71,12 +73,21 @@ class ModuleSgd(Sequential):
             stops=tuple(self.stops[at] for at in configs),
         )
 
+    def refit(self, refit: Refit) -> ModuleSgd:
+        return replace(Sequential.refit(self, refit), stops=((None, 0.0),))
+
     def watch(self, config: int) -> EarlyStopping | None:
         patience, tolerance = self.stops[config]
         return None if patience is None else EarlyStopping(patience, tolerance)
 
     def learner(
-        self, grouped: Grouped, group: int, *, configs: Sequence[int], states: Sequence[State] | None
+        self,
+        grouped: Grouped,
+        group: int,
+        *,
+        targets: Targets,
+        configs: Sequence[int],
+        states: Sequence[State] | None,
     ) -> ModuleLearner:
         places: dict[int, list[int]] = {}
         for place, config in enumerate(configs):
@@ -96,7 +107,7 @@ class ModuleSgd(Sequential):
     def stored(self, weights: Floats, scale: Scale | None) -> Floats:
         if scale is None:
             return weights
-        both = np.concatenate([scale.mean, scale.spread]).astype(np.float32)
+        both = finite(np.concatenate([scale.mean, scale.spread]))
         return np.concatenate([np.repeat(both[:, None], weights.shape[1], axis=1), weights])
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-import torch.distributed
 from torch.utils.data import default_collate
 
 from penstock.budget import Budget
@@ -20,7 +19,10 @@ from penstock.closing import Closing
 from penstock.errors import UsageError
 from penstock.loader.batches import Batches, Uneven
 from penstock.loader.transforms import ROW_NUMBERS
+from penstock.messages import Given, Text, Use
 from penstock.shuffle import Order
+from penstock.torch.numbered_batches import BatchNumbers, NumberedBatches, whole
+from penstock.torch.ranks import check_rank, current_rank
 from penstock.torch.tensors import pinned, tensors
 
 
@@ -55,7 +57,8 @@ class DataLoader(Closing):
     pin_memory : bool
         Put batches into page-locked memory, from which copies to a GPU run beside other work.
     rank, world : int, optional
-        This process's place among all; from ``torch.distributed`` where that is initialised, else the only one.
+        This process's place among all. If not given, each pass asks when it begins: ``torch.distributed`` where that is
+        initialised, else the variables ``RANK`` and ``WORLD_SIZE``; without these it is the only process.
     uneven : str
         ``pad``: processes with fewer rows repeat some of their own at the end of an epoch, so that every row comes
         at least once; ``drop``: the last rows of those that have more are left out, so that none comes twice.
@@ -97,21 +100,35 @@ class DataLoader(Closing):
         row_numbers: bool = False,
         scratch: str | os.PathLike[str] | None = None,
     ) -> None:
-        if (rank is None) != (world is None):
-            raise UsageError(f"rank={rank} and world={world}: give both, or none to have torch.distributed say")
+        check_rank(rank, world)
         if collate_fn is not None and not per_sample:
             raise UsageError(
-                "collate_fn= puts single rows together, and here rows come in batches; give transform= for whole batches,"
-                " or a transform= for single rows with per_sample=True"
+                "puts single rows together, and here rows come in batches",
+                option="collate_fn",
+                fixes=[
+                    Text(
+                        "give ",
+                        Use("transform"),
+                        " for whole batches, or a ",
+                        Use("transform"),
+                        " for single rows with ",
+                        Use("per_sample", True),
+                    )
+                ],
             )
         if per_sample and transform is None:
-            raise UsageError("per_sample=True says how transform= is called, and there is none; give one")
-        if rank is None or world is None:
-            rank, world = placed()
+            raise UsageError(
+                "says how ",
+                Given("transform"),
+                " is called, and there is none",
+                option="per_sample",
+                value=True,
+                fixes=["give one"],
+            )
         self._transform, self._per_sample = transform, per_sample
         self._collate = collate_fn or default_collate
         self._pin = pin_memory and _can_pin()
-        self.dataset = data
+        self.data = data
         self._batches = Batches(
             data,
             batch_size,
@@ -122,8 +139,9 @@ class DataLoader(Closing):
             transform=self._make if transform is not None or self._pin else None,
             workers=workers,
             seed=seed,
-            rank=rank,
-            world=world,
+            rank=rank or 0,
+            world=world or 1,
+            placement=current_rank if rank is None else None,
             uneven=uneven,
             drop_last=drop_last,
             row_numbers=row_numbers,
@@ -151,8 +169,27 @@ class DataLoader(Closing):
         return len(self._batches)
 
     def __iter__(self) -> Iterator[Any]:
-        stream = iter(self._batches)
-        return map(tensors, stream) if self._batches.plain else stream
+        return self._finished(iter(self._batches))
+
+    # What tools ask for that take a loader apart and make a stock one of its parts.
+    num_workers = 0
+    prefetch_factor = None
+    collate_fn = staticmethod(whole)
+
+    @property
+    def dataset(self) -> NumberedBatches:
+        """The batches by their numbers; its length is the number of rows of the data."""
+        return NumberedBatches(self._batches, lambda number: self._finished(self._batches.begin_at(number)))
+
+    @property
+    def batch_sampler(self) -> BatchNumbers:
+        """The numbers of the batches that come next."""
+        return BatchNumbers(self._batches)
+
+    @property
+    def sampler(self) -> BatchNumbers:
+        """The numbers of the batches that come next."""
+        return BatchNumbers(self._batches)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass; without this, each pass is the epoch after the last."""
@@ -170,6 +207,9 @@ class DataLoader(Closing):
         """Stop the threads and close the files."""
         self._batches.close()
 
+    def _finished(self, stream: Iterator[Any]) -> Iterator[Any]:
+        return map(tensors, stream) if self._batches.plain else stream
+
     def _make(self, batch: Any) -> Any:
         made = tensors(batch)
         if self._transform is not None:
@@ -184,17 +224,8 @@ class DataLoader(Closing):
             except Exception as error:
                 number = row.get(ROW_NUMBERS) if isinstance(row, dict) else None
                 which = f"row {place} of a batch; with row_numbers=True (and columns as a list) it would say which of the data"
-                error.add_note(
-                    f"while transforming {which if number is None else f'row {int(number)}'} of {self.dataset}"
-                )
+                error.add_note(f"while transforming {which if number is None else f'row {int(number)}'} of {self.data}")
                 raise
-
-
-def placed() -> tuple[int, int]:
-    """Return this process's rank and how many there are, by ``torch.distributed`` where it is initialised."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return 0, 1
 
 
 def _rows(batch: Any) -> Iterator[Any]:

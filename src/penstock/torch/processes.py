@@ -19,8 +19,9 @@ from typing import Any
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from penstock.errors import BatchTimeoutError, UsageError, WorkerDiedError
-from penstock.torch.deliver import Place
-from penstock.torch.fetch import Recipe
+from penstock.messages import Text, Use
+from penstock.torch.deliver import StreamPlace
+from penstock.torch.fetch import BatchMaker
 
 
 class RemoteTraceback(Exception):  # noqa: N818  (what it is, not an error of its own)
@@ -31,7 +32,7 @@ class RemoteTraceback(Exception):  # noqa: N818  (what it is, not an error of it
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class WorkerFailure:
     """An exception on its way between processes."""
 
     pickled: bytes | None
@@ -40,7 +41,7 @@ class Failure:
     notes: tuple[str, ...]
 
     @classmethod
-    def of(cls, error: BaseException) -> Failure:
+    def of(cls, error: BaseException) -> WorkerFailure:
         """Pack an exception; one that cannot be pickled, or not be unpickled, goes by its name and text."""
         packed = None
         with contextlib.suppress(Exception):
@@ -68,9 +69,9 @@ class Failure:
 class WholeBatches(Dataset[Any]):
     """A dataset whose items are batches, looked up by their lists of indices; failures are items too."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: BatchMaker) -> None:
         self.recipe = recipe
-        self.broken: Failure | None = None
+        self.broken: WorkerFailure | None = None
         """Why this worker cannot make any."""
 
     def __getitem__(self, indices: list[Any]) -> Any:
@@ -81,7 +82,7 @@ class WholeBatches(Dataset[Any]):
             samples = recipe.some(indices) if recipe.many and indices else [recipe.one(index) for index in indices]
             return recipe.finish(samples, indices)
         except BaseException as error:
-            return Failure.of(error)
+            return WorkerFailure.of(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class Enter:
                 self.init(number)
         except BaseException as error:
             error.add_note(f"in worker_init_fn of worker {number}")
-            batches.broken = Failure.of(error)
+            batches.broken = WorkerFailure.of(error)
 
 
 class Wanted:
@@ -142,7 +143,7 @@ class ProcessDeliveries(Iterator[Any]):
         wanted: Wanted,
         start: Callable[[], DataLoader[Any]],
         *,
-        place: Place,
+        place: StreamPlace,
         keep: bool,
         forget: Callable[[], None],
     ) -> None:
@@ -157,8 +158,8 @@ class ProcessDeliveries(Iterator[Any]):
     def __next__(self) -> Any:
         if self._superseded:
             raise UsageError(
-                "another loop over this loader has begun, and persistent processes serve one at a time; use"
-                " persistent_workers=False for loops within or beside one another"
+                "another loop over this loader has begun, and persistent processes serve one at a time",
+                fixes=[Text("use ", Use("persistent_workers", False), " for loops within or beside one another")],
             )
         if self._wanted is None:
             raise StopIteration
@@ -173,17 +174,16 @@ class ProcessDeliveries(Iterator[Any]):
             raise
         except BaseException as error:
             # What a sample raised comes as a batch: this is about the workers, or about the sampler.
-            understood = self._understood(error)
-            with contextlib.suppress(RuntimeError):  # torch tells of a dead worker more than once
-                self._rest()
-            with contextlib.suppress(RuntimeError):
-                self._forget()
-            if understood is error:
+            try:
+                failure = self._end_after(error)
+            except RuntimeError as repeated:  # torch's signal handler reports the same dead worker again, at any line
+                failure = self._end_after(repeated)
+            if failure is error:
                 raise
-            raise understood from error
+            raise failure from error
         self._place.batches += 1
         self._wanted.asked.popleft()
-        if isinstance(batch, Failure):
+        if isinstance(batch, WorkerFailure):
             if not self._keep:  # begun again should there be a next time
                 self._rest()
             raise batch.unpack()
@@ -207,7 +207,17 @@ class ProcessDeliveries(Iterator[Any]):
         if batches is not None:
             shut(batches)
 
-    def _understood(self, error: BaseException) -> BaseException:
+    def _end_after(self, error: BaseException) -> BaseException:
+        """End the processes after an error, and return the error to raise for it."""
+        failure = self._translate(error)
+        with contextlib.suppress(RuntimeError):
+            self._rest()
+        with contextlib.suppress(RuntimeError):
+            self._forget()
+        return failure
+
+    def _translate(self, error: BaseException) -> BaseException:
+        """Return the error as one of ours if torch's message shows that a worker is late or dead."""
         text, made = str(error), f"batch {self._place.batches}"
         if isinstance(error, RuntimeError) and "timed out" in text:
             return BatchTimeoutError(
@@ -230,7 +240,7 @@ def shut(batches: object) -> None:
 
 
 def stock_loader(
-    recipe: Recipe,
+    recipe: BatchMaker,
     wanted: Wanted,
     *,
     workers: int,

@@ -1,18 +1,19 @@
 """The order of indices: torch's own shuffle in an eighth of its memory or less, and chance that can be replayed.
 
-`ShuffleSampler` draws what torch's ``RandomSampler`` draws, but holds a tensor instead of a Python list.
-`capture` and `replay` keep and restore the generators that an epoch's order came from, so that an epoch can be
-taken up in the middle.
+`ShuffleSampler` draws what torch's ``RandomSampler`` draws, but holds a tensor instead of a Python list; `SeededSampler`
+draws by a seed and an epoch alone. `capture` and `replay` keep and restore the generators that an epoch's order came
+from, so that an epoch can be taken up in the middle.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Iterator, Mapping, Sequence, Sized
+from functools import partial
 from typing import Any
 
 import torch
-from torch.utils.data import Sampler
+from torch.utils.data import RandomSampler, Sampler
 
 from penstock import seeds
 
@@ -20,10 +21,12 @@ _PIECE = 4096
 """Indices turned into Python numbers at a time."""
 
 
-class ShuffleSampler(Sampler[int]):
+class ShuffleSampler(RandomSampler):
     """Every index once, in the order of torch's ``RandomSampler`` with the same generator.
 
-    A permutation takes 4 bytes a row (8 from 2³¹ rows on) rather than the 40 of a list of Python numbers.
+    A permutation takes 4 bytes a row (8 from 2³¹ rows on) rather than the 40 of a list of Python numbers. It is a
+    ``RandomSampler``, so that Lightning and accelerate know it for a shuffle and put one in its place that all ranks
+    agree on.
 
     Parameters
     ----------
@@ -32,49 +35,102 @@ class ShuffleSampler(Sampler[int]):
     generator
         The generator to draw from; it moves on just as ``RandomSampler`` moves it. Without one, a seed is drawn from
         torch's global generator for each epoch, as ``RandomSampler`` does.
-    seed
-        Instead of a generator: the order then depends on the seed and on ``set_epoch`` alone.
 
     Examples
     --------
-    >>> from torch.utils.data import RandomSampler
     >>> mine = ShuffleSampler(range(5), generator=torch.Generator().manual_seed(7))
     >>> theirs = RandomSampler(range(5), generator=torch.Generator().manual_seed(7))
     >>> list(mine) == list(theirs)
     True
     """
 
-    def __init__(self, source: Sized, *, generator: torch.Generator | None = None, seed: int | None = None) -> None:
-        self.generator = generator
+    def __init__(self, source: Sized, *, generator: torch.Generator | None = None) -> None:
+        # Not that of RandomSampler, which refuses data without rows.
+        self.data_source, self.generator = source, generator
+        self.replacement, self._num_samples = False, None
+
+    def __len__(self) -> int:
+        return len(self.data_source)
+
+    def __iter__(self) -> Iterator[int]:
+        if self.generator is None:
+            return _permuted(len(self), torch.Generator().manual_seed(draw_seed(None)))
+        return _permuted(len(self), self.generator, again=True)
+
+
+class SeededSampler(Sampler[int]):
+    """Every index once, in an order that depends on a seed and on ``set_epoch`` alone."""
+
+    def __init__(self, source: Sized, seed: int) -> None:
+        self.seed = seed
         self._source = source
-        self._seed = seed
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order comes next, where a seed was given."""
+        """Choose the epoch whose order comes next."""
         self._epoch = epoch
 
     def __len__(self) -> int:
         return len(self._source)
 
     def __iter__(self) -> Iterator[int]:
-        count = len(self._source)
-        dtype = torch.int32 if count < 2**31 else torch.int64
-        generator = self.generator
-        if generator is None:
-            generator = torch.Generator()
-            drawn = draw(None) if self._seed is None else seeds.key(self._seed, "unordered", self._epoch)
-            generator.manual_seed(drawn)
-        order = torch.randperm(count, generator=generator, dtype=dtype)
-        for start in range(0, count, _PIECE):
-            yield from order[start : start + _PIECE].tolist()
-        del order
-        if self.generator is not None and count:
-            # RandomSampler makes one more permutation and leaves it; the next epoch depends on it.
-            torch.randperm(count, generator=generator, dtype=dtype)
+        key = seeds.key(self.seed, "unordered", self._epoch)
+        return _permuted(len(self), torch.Generator().manual_seed(key))
 
 
-def draw(generator: torch.Generator | None) -> int:
+def make_shuffle(source: Sized, *, generator: torch.Generator | None, seed: int | None) -> Sampler[int]:
+    """Return the sampler of a shuffle by a seed, by a generator, or by torch's global one."""
+    return ShuffleSampler(source, generator=generator) if seed is None else SeededSampler(source, seed)
+
+
+def _permuted(count: int, generator: torch.Generator, *, again: bool = False) -> Iterator[int]:
+    dtype = torch.int32 if count < 2**31 else torch.int64
+    order = torch.randperm(count, generator=generator, dtype=dtype)
+    for start in range(0, count, _PIECE):
+        yield from order[start : start + _PIECE].tolist()
+    del order
+    if again and count:
+        # RandomSampler makes one more permutation and leaves it; the next epoch depends on it.
+        torch.randperm(count, generator=generator, dtype=dtype)
+
+
+def tell_epoch(epoch: int, *listeners: object) -> None:
+    """Tell an epoch to each sampler or dataset that has ``set_epoch``, once."""
+    told: list[object] = []
+    for listener in listeners:
+        tell = getattr(listener, "set_epoch", None)
+        if isinstance(tell, partial) and tell.func is tell_epoch_of:
+            listener, tell = listener.sampler, listener.sampler.set_epoch  # type: ignore[attr-defined]
+        if callable(tell) and not any(listener is other for other in told):
+            tell(epoch)
+            told.append(listener)
+
+
+def told_epochs(*listeners: object) -> Iterator[int]:
+    """Yield the epochs that samplers were told, of those that say so, as torch's ``DistributedSampler`` does."""
+    for listener in listeners:
+        epoch = getattr(listener, "epoch", None)
+        if isinstance(epoch, int) and hasattr(listener, "set_epoch"):
+            yield epoch
+
+
+def forward_epochs(batch_sampler: Any) -> None:
+    """Have torch's own batch sampler pass an epoch on to its sampler.
+
+    Hugging Face's Trainer tells the epoch in which it resumes to the batch sampler alone. A sampler that is not told
+    would begin with the order of epoch 0, and repeat rows of the epoch that is resumed.
+    """
+    sampler = getattr(batch_sampler, "sampler", None)
+    if callable(getattr(sampler, "set_epoch", None)) and not hasattr(batch_sampler, "set_epoch"):
+        batch_sampler.set_epoch = partial(tell_epoch_of, batch_sampler)
+
+
+def tell_epoch_of(batch_sampler: Any, epoch: int) -> None:
+    """Tell an epoch to the sampler that a batch sampler has at the time."""
+    tell_epoch(epoch, batch_sampler.sampler)
+
+
+def draw_seed(generator: torch.Generator | None) -> int:
     """Draw a 63-bit number, as the stock loader does at the start of every epoch."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 

@@ -17,12 +17,14 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from penstock.errors import DataError, UnknownOptionError, UsageError
+from penstock.messages import Given, Text, Use
+from penstock.sgd.losses import LOSSES
 
 Doubles = NDArray[np.float64]
 LossFunction = Callable[[Tensor, Tensor], Tensor]
-KINDS = {"logistic": "logistic", "softmax": "softmax", "squared": "linear"}
+KINDS = {name: LOSSES[name].model for name in ("logistic", "softmax", "squared")}
 """The losses there are by name, and what they make of labels."""
-JUDGED = {"logistic": "logistic", "softmax": "softmax", "linear": "squared"}
+JUDGED = {kind: name for name, kind in KINDS.items()}
 """By which of the losses of `penstock.sgd.losses` the answers of each kind are judged."""
 
 
@@ -56,11 +58,21 @@ class Loss:
             if loss not in KINDS:
                 raise UnknownOptionError.of("loss", loss, KINDS)
             if kind not in (None, KINDS[loss]):
-                raise UsageError(f"kind={kind!r} does not go with loss={loss!r}, which is {KINDS[loss]}; leave it out")
+                raise UsageError(
+                    "does not go with ",
+                    Given("loss", loss),
+                    f", which is {KINDS[loss]}",
+                    option="kind",
+                    value=kind,
+                    fixes=["leave it out"],
+                )
             return cls(loss, KINDS[loss])
         if not callable(loss):
             raise UsageError(
-                f"loss={loss!r} is not a loss; choose one of: {', '.join(KINDS)}, or give a function loss(output, y)"
+                "is not a loss",
+                option="loss",
+                value=loss,
+                fixes=[f"choose one of: {', '.join(KINDS)}", "give a function loss(output, y)"],
             )
         if kind is not None and kind not in JUDGED:
             raise UnknownOptionError.of("kind", kind, JUDGED)
@@ -84,7 +96,9 @@ class Loss:
             wanted = "one score for each row, (rows, 1)"
         else:
             return
-        raise UsageError(f"of {rows} rows the module makes {shape}; loss={self.loss!r} wants {wanted}")
+        raise UsageError(
+            f"of {rows} rows the module makes {shape}", fixes=[Text(Use("loss", self.loss), f" wants {wanted}")]
+        )
 
     def __call__(self, scores: Tensor, y: Tensor, weight: Tensor | None) -> tuple[Doubles, Tensor]:
         """Return the sum of the losses for each config, and the slope of the mean by each score."""

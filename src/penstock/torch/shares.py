@@ -13,12 +13,12 @@ from penstock.loader.batches import Uneven
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkerPlace:
     """A process's place in the job: a worker of a rank.
 
     Examples
     --------
-    >>> Place(rank=1, world=2, worker=1, workers=3).process
+    >>> WorkerPlace(rank=1, world=2, worker=1, workers=3).process
     3
     """
 
@@ -26,6 +26,8 @@ class Place:
     world: int
     worker: int = 0
     workers: int = 1
+    readers: int = 1
+    """Ranks that read all rows, each with a part of the memory; the rows are shared out by another."""
 
     @property
     def process(self) -> int:
@@ -39,7 +41,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RowRun:
     """Rows ``start`` to ``stop`` of those dealt to a process, in the order in which that would give them out."""
 
     process: int
@@ -74,14 +76,14 @@ def worker_rows(rows: int, workers: int, *, batch_size: int = 1) -> list[int]:
     return [b * batch_size - (short if count and w == (count - 1) % workers else 0) for w, b in enumerate(batches)]
 
 
-def pieces(dealt: Sequence[int], place: Place, *, uneven: Uneven = "pad", batch_size: int = 1) -> list[Piece]:
+def row_runs(dealt: Sequence[int], place: WorkerPlace, *, uneven: Uneven = "pad", batch_size: int = 1) -> list[RowRun]:
     """Return what a process gives out, in this order.
 
     Parameters
     ----------
     dealt : sequence of int
         Rows dealt to each process.
-    place : Place
+    place : WorkerPlace
         Which process.
     uneven : str
         ``pad`` or ``drop``, where the rows cannot be shared out evenly.
@@ -90,36 +92,36 @@ def pieces(dealt: Sequence[int], place: Place, *, uneven: Uneven = "pad", batch_
 
     Examples
     --------
-    >>> pieces([30, 10], Place(rank=1, world=2))
-    [Piece(process=1, start=0, stop=10), Piece(process=0, start=20, stop=30)]
+    >>> row_runs([30, 10], WorkerPlace(rank=1, world=2))
+    [RowRun(process=1, start=0, stop=10), RowRun(process=0, start=20, stop=30)]
     """
     mine = worker_rows(rank_rows(sum(dealt), place.world, uneven), place.workers, batch_size=batch_size)
     wanted = [mine[process // place.world] for process in range(place.processes)]
-    spare = [Piece(p, want, has) for p, (has, want) in enumerate(zip(dealt, wanted, strict=True)) if has > want]
+    spare = [RowRun(p, want, has) for p, (has, want) in enumerate(zip(dealt, wanted, strict=True)) if has > want]
     spare.reverse()
     for process, (has, want) in enumerate(zip(dealt, wanted, strict=True)):
-        taken = [Piece(process, 0, min(has, want))] if min(has, want) else []
+        taken = [RowRun(process, 0, min(has, want))] if min(has, want) else []
         lacking = want - min(has, want)
         while lacking and spare:
             piece = spare.pop()
             cut = min(piece.stop, piece.start + lacking)
-            taken.append(Piece(piece.process, piece.start, cut))
+            taken.append(RowRun(piece.process, piece.start, cut))
             lacking -= cut - piece.start
             if cut < piece.stop:
-                spare.append(Piece(piece.process, cut, piece.stop))
+                spare.append(RowRun(piece.process, cut, piece.stop))
         if process == place.process:
             return taken + _repeated(taken, lacking, dealt)
     raise AssertionError(f"{place} is not among {place.processes} processes")
 
 
-def _repeated(taken: list[Piece], lacking: int, dealt: Sequence[int]) -> list[Piece]:
+def _repeated(taken: list[RowRun], lacking: int, dealt: Sequence[int]) -> list[RowRun]:
     """Return so many rows again, from the first: of those given out, or of any where there are none."""
-    taken = taken or [Piece(p, 0, has) for p, has in enumerate(dealt) if has]
-    again: list[Piece] = []
+    taken = taken or [RowRun(p, 0, has) for p, has in enumerate(dealt) if has]
+    again: list[RowRun] = []
     while lacking and taken:
         for piece in taken:
             count = min(lacking, piece.stop - piece.start)
             if count:
-                again.append(Piece(piece.process, piece.start, piece.start + count))
+                again.append(RowRun(piece.process, piece.start, piece.start + count))
             lacking -= count
     return again

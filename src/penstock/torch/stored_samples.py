@@ -12,17 +12,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.blocks.base import BlockSource
-from penstock.blocks.counted import counted
+from penstock.blocks.counted_source import with_row_counts
 from penstock.blocks.fields import Fields
 from penstock.blocks.open import open as open_source
-from penstock.budget import Budget, show_bytes
+from penstock.budget import Budget, Bytes
 from penstock.errors import BudgetError, DataError, UsageError
+from penstock.events import log
 from penstock.loader.loader import Loader
 from penstock.loader.plan import default_threads
 from penstock.loader.transforms import ROW_NUMBERS
+from penstock.messages import Given, Text, Use
 from penstock.records import Records
 from penstock.shuffle import Order
-from penstock.torch.shares import Place
+from penstock.torch.shares import WorkerPlace
 from penstock.torch.tensors import tensors
 
 _PIECE_ROWS, _PIECE_BYTES = 256, 1_000_000
@@ -30,7 +32,7 @@ _PIECE_ROWS, _PIECE_BYTES = 256, 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class SampleStorage:
     """Which rows and columns to read, in which order and memory; that of all processes of the job together."""
 
     data: Any
@@ -55,7 +57,7 @@ class Storage:
         source = open_source(self.data)
         owned = source is not self.data
         try:
-            source = counted(source)
+            source = with_row_counts(source)
             if not int(source.block_rows.sum()):
                 raise DataError(f"{source.name} has no rows")
         except BaseException:
@@ -68,7 +70,7 @@ class Storage:
 class StoredSamples:
     """The rows of stored data, as dealt out to the processes of a job."""
 
-    def __init__(self, storage: Storage, place: Place) -> None:
+    def __init__(self, storage: SampleStorage, place: WorkerPlace) -> None:
         self._storage, self._place = storage, place
         self._source, self._owned = storage.open()
         try:
@@ -76,13 +78,17 @@ class StoredSamples:
             self._fields = Fields.of(schema, storage.columns, place=name, numbered=storage.row_numbers)
             if storage.row_numbers and ROW_NUMBERS in self._fields.columns:
                 raise UsageError(
-                    f"row_numbers=True adds a column {ROW_NUMBERS!r}, and {name} has one of that name; leave it out with"
-                    " columns=, or do without row_numbers"
+                    f"adds a column {ROW_NUMBERS!r}, and {name} has one of that name",
+                    option="row_numbers",
+                    value=True,
+                    fixes=[Text("leave it out with ", Use("columns")), "do without row_numbers"],
                 )
             self._loader = self._open(place.process)
         except BaseException:
             self._close_source()
             raise
+        if self._loader.plan.warning and place.process == 0:
+            log.warning("%s", self._loader.plan.warning)
 
     @property
     def held_rows(self) -> int:
@@ -114,10 +120,11 @@ class StoredSamples:
 
     def _open(self, process: int) -> Loader[Records]:
         place, memory = self._place, self._storage.memory
+        holders = place.processes * place.readers
         mine = (
-            Budget(bytes=max(1, memory.bytes // place.processes))
+            Budget(bytes=max(1, memory.bytes // holders))
             if memory.bytes is not None
-            else Budget(share=(memory.share or 0.0) / place.processes)
+            else Budget(share=(memory.share or 0.0) / holders)
         )
         try:
             return Loader(
@@ -132,12 +139,17 @@ class StoredSamples:
                 scratch=self._storage.scratch,
             )
         except BudgetError as error:
-            if place.processes == 1:
+            if holders == 1:
                 raise
-            given = show_bytes(memory.bytes) if memory.bytes is not None else f"{100 * (memory.share or 0.0):g}%"
+            given = Bytes(memory.bytes) if memory.bytes is not None else f"{100 * (memory.share or 0.0):g}%"
             raise BudgetError(
-                f"memory={given} is for {place.processes} processes ({place.world} ranks with {place.workers} workers"
-                f" each), and for one of them: {error} For all, give {place.processes} times that."
+                Given("memory", given),
+                f" is for {holders} processes ({place.world * place.readers} ranks with {place.workers} workers each), and"
+                " for one of them: ",
+                error.text,
+                f". For all, give {holders} times that",
+                option="memory",
+                value=given,
             ) from error
 
     def _read(

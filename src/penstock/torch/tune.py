@@ -8,7 +8,7 @@ measured while the loader is what holds up the loop.
 
 from __future__ import annotations
 
-import os
+from penstock.parallel import cores
 
 _RUN_SECONDS = 0.001
 """What a run of samples should cost: much beside handing it to a thread, little beside a batch."""
@@ -118,8 +118,3 @@ class Tuner:
             return
         self._base = (self.limit, speed)
         self.limit, self._skip = trial, _SETTLING
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -2,52 +2,61 @@
 
 A drop-in for torch's ``DataLoader``: the samples of a batch are fetched and preprocessed side by side and take
 their places as they arrive, since a batch's loss does not depend on the order within it. Batches come in the
-sampler's order. Data that can only be iterated are refused.
+sampler's order. Data that can only be iterated are read by torch's own loader, which this class inherits: so Lightning
+and accelerate share its samples out over processes as they do with any loader.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    IterableDataset,
-    SequentialSampler,
-    default_collate,
-    default_convert,
-)
+from torch.utils.data import DataLoader, IterableDataset
 
-from penstock.errors import UnknownOptionError, UsageError
-from penstock.torch.deliver import Deliveries, Place
-from penstock.torch.fetch import Recipe, Threads
+from penstock.errors import UsageError
+from penstock.messages import Given
+from penstock.torch.deliver import Deliveries, StreamPlace
+from penstock.torch.fetch import BatchMaker, Threads
 from penstock.torch.processes import ProcessDeliveries, Wanted, shut, stock_loader
-from penstock.torch.samplers import ShuffleSampler, capture, draw, generators, replay
+from penstock.torch.samplers import (
+    capture,
+    draw_seed,
+    forward_epochs,
+    generators,
+    make_shuffle,
+    replay,
+    tell_epoch,
+    told_epochs,
+)
 from penstock.torch.tune import Tuner
-from penstock.torch.workers import WORKERS, ThreadEntry, can_pin, default_workers
+from penstock.torch.unordered_options import check_options, warn_all_rows, warn_begins_anew, warn_ignored
+from penstock.torch.workers import ThreadEntry, can_pin, default_workers
+
+T_co = TypeVar("T_co", covariant=True)
 
 
-class UnorderedDataLoader:
+class UnorderedDataLoader(DataLoader[T_co]):
     """Batches of a map-style dataset, each made of samples fetched at the same time.
 
     Parameters
     ----------
     dataset
         Anything with ``__getitem__`` and, for the default samplers, ``__len__``. Where it has ``__getitems__``, that is
-        called with some of a batch's indices at a time. Threads share it; see ``workers``.
+        called with some of a batch's indices at a time. Threads share it; see ``workers``. An ``IterableDataset`` is
+        read by torch's own loader, with processes where ``num_workers`` is more than 0.
     batch_size
         Samples in a batch. ``None`` turns batching off: each index of the sampler gives one item.
     shuffle
         Whether to use every index in random order. The order is that of torch's ``DataLoader`` for the same generator,
         or after the same ``torch.manual_seed``.
     sampler, batch_sampler
-        As in torch: an iterable of indices, or of lists of indices.
+        As in torch: an iterable of indices, or of lists of indices. In a job of several processes give a
+        ``DistributedSampler``; Lightning and accelerate do so for you. Without one each process gets all samples, as
+        with torch's loader, and a warning says so.
     num_workers
         The most threads, or processes, at work. ``None`` or 0 chooses: 32 threads; a process for each core up to 8.
         Threads are started as there are samples for them, and fewer are used where that proves faster.
@@ -62,6 +71,9 @@ class UnorderedDataLoader:
     worker_init_fn
         Called in each worker with its number before its first sample. In threads, `worker_info` tells what
         ``torch.utils.data.get_worker_info`` tells in processes.
+    multiprocessing_context
+        How processes are started (``"fork"``, ``"spawn"``, ``"forkserver"``), as in torch. Threads ignore it, with a
+        warning.
     generator
         The torch generator that the shuffle draws from.
     prefetch_factor
@@ -69,6 +81,10 @@ class UnorderedDataLoader:
         these have fewer samples than would keep the workers busy.
     persistent_workers
         Whether threads or processes stay from one epoch to the next; end them with ``close`` or ``with``.
+    pin_memory_device
+        Ignored, with a warning: the current accelerator is used.
+    in_order
+        Batches always come in the sampler's order; ``False`` is ignored, with a warning.
     workers
         ``"threads"``; or ``"processes"`` for a dataset that is not thread-safe or holds the interpreter's lock while it
         computes. A process makes whole batches, whose samples then come in the sampler's order.
@@ -78,8 +94,6 @@ class UnorderedDataLoader:
     seed
         Instead of ``generator``: the shuffle depends on this number and the epoch alone. Epochs count up by themselves;
         ``set_epoch`` says which comes next.
-    multiprocessing_context
-        How processes are started (``"fork"``, ``"spawn"``, ``"forkserver"``), as in torch.
 
     Notes
     -----
@@ -107,7 +121,6 @@ class UnorderedDataLoader:
         self,
         dataset: Any,
         batch_size: int | None = 1,
-        *,
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
@@ -117,85 +130,108 @@ class UnorderedDataLoader:
         drop_last: bool = False,
         timeout: float = 0,
         worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
         generator: torch.Generator | None = None,
+        *,
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
         workers: str = "threads",
         ordered: bool = False,
         seed: int | None = None,
-        multiprocessing_context: Any = None,
     ) -> None:
-        _check_dataset(dataset)
-        _check_numbers(batch_size, num_workers=num_workers, timeout=timeout, prefetch_factor=prefetch_factor)
-        if workers not in WORKERS:
-            raise UnknownOptionError.of("workers", workers, WORKERS)
-        if multiprocessing_context is not None and workers == "threads":
-            raise UsageError("multiprocessing_context is for processes; add workers='processes', or leave it out")
-        if sampler is not None and shuffle:
-            raise UsageError("sampler and shuffle=True exclude one another; leave one of them out")
-        if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
-            raise UsageError("batch_sampler excludes batch_size, shuffle, sampler and drop_last; leave those out")
-        if batch_sampler is None and batch_size is None and drop_last:
-            raise UsageError(
-                "batch_size=None makes no batches, so drop_last=True has no meaning; leave one of them out"
-            )
-        if seed is not None and (generator is not None or not shuffle):
-            raise UsageError(f"seed={seed} is for shuffle=True without a generator; leave one of them out")
-        if sampler is None and batch_sampler is None and not hasattr(dataset, "__len__"):
-            raise UsageError(f"{type(dataset).__name__} has no length; give a sampler that says which indices to use")
-        if sampler is None and shuffle:
-            sampler = ShuffleSampler(dataset, generator=generator, seed=seed)
-        elif sampler is None:
-            sampler = SequentialSampler(dataset)
-        if batch_sampler is not None:
-            batch_size = None
-        elif batch_size is not None:
-            batch_sampler = BatchSampler(sampler, batch_size, drop_last)
-        batched = batch_sampler is not None
-        self.dataset = dataset
-        self.batch_size = batch_size
-        self.sampler = sampler
-        self.batch_sampler = batch_sampler
-        self.num_workers = num_workers or default_workers(workers)
-        self.collate_fn = collate_fn or (default_collate if batched else default_convert)
-        self.pin_memory = pin_memory
-        self.drop_last = drop_last
-        self.timeout = timeout
-        self.worker_init_fn = worker_init_fn
-        self.generator = generator
-        self.prefetch_factor = prefetch_factor
-        self.persistent_workers = persistent_workers
+        check_options(
+            dataset,
+            batch_size,
+            shuffle=shuffle,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            num_workers=num_workers,
+            drop_last=drop_last,
+            timeout=timeout,
+            generator=generator,
+            prefetch_factor=prefetch_factor,
+            workers=workers,
+            seed=seed,
+            context=multiprocessing_context,
+        )
+        streamed = isinstance(dataset, IterableDataset)
+        stock: dict[str, Any] = {"num_workers": num_workers or 0}
+        self._chosen = sampler is not None or batch_sampler is not None
+        if streamed:
+            stock |= {"shuffle": shuffle, "prefetch_factor": prefetch_factor, "persistent_workers": persistent_workers}
+            stock |= {"pin_memory_device": pin_memory_device}
+            stock |= {} if in_order else {"in_order": in_order}  # torch before 2.6 does not have it
+        else:
+            warn_ignored(workers, multiprocessing_context, pin_memory_device, in_order=in_order)
+            if workers == "processes":
+                stock["num_workers"] = num_workers or default_workers(workers)
+            else:
+                multiprocessing_context = None
+            if shuffle:
+                sampler = make_shuffle(dataset, generator=generator, seed=seed)
+        super().__init__(
+            dataset,
+            batch_size,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            drop_last=drop_last,
+            timeout=timeout,
+            worker_init_fn=worker_init_fn,
+            multiprocessing_context=multiprocessing_context,
+            generator=generator,
+            **stock,
+        )
+        self.in_order = in_order
         self.workers = workers
         self.ordered = ordered
-        self.seed = seed
-        self.multiprocessing_context = multiprocessing_context
-        self._tuner = Tuner(self.num_workers)
+        if not streamed:
+            # Torch takes these with processes alone, and the first not after construction.
+            self.__dict__["persistent_workers"] = persistent_workers
+            self.prefetch_factor = prefetch_factor
+            forward_epochs(self.batch_sampler)
+        self._seed = None if self._chosen else seed
+        self._most = num_workers or default_workers(workers)
+        self._tuner = Tuner(self._most)
         self._epoch = 0
         self._told: int | None = None
-        self._place: Place | None = None
+        self._place: StreamPlace | None = None
         self._resume: dict[str, Any] | None = None
         self._kept: Threads | None = None
         self._stock: DataLoader[Any] | None = None
         self._wanted = Wanted()
         self._running: weakref.WeakSet[Deliveries | ProcessDeliveries] = weakref.WeakSet()
 
-    def __len__(self) -> int:
-        source: Any = self.sampler if self.batch_sampler is None else self.batch_sampler
-        return len(source)
+    @property
+    def seed(self) -> int | None:
+        """The number that the shuffle depends on, where one was given."""
+        return self._seed
 
-    def __iter__(self) -> Iterator[Any]:
+    def check_worker_number_rationality(self) -> None:
+        """Have torch warn of more processes than cores where it starts them itself; threads may be more."""
+        if isinstance(self.dataset, IterableDataset):
+            super().check_worker_number_rationality()
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch's own iterator is private
+        if isinstance(self.dataset, IterableDataset):
+            return super().__iter__()
+        if not self._chosen:
+            warn_all_rows(self)
         resume, self._resume = self._resume, None
         sources, epoch = self._generators(), self._epoch
-        if self.seed is not None:
-            self._tell(epoch, self.sampler)
-        place = Place(epoch, self._told, capture(sources) if resume is None else resume["chance"])
+        if self._seed is not None:
+            tell_epoch(epoch, self.sampler)
+        place = StreamPlace(epoch, self._told, capture(sources) if resume is None else resume["chance"])
         source: Any = self.sampler if self.batch_sampler is None else self.batch_sampler
         if resume is None:
-            base = draw(self.generator)
+            base = draw_seed(self.generator)
             wanted = iter(source)
         else:
             with replay(resume["chance"], sources):
-                base = draw(self.generator)
+                base = draw_seed(self.generator)
                 place.batches = resume["batches"]
                 rest = itertools.islice(source, place.batches, None)
                 # Samplers draw when they are first asked, which has to be within the replay.
@@ -216,18 +252,21 @@ class UnorderedDataLoader:
         if self._resume is not None and self._resume["epoch"] != epoch:
             self._resume = None
         self._epoch = self._told = epoch
-        self._tell(epoch, self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None))
+        tell_epoch(epoch, *self._listeners(), self.dataset if isinstance(self.dataset, IterableDataset) else None)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the loader stands: the epoch, the batches delivered of it, and the chance it began with."""
         place = self._place
+        if isinstance(self.dataset, IterableDataset):
+            return {"streamed": type(self.dataset).__name__}
         if self._resume is not None:
             return dict(self._resume)
         if place is None or place.ended:
-            place = Place(self._epoch, self._told, capture(self._generators()))
+            place = StreamPlace(self._epoch, self._told, capture(self._generators()))
         return {
             "epoch": place.epoch,
-            "told": place.told,
+            # Lightning tells the sampler, not the loader; and after a resume only when the first indices were drawn.
+            "told": next(told_epochs(*self._listeners()), place.told),
             "batches": place.batches,
             "chance": place.chance,
             "batch_size": self.batch_size,
@@ -236,6 +275,9 @@ class UnorderedDataLoader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on, with the next loop, from where a loader stood; over the same data, with the same settings."""
+        if isinstance(self.dataset, IterableDataset):
+            warn_begins_anew(self.dataset)
+            return
         missing = {"epoch", "told", "batches", "chance", "batch_size", "samples"} - set(state)
         if missing:
             raise UsageError(f"not the state of an UnorderedDataLoader: it has no {', '.join(sorted(missing))}")
@@ -246,7 +288,10 @@ class UnorderedDataLoader:
         for name, value in here.items():
             if state[name] != value:
                 raise UsageError(
-                    f"the state was saved with {name}={state[name]} and this loader has {value}; use the same"
+                    "the state was saved with ",
+                    Given(name, state[name]),
+                    f" and this loader has {value}",
+                    fixes=["use the same"],
                 )
         if len(state["chance"]["generators"]) != len(self._generators()):
             raise UsageError("the state was saved by a loader with another sampler or generator; use the same")
@@ -263,7 +308,7 @@ class UnorderedDataLoader:
             kept.stop(wait=5.0)
         self._forget_stock()
 
-    def __enter__(self) -> UnorderedDataLoader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -276,15 +321,18 @@ class UnorderedDataLoader:
         if kept is not None:
             kept.stop()
 
-    def _recipe(self, *, pin: bool) -> Recipe:
-        return Recipe(self.dataset, self.collate_fn, self.batch_sampler is not None, self.ordered, pin)
+    def _listeners(self) -> tuple[object, ...]:
+        return self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None)
+
+    def _recipe(self, *, pin: bool) -> BatchMaker:
+        return BatchMaker(self.dataset, self.collate_fn, self.batch_sampler is not None, self.ordered, pin)
 
     def _generators(self) -> list[torch.Generator]:
         return generators(self.generator, self.sampler, self.batch_sampler)
 
-    def _by_threads(self, batches: Iterator[list[Any]], place: Place, *, base: int, pin: bool) -> Deliveries:
+    def _by_threads(self, batches: Iterator[list[Any]], place: StreamPlace, *, base: int, pin: bool) -> Deliveries:
         device = torch.cuda.current_device() if pin and torch.cuda.is_available() else None
-        enter = ThreadEntry(self.dataset, self.num_workers, base, self.worker_init_fn, device)
+        enter = ThreadEntry(self.dataset, self._most, base, self.worker_init_fn, device)
 
         def hire() -> Threads:
             if self._kept is not None and self._kept.usable:
@@ -304,7 +352,9 @@ class UnorderedDataLoader:
             keep=self.persistent_workers,
         )
 
-    def _by_processes(self, batches: Iterator[list[Any]], place: Place, *, base: int, pin: bool) -> ProcessDeliveries:
+    def _by_processes(
+        self, batches: Iterator[list[Any]], place: StreamPlace, *, base: int, pin: bool
+    ) -> ProcessDeliveries:
         keep = self.persistent_workers
         wanted = self._wanted if keep else Wanted()
         if keep:
@@ -319,7 +369,7 @@ class UnorderedDataLoader:
             stock = stock_loader(
                 self._recipe(pin=False),
                 wanted,
-                workers=self.num_workers,
+                workers=self._most,
                 ahead=self.prefetch_factor,
                 timeout=self.timeout,
                 init=self.worker_init_fn,
@@ -338,33 +388,3 @@ class UnorderedDataLoader:
         stock, self._stock = self._stock, None
         if stock is not None:
             shut(getattr(stock, "_iterator", None))
-
-    @staticmethod
-    def _tell(epoch: int, *samplers: object) -> None:
-        told: list[object] = []
-        for sampler in samplers:
-            tell = getattr(sampler, "set_epoch", None)
-            if callable(tell) and not any(sampler is other for other in told):
-                tell(epoch)
-                told.append(sampler)
-
-
-def _check_dataset(dataset: object) -> None:
-    name = type(dataset).__name__
-    if isinstance(dataset, (str, bytes, os.PathLike)):
-        raise UsageError(f"{dataset!r} is a path, not a dataset; penstock.torch.DataLoader reads files")
-    if isinstance(dataset, IterableDataset):
-        raise UsageError(
-            f"{name} is an IterableDataset, whose samples cannot be fetched by index; use torch.utils.data.DataLoader,"
-            " or penstock.torch.CorgiPileDataset to shuffle data that are read in order"
-        )
-    if not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__getitems__"):
-        raise UsageError(f"{name} has no __getitem__; UnorderedDataLoader takes map-style datasets, as dataset[index]")
-
-
-def _check_numbers(batch_size: object, *, num_workers: int | None, timeout: float, prefetch_factor: int | None) -> None:
-    if batch_size is not None and (not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1):
-        raise UsageError(f"batch_size={batch_size!r} is not a positive whole number, nor None for no batches")
-    for name, value in (("num_workers", num_workers), ("timeout", timeout), ("prefetch_factor", prefetch_factor)):
-        if value is not None and value < 0:
-            raise UsageError(f"{name}={value} is negative; it must be 0 or more")

@@ -12,8 +12,8 @@ import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.worker import WorkerInfo
 
+from penstock.parallel import cores
 from penstock.torch.fetch import restate
-from penstock.torch.tune import cores
 
 WORKERS = ("threads", "processes")
 _here = threading.local()

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import DataChangedError, MissingExtraError, SourceError, UsageError
+from penstock.errors import ConnectError, DataChangedError, MissingExtraError, SourceError, UsageError
 
 if TYPE_CHECKING:
     import psycopg
@@ -22,6 +22,8 @@ else:
     Connection = Any
 
 LEAST_VERSION = 14
+PINNED = "pg_catalog, pg_temp"
+"""The search path of statements that are all our own: nobody's functions or operators come before the server's."""
 # For a server that is gone without a word: found out after a minute rather than after hours.
 _DEFAULTS = {
     "connect_timeout": "15",
@@ -114,10 +116,6 @@ class Address:
             connection.close()
             raise
         return connection
-
-
-class ConnectError(SourceError, ConnectionError):
-    """A server cannot be reached, or does not let us in."""
 
 
 def server_version(connection: Connection) -> int:

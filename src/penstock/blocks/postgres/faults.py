@@ -14,11 +14,12 @@ import psycopg
 from psycopg import sql
 
 from penstock.blocks.postgres.connect import Connection
-from penstock.blocks.postgres.fetch import Fetch, Form, Range
-from penstock.blocks.postgres.relation import Column, Leaf, Relation
-from penstock.blocks.postgres.snapshots import Run
+from penstock.blocks.postgres.fetch import ColumnForm, Fetch, PageRange
+from penstock.blocks.postgres.relation import Leaf, Relation, StoredColumn
+from penstock.blocks.postgres.snapshots import RunQuery
 from penstock.blocks.postgres.wire import WireError
 from penstock.errors import DataError
+from penstock.messages import Text, Use
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +44,17 @@ class Flaws:
     def error(self, *, place: str) -> DataError:
         """Return the error for rows that cannot be read."""
         many = "1 row" if self.rows == 1 else f"{self.rows:,} rows"
-        remedy = (
-            "make them plain lists"
-            if "dimension" in self.words
-            else "fill or delete such rows, leave them out with nulls='skip', or leave out the column"
-        )
+        skip = Text("leave them out with ", Use("nulls", "skip"))
         return DataError(
-            f"{place}: column {self.column!r} {self.words} in {many}, the first at ctid {self.first}; {remedy}"
+            f"column {self.column!r} {self.words} in {many}, the first at ctid {self.first}",
+            place=place,
+            fixes=["make them plain lists"]
+            if "dimension" in self.words
+            else ["fill or delete such rows", skip, "leave out the column"],
         )
 
 
-def checks(column: Column) -> list[Check]:
+def checks(column: StoredColumn) -> list[Check]:
     """Return what is looked for in a column before it is read."""
     name = sql.Identifier(column.name)
     found = []
@@ -67,18 +68,18 @@ def checks(column: Column) -> list[Check]:
     return found
 
 
-def also(check: Check) -> sql.Composable:
+def and_check(check: Check) -> sql.Composable:
     """Return a check as a condition to stand behind another."""
     return sql.SQL(" AND {}").format(check.holds)
 
 
-def without_nulls(columns: Sequence[Column]) -> sql.Composable:
+def without_nulls(columns: Sequence[StoredColumn]) -> sql.Composable:
     """Return the condition, to stand behind another, that a row has no nulls in these columns."""
     found = [check for column in columns for check in checks(column) if check.null]
     return sql.Composed([sql.SQL(" AND ({}) IS NOT TRUE").format(check.holds) for check in found])
 
 
-def length(column: Column) -> sql.Composable:
+def length(column: StoredColumn) -> sql.Composable:
     """Return the number of values of an array or vector, and of bytes in anything else."""
     name = sql.Identifier(column.name)
     if column.kind == "array":
@@ -88,7 +89,9 @@ def length(column: Column) -> sql.Composable:
     return sql.SQL("octet_length({})").format(name)
 
 
-def first(connection: Connection, leaf: Leaf, rows: Range, holds: sql.Composable, *, after: int = 0) -> str | None:
+def first_match(
+    connection: Connection, leaf: Leaf, rows: PageRange, holds: sql.Composable, *, after: int = 0
+) -> str | None:
     """Return the identifier of the first row of a range for which something holds, after so many others."""
     query = sql.SQL("SELECT ctid::text AS place FROM ONLY {} WHERE {}{} ORDER BY ctid LIMIT 1 OFFSET {}").format(
         leaf.identifier, rows.condition, holds, sql.Literal(after)
@@ -98,10 +101,10 @@ def first(connection: Connection, leaf: Leaf, rows: Range, holds: sql.Composable
 
 
 def diagnose(
-    run: Run,
+    run: RunQuery,
     relation: Relation,
     fetch: Fetch,
-    rows: Range,
+    rows: PageRange,
     error: WireError | psycopg.DataError,
     *,
     place: str,
@@ -110,14 +113,16 @@ def diagnose(
     leaf = relation.leaves[rows.leaf]
     for form in fetch.forms:
         for check in [*checks(replace(form.column, required=False)), *_of_length(form)]:
-            found = run(partial(first, leaf=leaf, rows=rows, holds=also(check) + fetch.where))
+            found = run(partial(first_match, leaf=leaf, rows=rows, holds=and_check(check) + fetch.where))
             if found is not None:
                 return DataError(
                     f"{place}: column {check.column!r} {check.words} in the row at ctid {found}; mend or delete it and start"
                     " again"
                 )
     if isinstance(error, WireError):
-        where = None if error.row is None else run(lambda c: first(c, leaf, rows, fetch.where, after=error.row or 0))
+        where = (
+            None if error.row is None else run(lambda c: first_match(c, leaf, rows, fetch.where, after=error.row or 0))
+        )
         told = str(error)
     else:
         where = _trace(run, leaf, fetch, rows)
@@ -126,7 +131,7 @@ def diagnose(
     return DataError(f"{place}: {told}{shown}; mend or delete it and start again")
 
 
-def _of_length(form: Form) -> list[Check]:
+def _of_length(form: ColumnForm) -> list[Check]:
     """Return the check that a value is as long as the others were, where all must be alike."""
     column, width = form.column, form.width
     if width is None or column.kind == "number":
@@ -137,7 +142,7 @@ def _of_length(form: Form) -> list[Check]:
     return [Check(column.name, holds, f"has other than {size} {unit}", null=False)]
 
 
-def _trace(run: Run, leaf: Leaf, fetch: Fetch, rows: Range) -> str | None:
+def _trace(run: RunQuery, leaf: Leaf, fetch: Fetch, rows: PageRange) -> str | None:
     """Return the first row that the server cannot send, by halving."""
     query = sql.SQL("SELECT ctid::text AS place FROM ONLY {} WHERE {}{} ORDER BY ctid").format(
         leaf.identifier, rows.condition, fetch.where

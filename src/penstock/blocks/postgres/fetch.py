@@ -18,7 +18,7 @@ from psycopg import sql
 
 from penstock.blocks.postgres import wire
 from penstock.blocks.postgres.connect import Connection
-from penstock.blocks.postgres.relation import Column, Leaf, Relation
+from penstock.blocks.postgres.relation import Leaf, Relation, StoredColumn
 
 Way = Literal["vectors", "together", "apart"]
 WAYS: tuple[Way, ...] = ("vectors", "together", "apart")
@@ -39,15 +39,15 @@ _MOST = 16_000
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ColumnForm:
     """A column as it is served: its Arrow type, and how many values each row has where they are all alike."""
 
-    column: Column
+    column: StoredColumn
     type: pa.DataType
     width: int | None = None
 
     @classmethod
-    def of(cls, column: Column, lengths: tuple[int, int] | None = None, *, alike: bool = True) -> Form:
+    def of(cls, column: StoredColumn, lengths: tuple[int, int] | None = None, *, alike: bool = True) -> ColumnForm:
         """Settle the form from the shortest and the longest value; ``alike`` is false for the parts of sparse rows."""
         kind = column.kind
         if kind == "number":
@@ -67,7 +67,7 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class PageRange:
     """Rows of a leaf: those on pages from ``start`` up to ``stop``, or to the end where that is None."""
 
     leaf: int
@@ -90,7 +90,7 @@ class Fetch:
 
     Parameters
     ----------
-    forms : sequence of Form
+    forms : sequence of ColumnForm
         The columns.
     relation : Relation
         Whose they are.
@@ -100,7 +100,7 @@ class Fetch:
         What else must hold for a row, such as no nulls.
     """
 
-    def __init__(self, forms: Sequence[Form], relation: Relation, way: Way, where: sql.Composable) -> None:
+    def __init__(self, forms: Sequence[ColumnForm], relation: Relation, way: Way, where: sql.Composable) -> None:
         self.forms = tuple(forms)
         self.way = way
         self.schema = pa.schema([(form.column.name, form.type) for form in forms])
@@ -126,7 +126,7 @@ class Fetch:
             sql.SQL(", ").join(asked), leaf.identifier, condition, self.where
         )
 
-    def ask(self, connection: Connection, rows: Range) -> Sequence[Any]:
+    def ask(self, connection: Connection, rows: PageRange) -> Sequence[Any]:
         """Return what the server sends: how many rows, the file that they are in, and the values."""
         leaf = self._relation.leaves[rows.leaf]
         with connection.cursor(binary=True) as cursor:
@@ -148,48 +148,48 @@ class Fetch:
             at += count
         return pa.RecordBatch.from_arrays([found[name] for name in self.schema.names], schema=self.schema)
 
-    def _strip(self, forms: Sequence[Form]) -> None:
+    def _strip(self, forms: Sequence[ColumnForm]) -> None:
         types = [DTYPES[form.column.base] for form in forms]
         sent = [sql.SQL("{}({})").format(sql.SQL(f"{f.column.base}send"), value(f.column)) for f in forms]
         self._add(
             [form.column.name for form in forms],
             [_joined(sql.SQL(" || ").join(sent))],
-            partial(wire.numbers, types=types),
+            partial(wire.decode_numbers, types=types),
         )
 
-    def _one(self, form: Form) -> None:
+    def _one(self, form: ColumnForm) -> None:
         column, width, fixed = form.column, form.width, form.width or 0
         element = DTYPES.get(column.base, DTYPES["float4"])
         taken = value(column)
         make: Callable[..., Any]
         if column.kind == "text":
             sent = sql.SQL("textsend({})").format(taken)
-            asked, make = [_joined(sent), _lengths(sql.SQL("octet_length({})").format(sent))], wire.texts
+            asked, make = [_joined(sent), _lengths(sql.SQL("octet_length({})").format(sent))], wire.decode_texts
         elif column.kind == "bytes" and width is None:
-            asked, make = [_joined(taken), _lengths(sql.SQL("octet_length({})").format(taken))], wire.blobs
+            asked, make = [_joined(taken), _lengths(sql.SQL("octet_length({})").format(taken))], wire.decode_blobs
         elif column.kind == "bytes":
-            asked, make = [_joined(taken)], partial(wire.packed, width=fixed)
+            asked, make = [_joined(taken)], partial(wire.decode_packed, width=fixed)
         elif column.kind == "vector":
             sent = sql.SQL("{}({})").format(sql.Identifier(*column.send), taken)
-            asked, make = [_joined(sent)], partial(wire.vectors, width=fixed)
+            asked, make = [_joined(sent)], partial(wire.decode_vectors, width=fixed)
         elif width is None:
             sent = sql.SQL("array_send({})").format(taken)
             asked = [_joined(sent), _lengths(sql.SQL("cardinality({})").format(taken))]
-            make = partial(wire.lists, element=element)
+            make = partial(wire.decode_lists, element=element)
         elif self.way == "vectors" and self._as_vector(form):
             schema = self._relation.vectors or ""
             kind, send = sql.Identifier(schema, "vector"), sql.Identifier(schema, "vector_send")
             asked = [_joined(sql.SQL("{}({}::{})").format(send, taken, kind))]
-            make = partial(wire.vectors, width=fixed)
+            make = partial(wire.decode_vectors, width=fixed)
         elif self.way == "apart":
             asked = [_joined(sql.SQL("array_send({})").format(taken))]
-            make = partial(wire.arrays, width=fixed, element=element)
+            make = partial(wire.decode_arrays, width=fixed, element=element)
         else:
             asked = [sql.SQL("array_send(array_agg({}))").format(taken)]
-            make = partial(wire.matrix, width=fixed, element=element)
+            make = partial(wire.decode_matrix, width=fixed, element=element)
         self._add([column.name], asked, make)
 
-    def _as_vector(self, form: Form) -> bool:
+    def _as_vector(self, form: ColumnForm) -> bool:
         """Whether the server can make a vector of an array, with the values that we would make of it."""
         column = form.column
         return (
@@ -204,7 +204,7 @@ class Fetch:
         self._pieces.append((tuple(names), len(asked), make))
 
 
-def value(column: Column) -> sql.Composable:
+def value(column: StoredColumn) -> sql.Composable:
     """Return a column's value as it is sent, cast where that is needed."""
     name = sql.Identifier(column.name)
     return sql.SQL("{}::{}").format(name, sql.SQL(column.cast)) if column.cast else name

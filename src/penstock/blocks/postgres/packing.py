@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from penstock.blocks.postgres import wire
-from penstock.blocks.postgres.connect import Address, driver
+from penstock.blocks.postgres.connect import PINNED, Address, Connection, driver
+from penstock.blocks.postgres.relation import VECTORS
 from penstock.errors import DatabaseError, FeatureError
 from penstock.events import Advanced, Finished, Started, Stream
 
@@ -30,6 +31,7 @@ def pack(
     *,
     features: Sequence[str],
     kept: Sequence[str],
+    number: bool = False,
     to: str = "bytea",
     replace: bool = False,
     stream: Stream,
@@ -44,6 +46,8 @@ def pack(
         What is copied, and the name of the copy.
     features, kept : sequence of str
         The columns that are packed, one array or many numbers, and those that stay as they are.
+    number : bool
+        Whether a single feature is a number rather than an array.
     to : str
         ``bytea`` for little-endian float32, or pgvector's ``vector``.
     replace : bool
@@ -55,14 +59,14 @@ def pack(
     others = [sql.Identifier(name) for name in kept]
     listed = sql.SQL(", ").join(others) + sql.SQL(", ") if others else sql.SQL("")
     names = [sql.Identifier(name) for name in features]
-    array = names[0] + sql.SQL("::real[]") if len(names) == 1 else _array(sql, names)
+    array = names[0] + sql.SQL("::real[]") if len(names) == 1 and not number else _array(sql, names)
     try:
-        with address.connect() as reader, address.connect() as writer, writer.transaction():
+        with _connect(address) as reader, _connect(address) as writer, writer.transaction():
             if replace:
                 writer.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(into))
             if to == "vector":
-                query = sql.SQL("CREATE TABLE {} AS SELECT {}{}::vector AS features FROM {}")
-                return writer.execute(query.format(into, listed, array, table)).rowcount
+                query = sql.SQL("CREATE TABLE {} AS SELECT {}{}::{} AS features FROM {}")
+                return writer.execute(query.format(into, listed, array, _vector(writer), table)).rowcount
             query = sql.SQL("CREATE TABLE {} AS SELECT {}NULL::bytea AS features FROM {} WHERE false")
             writer.execute(query.format(into, listed, table))
             out = sql.SQL("COPY (SELECT {}{} FROM {}) TO STDOUT (FORMAT binary)").format(listed, array, table)
@@ -72,6 +76,19 @@ def pack(
     except psycopg.Error as error:
         told = address.hide(" ".join(str(error.diag.message_primary or error).split()))
         raise DatabaseError(f"{address}: nothing was packed: {told}") from None
+
+
+def _connect(address: Address) -> Connection:
+    """Open a connection that looks names up in pg_catalog alone; tables are named with their schemas here."""
+    connection = address.connect()
+    connection.execute(f"SET search_path = {PINNED}".encode())
+    return connection
+
+
+def _vector(connection: Connection) -> Any:
+    """Return the name of pgvector's type, with its schema."""
+    found = connection.execute(VECTORS).fetchone()
+    return driver().sql.Identifier(*([found[0]] if found else []), "vector")
 
 
 def _array(sql: Any, names: Sequence[Any]) -> Any:
@@ -135,7 +152,7 @@ def _packed(rows: Sequence[bytes], width: int, before: int, place: str) -> bytes
                 f"{place}: row {before + number} has a null in its features, or not {width} of them; fill or remove such rows"
             )
     try:
-        found = wire.arrays(b"".join(row[-size:] for row in rows), len(rows), width, element=np.dtype(">f4"))
+        found = wire.decode_arrays(b"".join(row[-size:] for row in rows), len(rows), width, element=np.dtype(">f4"))
     except wire.WireError as error:
         raise FeatureError(
             f"{place}: row {before + (error.row or 0)}: {error}; features are lists of {width} numbers"

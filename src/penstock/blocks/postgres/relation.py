@@ -14,6 +14,7 @@ from typing import Any, Literal
 from psycopg import errors, sql
 
 from penstock.blocks.postgres.connect import Connection
+from penstock.blocks.postgres.qualify import qualified
 from penstock.errors import ColumnError, SourceError, SourceNotFoundError, nearest
 
 Kind = Literal["number", "array", "vector", "bytes", "text"]
@@ -38,7 +39,7 @@ _WHAT = {
     "c": "a composite type",
     "t": "a TOAST table",
 }
-_TREE = """
+_TREE = qualified("""
     WITH RECURSIVE tree (oid, path) AS (
         SELECT %(oid)s::oid, ARRAY[%(oid)s::oid]
         UNION ALL
@@ -53,8 +54,8 @@ _TREE = """
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     LEFT JOIN pg_catalog.pg_am a ON a.oid = c.relam
     ORDER BY tree.path
-"""
-_COLUMNS = """
+""")
+_COLUMNS = qualified("""
     WITH RECURSIVE base (number, type, depth) AS (
         SELECT attnum, atttypid, 0 FROM pg_catalog.pg_attribute
         WHERE attrelid = %(oid)s::oid AND attnum > 0 AND NOT attisdropped
@@ -76,23 +77,23 @@ _COLUMNS = """
     LEFT JOIN pg_catalog.pg_proc p ON p.oid = t.typsend
     LEFT JOIN pg_catalog.pg_namespace f ON f.oid = p.pronamespace
     ORDER BY a.attnum
-"""
-_NAMES = """
+""")
+_NAMES = qualified("""
     SELECT pg_catalog.quote_ident(c.relname) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-    WHERE c.relkind IN ('r', 'p', 'm', 'v', 'f') AND n.nspname NOT IN ('pg_catalog', 'information_schema')
-"""
-_FORBIDDEN = """
+    WHERE c.relkind = ANY ('{r,p,m,v,f}') AND n.nspname <> ALL ('{pg_catalog,information_schema}')
+""")
+_FORBIDDEN = qualified("""
     SELECT leaf.number, name FROM unnest(%s::oid[]) WITH ORDINALITY AS leaf (oid, number), unnest(%s::text[]) AS name
     WHERE NOT pg_catalog.has_column_privilege(leaf.oid, name, 'SELECT') ORDER BY leaf.number LIMIT 1
-"""
-_VECTORS = """
+""")
+VECTORS = qualified("""
     SELECT n.nspname FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace
     WHERE e.extname = 'vector' AND pg_catalog.has_schema_privilege(n.oid, 'USAGE')
-"""
+""")
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class StoredColumn:
     """A column: what the server calls its type, and how its values travel.
 
     Attributes
@@ -150,7 +151,7 @@ class Relation:
         Which it is; the name with its schema.
     leaves : tuple of Leaf
         The tables whose pages hold its rows.
-    columns : tuple of Column
+    columns : tuple of StoredColumn
         All of them, in their order.
     page : int
         Bytes of a page.
@@ -161,11 +162,11 @@ class Relation:
     oid: int
     name: str
     leaves: tuple[Leaf, ...]
-    columns: tuple[Column, ...]
+    columns: tuple[StoredColumn, ...]
     page: int
     vectors: str | None = None
 
-    def choose(self, names: Sequence[str] | None, *, place: str) -> tuple[Column, ...]:
+    def choose(self, names: Sequence[str] | None, *, place: str) -> tuple[StoredColumn, ...]:
         """Return the columns named, in that order, or all."""
         if names is None:
             return self.columns
@@ -202,14 +203,14 @@ def look_up(connection: Connection, table: str, *, place: str) -> Relation:
             raise SourceError(f"{shown} in {place} has not been filled yet; run REFRESH MATERIALIZED VIEW first")
         leaves.setdefault(number, Leaf(number, schema, name, file, nbytes, all_bytes))
     columns = tuple(_column(*row) for row in connection.execute(_COLUMNS, {"oid": oid}))
-    page = connection.execute("SELECT current_setting('block_size')::int").fetchone()
-    vectors = connection.execute(_VECTORS).fetchone()
+    page = connection.execute(qualified("SELECT current_setting('block_size')::int4")).fetchone()
+    vectors = connection.execute(VECTORS).fetchone()
     return Relation(
         oid, first, tuple(leaves.values()), columns, page[0] if page else 8192, vectors[0] if vectors else None
     )
 
 
-def require_rights(connection: Connection, relation: Relation, columns: Sequence[Column], *, place: str) -> None:
+def require_rights(connection: Connection, relation: Relation, columns: Sequence[StoredColumn], *, place: str) -> None:
     """Raise unless the user may read these columns of every leaf, and the rows' identifiers."""
     oids = [leaf.oid for leaf in relation.leaves]
     row = connection.execute(_FORBIDDEN, (oids, ["ctid", *(column.name for column in columns)])).fetchone()
@@ -226,14 +227,14 @@ def require_rights(connection: Connection, relation: Relation, columns: Sequence
 
 def files(connection: Connection, leaves: Sequence[Leaf]) -> dict[int, int | None]:
     """Return the file that holds each leaf now; none for those that are gone."""
-    query = "SELECT oid::int8, pg_catalog.pg_relation_filenode(oid)::int8 FROM unnest($1::oid[]) AS oid"
+    query = qualified("SELECT oid::int8, pg_relation_filenode(oid)::int8 FROM unnest($1::oid[]) AS oid")
     return dict(connection.execute(query, ([leaf.oid for leaf in leaves],)).fetchall())
 
 
 def _find(connection: Connection, table: str, place: str) -> int:
     row: Any = None
     try:
-        row = connection.execute("SELECT pg_catalog.to_regclass(%s)::oid::int8", (table,)).fetchone()
+        row = connection.execute(qualified("SELECT to_regclass(%s)::oid::int8"), (table,)).fetchone()
     except (errors.InvalidName, errors.SyntaxError, errors.FeatureNotSupported, errors.DataError):
         pass  # no name at all; later servers find nothing then
     except errors.InsufficientPrivilege as error:
@@ -260,17 +261,17 @@ def _column(
     extension: str | None,
     send_schema: str | None,
     send: str | None,
-) -> Column:
+) -> StoredColumn:
     """Say how a column's values travel."""
     more: dict[str, Any] = {"required": required, "wide": wide}
     if builtin and base in _NUMBERS:
         cast = _NUMBERS[base] or (base if domain else "")
-        return Column(name, shown, "number", _NUMBERS[base] or base, cast, **more)
+        return StoredColumn(name, shown, "number", _NUMBERS[base] or base, cast, **more)
     if element_builtin and element in _ELEMENTS:
         to = _ELEMENTS[element] or element
-        return Column(name, shown, "array", to, f"{to}[]" if domain or to != element else "", **more)
+        return StoredColumn(name, shown, "array", to, f"{to}[]" if domain or to != element else "", **more)
     if builtin and base == "bytea":
-        return Column(name, shown, "bytes", base, "bytea" if domain else "", **more)
+        return StoredColumn(name, shown, "bytes", base, "bytea" if domain else "", **more)
     if extension == "vector" and base == "vector" and send_schema and send:
-        return Column(name, shown, "vector", "float4", send=(send_schema, send), **more)
-    return Column(name, shown, "text", base, "" if builtin and base == "text" and not domain else "text", **more)
+        return StoredColumn(name, shown, "vector", "float4", send=(send_schema, send), **more)
+    return StoredColumn(name, shown, "text", base, "" if builtin and base == "text" and not domain else "text", **more)

@@ -12,16 +12,16 @@ import os
 import re
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
 import psycopg
 from psycopg import sql
 
-from penstock.blocks.postgres.connect import Address, ConnectError, Connection, is_lost
+from penstock.blocks.base import Snapshot
+from penstock.blocks.postgres.connect import PINNED, Address, Connection, is_lost
 from penstock.closing import Closing
-from penstock.errors import SourceError
+from penstock.errors import ConnectError, SourceError
 from penstock.events import log
 
 _T = TypeVar("_T")
@@ -49,20 +49,12 @@ _LOCAL = {
 }
 
 
-class Run(Protocol):
+class RunQuery(Protocol):
     """Does work with a connection in the snapshot."""
 
     def __call__(self, work: Callable[[Connection], _T]) -> _T:
         """Return what work makes of a connection."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """A snapshot that was read from: as ``pg_current_snapshot()`` writes it, and when it was taken."""
-
-    snapshot: str
-    at: datetime
 
 
 class _Session:
@@ -77,11 +69,12 @@ class _Session:
         self.generation = -1
 
     def begin(self) -> None:
-        """Open a transaction that no limit of the server's ends."""
+        """Open a transaction that no limit of the server's ends, and in which no names but the server's own stand unqualified."""
         settings = dict(_LOCAL)
         if self.connection.info.server_version >= 170_000:
             settings["transaction_timeout"] = "0"
-        statements = [BEGIN, *(f"SET LOCAL {name} = '{value}'" for name, value in settings.items())]
+        statements = [BEGIN, f"SET LOCAL search_path = {PINNED}"]
+        statements += [f"SET LOCAL {name} = '{value}'" for name, value in settings.items()]
         self.connection.execute("; ".join(statements).encode())
 
     def end(self) -> None:
@@ -113,7 +106,7 @@ class Snapshots(Closing):
 
     Attributes
     ----------
-    taken : list of Taken
+    taken : list of Snapshot
         Every snapshot read from, in order.
     warnings : list of str
         What was warned of.
@@ -123,7 +116,7 @@ class Snapshots(Closing):
 
     def __init__(self, address: Address, *, connections: int, listen: Callable[[str], None] | None = None) -> None:
         self.address = address
-        self.taken: list[Taken] = []
+        self.taken: list[Snapshot] = []
         self.warnings: list[str] = []
         self.guard: Callable[[Connection], None] | None = None
         self._most = connections
@@ -268,7 +261,7 @@ class Snapshots(Closing):
                 raise
             self._keeper, keeper.generation = keeper, self._generation
             self._exported = str((found or ("", ""))[1])
-            self.taken.append(Taken(str((found or ("", ""))[0]), datetime.now(UTC)))
+            self.taken.append(Snapshot(str((found or ("", ""))[0]), datetime.now(UTC)))
         return self._exported
 
     def _recover(self, exported: str) -> None:

@@ -7,7 +7,6 @@ which costs the same whatever the order of the blocks. Views, foreign and tempor
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -20,17 +19,18 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from penstock.blocks.base import Source
-from penstock.blocks.parts import PAIRS
+from penstock.blocks.base import Snapshot, Source, require_block, require_columns
+from penstock.blocks.feature_columns import PAIRS
 from penstock.blocks.postgres.connect import Address, Connection, explained
 from penstock.blocks.postgres.faults import diagnose, without_nulls
-from penstock.blocks.postgres.fetch import WAYS, Fetch, Form
-from penstock.blocks.postgres.relation import Column, Leaf, files, look_up, require_rights
-from penstock.blocks.postgres.snapshots import Snapshots, Taken
-from penstock.blocks.postgres.survey import Block, Survey, survey
+from penstock.blocks.postgres.fetch import WAYS, ColumnForm, Fetch
+from penstock.blocks.postgres.relation import Leaf, StoredColumn, files, look_up, require_rights
+from penstock.blocks.postgres.snapshots import Snapshots
+from penstock.blocks.postgres.survey import Block, Survey, cut_pages, survey_relation
 from penstock.blocks.postgres.wire import WireError
-from penstock.blocks.reading import require_block, require_columns
+from penstock.blocks.refined_source import RefinedSource
 from penstock.errors import DataChangedError, SourceError, UnknownOptionError, UsageError
+from penstock.parallel import cores
 
 _T = TypeVar("_T")
 _CONNECTIONS = 4
@@ -69,7 +69,7 @@ class PostgresSource(Source):
     ----------
     table : str
         The table's name with its schema.
-    snapshots : list of Taken
+    snapshots : list of Snapshot
         Every snapshot read from, and when it was taken.
     warnings : list of str
         What was warned of: connections lost with their snapshot.
@@ -92,10 +92,12 @@ class PostgresSource(Source):
         if nulls not in ("error", "skip"):
             raise UnknownOptionError.of("nulls", nulls, ("error", "skip"))
         if connections is not None and connections < 1:
-            raise UsageError(f"connections={connections} cannot read anything; choose 1 or more")
+            raise UsageError(
+                "cannot read anything", option="connections", value=connections, fixes=["choose 1 or more"]
+            )
         place = address if isinstance(address, Address) else Address.parse(address)
         self.exact_rows = exact
-        self.threads = connections or max(2, min(_CONNECTIONS, os.cpu_count() or 1))
+        self.threads = connections or max(2, min(_CONNECTIONS, cores()))
         self._closed = False
         self._epoch = 0
         self._way = 0
@@ -118,7 +120,7 @@ class PostgresSource(Source):
         skip = nulls == "skip"
         self._where: sql.Composable = without_nulls(chosen) if skip else sql.SQL("")
         try:
-            found = survey(
+            found = survey_relation(
                 self._run,
                 self.relation,
                 chosen,
@@ -146,7 +148,7 @@ class PostgresSource(Source):
         self.block_bytes = np.array([block.nbytes for block in found.blocks], np.int64)
 
     @property
-    def snapshots(self) -> list[Taken]:
+    def snapshots(self) -> list[Snapshot]:
         """Every snapshot read from."""
         return self._pool.taken
 
@@ -165,13 +167,31 @@ class PostgresSource(Source):
 
     def read(self, block: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Read one block; only the columns named, in that order."""
+        require_block(block, len(self._blocks), name=self.name)
+        return self._read_range(self._blocks[block], f"block {block}", columns)
+
+    def refine(self, rows: int, most: int) -> RefinedSource:
+        """Return the same rows in ranges of fewer pages; see `BlockSource.refine`."""
         if self._closed:
             raise SourceError(f"{self.name} is closed")
-        require_block(block, len(self._blocks), name=self.name)
+        owners, parts = cut_pages(
+            self._run, self.relation, self._blocks, rows, where=self._where, exact=self.exact_rows
+        )
+        return RefinedSource(
+            self,
+            owners=np.array(owners, np.int64),
+            rows=np.array([part.rows for part in parts], np.int64),
+            nbytes=np.array([part.nbytes for part in parts], np.int64),
+            read=lambda part, columns: self._read_range(parts[part], f"block {part}", columns),
+        )
+
+    def _read_range(self, block: Block, what: str, columns: Sequence[str] | None) -> pa.RecordBatch:
+        if self._closed:
+            raise SourceError(f"{self.name} is closed")
         wanted = tuple(self.schema.names if columns is None else columns)
         require_columns(self.schema, wanted, place=self.name)
         self._require_sound(wanted)
-        rows = self._blocks[block].range
+        rows = block.range
         leaf = self.relation.leaves[rows.leaf]
         while True:
             fetch = self._fetch(wanted)
@@ -186,9 +206,9 @@ class PostgresSource(Source):
                     raise diagnose(self._run, self.relation, fetch, rows, error, place=self.name) from None
                 # What the faster ways refuse may be in order: vectors hold no NaN, arrays may count from 0.
                 self._way = max(self._way, WAYS.index(fetch.way) + 1)
-        if self.exact_rows and batch.num_rows != self.block_rows[block]:
+        if self.exact_rows and batch.num_rows != block.rows:
             raise DataChangedError(
-                f"{self.name}: block {block} has {batch.num_rows} rows where {self.block_rows[block]} were counted, as the"
+                f"{self.name}: {what} has {batch.num_rows} rows where {block.rows} were counted, as the"
                 " snapshot they were counted in is gone; open it again and start afresh"
             )
         return batch
@@ -267,7 +287,7 @@ def _changed(name: str) -> DataChangedError:
     )
 
 
-def _forms(columns: Sequence[Column], found: Survey) -> list[Form]:
+def _forms(columns: Sequence[StoredColumn], found: Survey) -> list[ColumnForm]:
     """Return how each column is served; the parts of sparse rows are lists also where all are of one length."""
     names = {column.name for column in columns}
     sparse = {name for pair in PAIRS if names.issuperset(pair) for name in pair}
@@ -276,5 +296,5 @@ def _forms(columns: Sequence[Column], found: Survey) -> list[Form]:
         lengths = found.lengths.get(column.name)
         if column.kind == "vector" and (lengths is None or lengths[0] != lengths[1]):
             column = replace(column, kind="array", cast="float4[]")
-        forms.append(Form.of(column, lengths, alike=column.name not in sparse))
+        forms.append(ColumnForm.of(column, lengths, alike=column.name not in sparse))
     return forms

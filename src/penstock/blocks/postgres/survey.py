@@ -15,10 +15,10 @@ from typing import Any
 
 from psycopg import sql
 
-from penstock.blocks.postgres.faults import Flaws, also, checks, first, length, without_nulls
-from penstock.blocks.postgres.fetch import Range
-from penstock.blocks.postgres.relation import Column, Leaf, Relation
-from penstock.blocks.postgres.snapshots import Run
+from penstock.blocks.postgres.faults import Flaws, and_check, checks, first_match, length, without_nulls
+from penstock.blocks.postgres.fetch import PageRange
+from penstock.blocks.postgres.relation import Leaf, Relation, StoredColumn
+from penstock.blocks.postgres.snapshots import RunQuery
 from penstock.parallel import in_order
 
 BLOCK_SIZE = 1_000_000
@@ -32,7 +32,7 @@ _JOINED = 8
 class Block:
     """A range of a leaf's pages, its rows, and its bytes."""
 
-    range: Range
+    range: PageRange
     rows: int
     nbytes: int
 
@@ -56,10 +56,10 @@ class Survey:
     flaws: dict[str, Flaws]
 
 
-def survey(
-    run: Run,
+def survey_relation(
+    run: RunQuery,
     relation: Relation,
-    columns: Sequence[Column],
+    columns: Sequence[StoredColumn],
     *,
     block_size: int | None,
     skip: bool,
@@ -85,7 +85,7 @@ def survey(
     threads : int
         Ranges counted at once.
     """
-    cuts = cut(relation, columns, block_size)
+    cuts = plan_blocks(relation, columns, block_size)
     looked = [check for column in columns for check in checks(column) if not (skip and check.null)]
     sized = [column for column in columns if column.kind in ("array", "vector", "bytes")]
     asked: list[sql.Composable] = [sql.SQL("count(*)")]
@@ -107,7 +107,7 @@ def survey(
         total = sum(row[number] for row in found)
         if total and check.column not in flaws:
             rows = next(block.range for block, row in zip(cuts, found, strict=True) if row[number])
-            place = run(partial(first, leaf=relation.leaves[rows.leaf], rows=rows, holds=also(check)))
+            place = run(partial(first_match, leaf=relation.leaves[rows.leaf], rows=rows, holds=and_check(check)))
             flaws[check.column] = Flaws(check.column, check.words, total, str(place))
     lengths: dict[str, tuple[int, int]] = {}
     for number, column in enumerate(sized):
@@ -116,10 +116,10 @@ def survey(
         if seen:
             lengths[column.name] = (min(ends[0] for ends in seen), max(ends[1] for ends in seen))
     counted = [replace(block, rows=int(row[0])) for block, row in zip(cuts, found, strict=True)]
-    return Survey(tuple(join(counted, cover=cover)), lengths, flaws)
+    return Survey(tuple(join_blocks(counted, cover=cover)), lengths, flaws)
 
 
-def cut(relation: Relation, columns: Sequence[Column], block_size: int | None) -> list[Block]:
+def plan_blocks(relation: Relation, columns: Sequence[StoredColumn], block_size: int | None) -> list[Block]:
     """Cut a table's pages into ranges of about equal bytes; the last of each leaf has no end."""
     wide = any(column.wide for column in columns)
 
@@ -138,19 +138,60 @@ def cut(relation: Relation, columns: Sequence[Column], block_size: int | None) -
         for start in starts:
             stop = None if start == starts[-1] else start + step
             here = min(step, pages - start)
-            blocks.append(Block(Range(number, start, stop), 0, max(1, int(here * each))))
+            blocks.append(Block(PageRange(number, start, stop), 0, max(1, int(here * each))))
     return blocks
 
 
-def join(blocks: Sequence[Block], *, cover: bool) -> list[Block]:
+def cut_pages(
+    run: RunQuery, relation: Relation, blocks: Sequence[Block], rows: int, *, where: sql.Composable, exact: bool
+) -> tuple[list[int], list[Block]]:
+    """Cut blocks into ranges of fewer pages, of about so many rows each, and say which block each part belongs to.
+
+    Where counts have to be ``exact`` the parts of a block are counted by one statement, and those without rows left out;
+    otherwise its rows are taken to be spread evenly over its pages.
+    """
+    owners: list[int] = []
+    parts: list[Block] = []
+    for number, block in enumerate(blocks):
+        leaf = relation.leaves[block.range.leaf]
+        first = block.range.start
+        last = max(first + 1, leaf.nbytes // relation.page) if block.range.stop is None else block.range.stop
+        count = max(1, min(last - first, -(-block.rows // max(1, rows))))
+        edges = [first + (last - first) * place // count for place in range(count)]
+        ranges = [
+            PageRange(block.range.leaf, *each) for each in zip(edges, [*edges[1:], block.range.stop], strict=True)
+        ]
+        found = [-(-block.rows // count)] * count
+        if exact and count > 1:
+            found = _counts(run, leaf, ranges, where)
+        here = [Block(each, n, max(1, block.nbytes // count)) for each, n in zip(ranges, found) if n or not exact]
+        parts += here
+        owners += [number] * len(here)
+    return owners, parts
+
+
+def _counts(run: RunQuery, leaf: Leaf, ranges: Sequence[PageRange], where: sql.Composable) -> list[int]:
+    """Count the rows of neighbouring ranges of a leaf."""
+    bounds = [bound for each in ranges for bound in each.bounds]
+    places = iter(range(1, len(bounds) + 1))
+    asked = []
+    for each in ranges:
+        low = sql.SQL(f"ctid >= ${next(places)}::tid")
+        high = sql.SQL("") if each.stop is None else sql.SQL(f" AND ctid < ${next(places)}::tid")
+        asked.append(sql.SQL("(SELECT count(*) FROM ONLY {} WHERE {}{}{})").format(leaf.identifier, low, high, where))
+    query = sql.SQL("SELECT {}").format(sql.SQL(", ").join(asked))
+    return [int(n) for n in run(lambda connection: connection.execute(query, bounds).fetchone()) or ()]
+
+
+def join_blocks(blocks: Sequence[Block], *, cover: bool) -> list[Block]:
     """Leave out blocks without rows, and join neighbours that dead rows have left with few.
 
     Where all pages are to be covered, those without rows join their neighbours instead.
 
     Examples
     --------
-    >>> blocks = [Block(Range(0, at, at + 1), rows, 8192) for at, rows in enumerate([100, 0, 30, 40, 90])]
-    >>> [(block.range.start, block.range.stop, block.rows) for block in join(blocks, cover=False)]
+    >>> blocks = [Block(PageRange(0, at, at + 1), rows, 8192) for at, rows in enumerate([100, 0, 30, 40, 90])]
+    >>> [(block.range.start, block.range.stop, block.rows) for block in join_blocks(blocks, cover=False)]
     [(0, 1, 100), (2, 4, 70), (4, 5, 90)]
     """
     most: dict[int, int] = {}

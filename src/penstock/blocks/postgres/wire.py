@@ -29,12 +29,12 @@ class WireError(ValueError):
         self.row = row
 
 
-def numbers(data: bytes | None, rows: int, types: Sequence[np.dtype[Any]]) -> list[pa.Array]:
+def decode_numbers(data: bytes | None, rows: int, types: Sequence[np.dtype[Any]]) -> list[pa.Array]:
     """Return columns of numbers that were sent row by row, side by side.
 
     Examples
     --------
-    >>> [column.to_pylist() for column in numbers(bytes([0, 0, 0, 7, 1]), 1, [np.dtype(">i4"), np.dtype("?")])]
+    >>> [column.to_pylist() for column in decode_numbers(bytes([0, 0, 0, 7, 1]), 1, [np.dtype(">i4"), np.dtype("?")])]
     [[7], [True]]
     """
     row = np.dtype([(f"f{number}", kind) for number, kind in enumerate(types)])
@@ -42,7 +42,7 @@ def numbers(data: bytes | None, rows: int, types: Sequence[np.dtype[Any]]) -> li
     return [pa.array(_native(table[name])) for name in row.names or ()]
 
 
-def matrix(data: bytes | None, rows: int, width: int, *, element: np.dtype[Any]) -> pa.Array:
+def decode_matrix(data: bytes | None, rows: int, width: int, *, element: np.dtype[Any]) -> pa.Array:
     """Return rows of equal length that were sent as one array of two dimensions, as float32."""
     if not rows:
         return _fixed(np.empty(0, np.float32), width)
@@ -54,7 +54,7 @@ def matrix(data: bytes | None, rows: int, width: int, *, element: np.dtype[Any])
     return _fixed(_floats(np.frombuffer(found, item, offset=_MATRIX.size)["value"], width), width)
 
 
-def arrays(data: bytes | None, rows: int, width: int, *, element: np.dtype[Any]) -> pa.Array:
+def decode_arrays(data: bytes | None, rows: int, width: int, *, element: np.dtype[Any]) -> pa.Array:
     """Return rows of equal length that were sent as an array each, as float32."""
     row = np.dtype(
         [
@@ -71,7 +71,7 @@ def arrays(data: bytes | None, rows: int, width: int, *, element: np.dtype[Any])
     return _fixed(_floats(table["items"]["value"].reshape(-1), width), width)
 
 
-def vectors(data: bytes | None, rows: int, width: int) -> pa.Array:
+def decode_vectors(data: bytes | None, rows: int, width: int) -> pa.Array:
     """Return pgvector's vectors, which were sent as their size and their values."""
     row = np.dtype([("size", ">i2"), ("unused", ">i2"), ("values", ">f4", (width,))])
     table = np.frombuffer(_expect(data, rows * row.itemsize), row)
@@ -79,18 +79,18 @@ def vectors(data: bytes | None, rows: int, width: int) -> pa.Array:
     return _fixed(_floats(table["values"].reshape(-1), width), width)
 
 
-def packed(data: bytes | None, rows: int, width: int) -> pa.Array:
+def decode_packed(data: bytes | None, rows: int, width: int) -> pa.Array:
     """Return rows of little-endian float32 as they are, without a copy.
 
     Examples
     --------
-    >>> packed(np.array([1.5, 2.5], "<f4").tobytes(), 1, 2).to_pylist()
+    >>> decode_packed(np.array([1.5, 2.5], "<f4").tobytes(), 1, 2).to_pylist()
     [[1.5, 2.5]]
     """
     return _fixed(_native(np.frombuffer(_expect(data, rows * width * 4), "<f4")), width)
 
 
-def lists(data: bytes | None, lengths: bytes | None, rows: int, *, element: np.dtype[Any]) -> pa.Array:
+def decode_lists(data: bytes | None, lengths: bytes | None, rows: int, *, element: np.dtype[Any]) -> pa.Array:
     """Return rows of any length that were sent as an array each: lists of float32, or of integers as they are."""
     counts = _lengths(lengths, rows)
     words = np.frombuffer(data or b"", ">u4") if len(data or b"") % 4 == 0 else np.empty(0, ">u4")
@@ -115,12 +115,12 @@ def lists(data: bytes | None, lengths: bytes | None, rows: int, *, element: np.d
     return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(inner))
 
 
-def texts(data: bytes | None, lengths: bytes | None, rows: int) -> pa.Array:
+def decode_texts(data: bytes | None, lengths: bytes | None, rows: int) -> pa.Array:
     """Return text.
 
     Examples
     --------
-    >>> texts("aé".encode(), bytes([0, 0, 0, 1, 0, 0, 0, 2]), 2).to_pylist()
+    >>> decode_texts("aé".encode(), bytes([0, 0, 0, 1, 0, 0, 0, 2]), 2).to_pylist()
     ['a', 'é']
     """
     array = pa.StringArray.from_buffers(rows, *_strings(data, lengths, rows))
@@ -131,7 +131,7 @@ def texts(data: bytes | None, lengths: bytes | None, rows: int) -> pa.Array:
     return array
 
 
-def blobs(data: bytes | None, lengths: bytes | None, rows: int) -> pa.Array:
+def decode_blobs(data: bytes | None, lengths: bytes | None, rows: int) -> pa.Array:
     """Return bytes of any length."""
     return pa.Array.from_buffers(pa.binary(), rows, [None, *_strings(data, lengths, rows)])
 
@@ -172,7 +172,8 @@ def _floats(values: NDArray[Any], rows: int | Int64s) -> NDArray[np.float32]:
     """
     with np.errstate(over="ignore", invalid="ignore"):
         found: NDArray[np.float32] = values.astype(np.float32)
-    if values.dtype.itemsize > 4 and not np.isfinite(found.sum(dtype=np.float64)):
+        total = found.sum(dtype=np.float64)
+    if values.dtype.itemsize > 4 and not np.isfinite(total):
         beyond = np.isinf(found) & np.isfinite(values)
         if beyond.any():
             entry = int(np.argmax(beyond))

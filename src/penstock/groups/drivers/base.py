@@ -1,7 +1,8 @@
 """What every driver does: keep workers busy, tell what they did when, and give out again what was lost with one of them.
 
 What a worker was doing when it died costs just that: it is given to the one in its place. A bundle is taken apart then, so
-that a group whose training kills workers is found out; after three times it is marked as failed, and the rest goes on.
+that a group whose training kills workers is found out; after three times it is marked as failed, and the rest goes on. A
+group whose training raises an exception is marked as failed at once.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from penstock.groups.executor import Done, Executor, Lost
 from penstock.groups.grouped import Grouped
-from penstock.groups.patterns.base import Fit, Job, Targets
+from penstock.groups.patterns.base import Failure, Fit, Job, Refit, Targets
 from penstock.groups.place import Placement
 
 _TRIES = 3
@@ -37,6 +38,18 @@ class Span(NamedTuple):
 OnFit = Callable[[Fit], None]
 OnSpan = Callable[[Span], None]
 AnyJob = TypeVar("AnyJob", bound=Job)
+
+
+class RefitsOfGroups(Protocol):
+    """What a driver asks of `penstock.groups.refitting.Refits`."""
+
+    def job_of(self, group: int) -> Any:
+        """Return what is to be learned of a group."""
+        ...
+
+    def refit(self, group: int, *, weights: bool = True) -> Refit:
+        """Return what a worker is told of it, the weights to begin with if these are asked for."""
+        ...
 
 
 @dataclass(slots=True)
@@ -79,6 +92,9 @@ class Drive(Generic[AnyJob]):
         The workers, whose object is what the job makes.
     on_fit, on_span : callable
         Are given each group's `Fit` when it is done, and what each worker did.
+    refits : RefitsOfGroups, optional
+        Each group's own config and epochs, where chosen configs are trained on all rows; the job is then what these have in
+        common.
     """
 
     job: AnyJob
@@ -87,6 +103,7 @@ class Drive(Generic[AnyJob]):
     executor: Executor
     on_fit: OnFit
     on_span: OnSpan | None = None
+    refits: RefitsOfGroups | None = None
     deaths: list[str] = field(default_factory=list)
     left: list[int] = field(default_factory=list)
     """Rows of groups that are not done yet, for each worker."""
@@ -131,9 +148,14 @@ class Drive(Generic[AnyJob]):
         """Take in an item's answer."""
         raise NotImplementedError
 
-    def give_up(self, worker: int, group: int, note: Any, reason: str) -> None:
-        """Go on without an item's answer: its workers die of it."""
+    def give_up(self, worker: int, group: int, note: Any, failure: Failure) -> None:
+        """Go on without an item's answer: it raised an exception, or its workers die of it."""
         raise NotImplementedError
+
+    def job_of(self, group: int) -> AnyJob:
+        """Return what is to be learnt of a group."""
+        own: AnyJob = self.job if self.refits is None else self.refits.job_of(group)
+        return own
 
     def done(self, fit: Fit) -> None:
         """Hand on what came of a group."""
@@ -142,9 +164,9 @@ class Drive(Generic[AnyJob]):
             self.left[shard.worker] -= shard.rows
         self.on_fit(fit)
 
-    def failed(self, group: int, reason: str) -> None:
+    def failed(self, group: int, failure: Failure) -> None:
         """Hand on that a group could not be trained."""
-        self.done(Fit(group, Targets(), 0.0, reason))
+        self.done(Fit(group, Targets(), 0.0, failure.reason, traceback=failure.traceback))
 
     @property
     def slowest(self) -> tuple[int, float]:
@@ -162,7 +184,16 @@ class Drive(Generic[AnyJob]):
             if task is not None:
                 number = next(self._numbers)
                 self._tasks[number] = task
-                self.executor.submit(worker, number, "run", task.items)
+                self.executor.submit(worker, number, "run", self._sent(task))
+
+    def _sent(self, task: Task) -> list[tuple[Any, ...]]:
+        """Return the items of a task as workers take them; what a refit begins with is looked up for the message alone."""
+        if self.refits is None:
+            return task.items
+        return [
+            ("refit", group, self.refits.refit(group, weights=item[0] == "solve"), *item)
+            for group, item in zip(task.groups, task.items, strict=True)
+        ]
 
     def _take(self, done: Done) -> None:
         task = self._tasks.pop(done.task)
@@ -171,7 +202,10 @@ class Drive(Generic[AnyJob]):
             group = task.groups[0] if len(task.groups) == 1 else -1
             self.on_span(Span(task.worker, max(0.0, end - done.seconds), end, group, len(task.groups), task.what))
         for group, note, value in zip(task.groups, task.notes, done.value, strict=True):
-            self.take(task.worker, group, note, value)
+            if isinstance(value, Failure):
+                self.give_up(task.worker, group, note, value)
+            else:
+                self.take(task.worker, group, note, value)
 
     def _lost(self, lost: Lost) -> None:
         """Keep what a worker had when it died, to be given out anew."""
@@ -185,4 +219,4 @@ class Drive(Generic[AnyJob]):
                 continue
             reason = f"its worker was {lost.reason} {_TRIES} times; look whether memory ran out, and try fewer workers"
             for group, note in zip(task.groups, task.notes, strict=True):
-                self.give_up(task.worker, group, note, reason)
+                self.give_up(task.worker, group, note, Failure(reason))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from penstock.batch import Floats
 from penstock.groups.patterns.base import Fit, Targets
-from penstock.groups.patterns.sequential import Look, Measured, Sequential, State, Trained, fit_of
+from penstock.groups.patterns.sequential import Look, Measured, Sequential, State, Trained, fit_of, model_state
 from penstock.groups.scale import Scale
 from penstock.groups.turns import Wait
 from penstock.sgd.loop import EarlyStopping
@@ -27,6 +27,8 @@ class Course:
     failed: NDArray[np.bool_]
     stopped: NDArray[np.bool_]
     watches: list[EarlyStopping | None]
+    best: list[State | None]
+    """Where a split group is watched epoch by epoch: the states of the best epochs, from which models are taken."""
     look: Look | None = None
     scale: Scale | None = None
     seconds: float = 0.0
@@ -45,6 +47,7 @@ class Course:
             np.zeros(count, bool),
             np.zeros(count, bool),
             [job.watch(config) for config in range(count)],
+            [None] * count,
             held=np.full((2, count), np.nan),
         )
 
@@ -52,6 +55,11 @@ class Course:
         """Return the states of configs; None where they have none yet."""
         found = [state for config in configs if (state := self.states[config]) is not None]
         return found or None
+
+    def model_states(self, configs: Sequence[int]) -> list[State] | None:
+        """Return the states that the models of configs are taken from; None where they have none yet."""
+        found = [self.best[config] or self.states[config] for config in configs]
+        return [model_state(state) for state in found if state is not None] or None
 
     def left(self, goal: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Say which configs have not come to their goal, and still can."""
@@ -83,13 +91,16 @@ class Course:
         """Note the loss of a config that has just been measured, and whether its patience has come to its end."""
         watch = self.watches[config]
         if watch is not None:
-            self.watches[config] = watch = watch.after(float(self.standing[config]))
+            loss = float(self.standing[config])
+            self.watches[config] = watch = watch.after(loss)
             self.stopped[config] = watch.stop
+            if loss <= watch.least:
+                self.best[config] = self.states[config]
 
     @property
     def standing(self) -> NDArray[np.float64]:
-        """The mean loss of each config that it is judged by: on rows held out, or in training where there are none."""
-        weight = self.targets.held_weight
+        """The mean loss of each config that it is compared by: on the rows to choose by, or in training where there are none."""
+        weight = self.targets.selection_weight
         with np.errstate(divide="ignore", invalid="ignore"):
             return self.held[0] / weight if weight else self.losses / self.weights
 
@@ -115,6 +126,6 @@ class Measuring:
     configs: list[int]
     missing: int
     wait: Wait | None
-    """What goes on with the config when this is over; None where the whole group has come to its goal."""
+    """What goes on with the config when this is over; None where it has come to its goal."""
     sums: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     """Of each part: losses, and right answers or squared errors."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from penstock.groups.drivers.base import Drive, Task
 from penstock.groups.executor import Lost
-from penstock.groups.patterns.base import Fit, Targets
+from penstock.groups.patterns.base import Failure, Fit, Targets
 from penstock.groups.patterns.lifeline import FOLLOWED, machines
 from penstock.groups.patterns.sampling import Boosted, Called, Share, fit_of
 from penstock.groups.place import Shard
@@ -62,7 +62,14 @@ class _Gang:
         if len(self.called) < len(self.shards):
             return Task(worker, [("call", *rows)], [self.group], [self], "look")
         members = machines([self.called[each].address for each in self.workers])
-        return Task(worker, [("together", *rows, rank, members)], [self.group], [self], "boost")
+        return Task(
+            worker, [("together", *rows, rank, members, self.targets.mean_weight)], [self.group], [self], "boost"
+        )
+
+    @property
+    def targets(self) -> Targets:
+        """What the rows of all that were called are like."""
+        return sum((self.called[worker].targets for worker in self.workers), Targets())
 
     def lose(self, worker: int, reason: str) -> None:
         """Take down that a worker's answer will not come; nobody else is asked."""
@@ -89,8 +96,7 @@ class GangsDrive(Drive[Boosted]):
 
     def start(self) -> None:
         self._whole = [deque() for _ in range(self.executor.workers)]
-        rows = self.grouped.rows
-        for group in sorted(self.placement.held, key=lambda group: (-int(rows[group]), group)):
+        for group in sorted(self.placement.held, key=lambda group: (-self.grouped.size(group), group)):
             shards = [self.placement.shards[number] for number in self.placement.held[group]]
             if len(shards) > 1 and min(shard.rows for shard in shards) >= _LEAST:
                 self._waiting.append(_Gang(group, shards))
@@ -130,8 +136,12 @@ class GangsDrive(Drive[Boosted]):
                 note.lose(worker, value.broken)
         self._go_on(note)
 
-    def give_up(self, worker: int, group: int, note: _Gang | None, reason: str) -> None:
-        self.failed(group, reason)
+    def give_up(self, worker: int, group: int, note: _Gang | None, failure: Failure) -> None:
+        if note is None:
+            self.failed(group, failure)
+            return
+        note.lose(worker, failure.reason)
+        self._go_on(note)
 
     def _lost(self, lost: Lost) -> None:
         gang = self._member.get(lost.worker)
@@ -154,14 +164,14 @@ class GangsDrive(Drive[Boosted]):
 
     def _bundle(self, worker: int) -> Task | None:
         """Return whole groups of a worker's own, or one of the worker's that has the most left."""
-        own, rows = self._whole[worker], self.grouped.rows
+        own, size = self._whole[worker], self.grouped.size
         rounds, units = int(self.job.epochs.sum()), 0
         groups: list[int] = []
         if not own:
-            own = max(self._whole, key=lambda queue: sum(int(rows[group]) + _OVERHEAD for group in queue))
+            own = max(self._whole, key=lambda queue: sum(size(group) + _OVERHEAD for group in queue))
         while own and units < _BUNDLE:
             groups.append(own.popleft())
-            units += (int(rows[groups[-1]]) + _OVERHEAD) * rounds
+            units += (size(groups[-1]) + _OVERHEAD) * rounds
             if own is not self._whole[worker]:
                 break
         if not groups:
@@ -179,18 +189,17 @@ class GangsDrive(Drive[Boosted]):
                 self._waiting.insert(0, gang)
                 return
             fix = "look whether memory ran out, and try fewer workers"
-            self.failed(
-                gang.group, f"training on {len(gang.shards)} workers broke off {_TRIES} times, last: {gang.why}; {fix}"
-            )
+            told = f"training on {len(gang.shards)} workers broke off {_TRIES} times, last: {gang.why}; {fix}"
+            self.failed(gang.group, Failure(told))
         elif gang.shares:
             self._end(gang)
-            shares, targets = [gang.shares[worker] for worker in gang.workers], self._targets(gang)
+            shares, targets = [gang.shares[worker] for worker in gang.workers], gang.targets
             self.done(fit_of(gang.group, targets, self.job, shares, seconds=sum(share.seconds for share in shares)))
         else:
             self._called(gang)
 
     def _called(self, gang: _Gang) -> None:
-        targets = self._targets(gang)
+        targets = gang.targets
         flaw = targets.flaw(self.job.loss)
         if flaw:
             self._end(gang)
@@ -200,9 +209,6 @@ class GangsDrive(Drive[Boosted]):
             self._whole[gang.workers[0]].appendleft(gang.group)
         else:
             gang.due = set(gang.workers)
-
-    def _targets(self, gang: _Gang) -> Targets:
-        return sum((gang.called[worker].targets for worker in gang.workers), Targets())
 
     def _end(self, gang: _Gang) -> None:
         for worker in gang.workers:

@@ -2,7 +2,7 @@
 
 States rest here between turns, so that a death costs the turn that was under way and nothing else. Small whole groups are
 trained at one go, in bundles. With halving, training goes in rounds: all configs that are still in the race train to the
-next rung, are measured on the rows held out, and the best of each group go on.
+next rung, are measured on the rows to choose by, and the best of each group go on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from penstock.groups.drivers.base import Drive, Task
 from penstock.groups.drivers.course import Course, Measuring
 from penstock.groups.halving import Halving, Run
-from penstock.groups.patterns.base import Fit
+from penstock.groups.patterns.base import Failure, Fit
 from penstock.groups.patterns.sequential import Look, Measured, Sequential, Trained, scale_of
 from penstock.groups.schedule import Hopper
 from penstock.groups.turns import Turn, Wait, shard_order
@@ -99,9 +99,9 @@ class HopsDrive(Drive[Sequential]):
         else:
             self._trained(rest, value)
 
-    def give_up(self, worker: int, group: int, note: tuple[str, Any], reason: str) -> None:
+    def give_up(self, worker: int, group: int, note: tuple[str, Any], failure: Failure) -> None:
         what, rest = note
-        self._fail(group, reason)
+        self._fail(group, failure.reason, failure.traceback)
         if what == "train":
             self._end_turn(rest)
         elif what == "measure":
@@ -110,7 +110,7 @@ class HopsDrive(Drive[Sequential]):
     def _rounds(self) -> Iterator[dict[int, NDArray[np.int64]]]:
         """Yield the epochs that configs are to have after each round."""
         if self.halving is None:
-            yield {group: self.job.epochs for group in self._groups if group not in self._over}
+            yield {group: self.job_of(group).epochs for group in self._groups if group not in self._over}
             return
         while True:
             goals: dict[int, NDArray[np.int64]] = {}
@@ -168,7 +168,7 @@ class HopsDrive(Drive[Sequential]):
             item = ("advance", group, configs, course.taken(configs), course.had[configs], until)
             return item, ("advance", configs)
         begun = group in self._courses and bool(self._courses[group].had.any())
-        if begun or turn.configs < self.job.configs or turn.epochs < self.job.epochs.max():
+        if begun or turn.configs < self.job.configs or turn.epochs < self._goals[group].max():
             return None
         return ("solve", group), ("solve", None)
 
@@ -182,7 +182,19 @@ class HopsDrive(Drive[Sequential]):
         configs = self._taking_part(turn)
         epochs = max(1, _LONG // (rows * len(configs)))
         until = np.minimum(self._until(turn)[configs], course.had[configs] + epochs)
-        item = ("train", turn.group, 0, rows, configs, course.taken(configs), None, course.had[configs], until, True)
+        item = (
+            "train",
+            turn.group,
+            0,
+            rows,
+            configs,
+            course.taken(configs),
+            None,
+            None,
+            course.had[configs],
+            until,
+            True,
+        )
         return Task(turn.worker, [item], [turn.group], [("train", turn)], "train")
 
     def _part(self, turn: Turn) -> Task:
@@ -191,7 +203,17 @@ class HopsDrive(Drive[Sequential]):
         had, configs = course.had[[turn.config]], [turn.config]
         ends = turn.shard == self._order(turn)[-1]
         where = (turn.group, shard.first, shard.rows)
-        item = ("train", *where, configs, course.taken(configs), course.scale, had, had + 1, ends)
+        item = (
+            "train",
+            *where,
+            configs,
+            course.taken(configs),
+            course.scale,
+            course.targets,
+            had,
+            had + 1,
+            ends,
+        )
         return Task(turn.worker, [item], [turn.group], [("train", turn)], "train")
 
     def _taking_part(self, turn: Turn) -> list[int]:
@@ -258,8 +280,8 @@ class HopsDrive(Drive[Sequential]):
         course, wait = self._course(group), hopper.done(turn)
         ended = turn.shard == self._order(turn)[-1]
         watched = course.watches[turn.config] is not None and not course.failed[turn.config]
-        if wait is not None and ended and watched and not dead:
-            self._measure(group, [turn.config], wait)
+        if ended and watched and not dead:
+            self._measure(group, [turn.config], wait, epoch=True)
             return
         self._went_on(group, turn.config, wait)
 
@@ -273,7 +295,8 @@ class HopsDrive(Drive[Sequential]):
             hopper.ready(wait, finished=finished)
             if not finished:
                 return
-        if not dead and not course.left(self._goals[group]).any() and group not in self._over:
+        watching = any(other == group and key >= 0 for other, key in self._measuring)
+        if not (dead or watching or course.left(self._goals[group]).any() or group in self._over):
             self._measure(group, np.flatnonzero(self._trying(group)).tolist(), None)
 
     def _trying(self, group: int) -> NDArray[np.bool_]:
@@ -284,14 +307,25 @@ class HopsDrive(Drive[Sequential]):
         running[[run.config for run in self._running[group]]] = True
         return running
 
-    def _measure(self, group: int, configs: list[int], wait: Wait | None) -> None:
-        """Have configs measured on the rows held out, by all workers that have some of the group."""
+    def _measure(self, group: int, configs: list[int], wait: Wait | None, *, epoch: bool = False) -> None:
+        """Have configs measured on the rows to choose by, by all workers that have some of the group: their models, or one
+        config as it is after an ``epoch``.
+        """
         course, held = self._course(group), self.placement.held[group]
-        key = -1 if wait is None else wait.config
+        key = configs[0] if epoch else -1
         self._measuring[group, key] = Measuring(configs, len(held), wait)
         for number in held:
             shard = self.placement.shards[number]
-            item = ("measure", group, shard.first, shard.rows, configs, course.taken(configs), course.scale)
+            item = (
+                "measure",
+                group,
+                shard.first,
+                shard.rows,
+                configs,
+                course.taken(configs) if epoch else course.model_states(configs),
+                course.scale,
+                course.targets,
+            )
             self._aside(shard.worker, group, item, ("measure", (key, number)))
 
     def _measured(self, group: int, key: int, number: int, found: Measured) -> None:
@@ -311,12 +345,12 @@ class HopsDrive(Drive[Sequential]):
             return
         del self._measuring[group, key]
         if group in self._dead:
-            if measuring.wait is not None:
+            if key >= 0:
                 self._went_on(group, key, measuring.wait)
             return
         # In the order of the rows, whoever was first.
         course.held[:, measuring.configs] = sum(sums for _, sums in sorted(measuring.sums.items()))
-        if measuring.wait is not None:
+        if key >= 0:
             course.watch(key)
             self._went_on(group, key, measuring.wait)
         elif self.halving is None:
@@ -325,7 +359,7 @@ class HopsDrive(Drive[Sequential]):
     def _looked(self, group: int, found: Look) -> None:
         course = self._course(group)
         course.look = found if course.look is None else course.look + found
-        course.targets = course.look.targets
+        course.targets = course.look.targets.weighed(self.job.class_weights(course.look.targets))
         if any(note[0] == "look" for task in self._waiting(group) for note in task.notes):
             return
         flaw = course.look.flaw(self.job.loss)
@@ -353,11 +387,11 @@ class HopsDrive(Drive[Sequential]):
     def _had(self, group: int) -> NDArray[np.int64]:
         return self._courses[group].had if group in self._courses else np.zeros(self.job.configs, np.int64)
 
-    def _fail(self, group: int, reason: str) -> None:
+    def _fail(self, group: int, reason: str, traceback: str = "") -> None:
         if group not in self._dead:
             self._dead[group] = reason
             targets = self._course(group).targets
-            self._end(Fit(group, targets, self._course(group).seconds, reason))
+            self._end(Fit(group, targets, self._course(group).seconds, reason, traceback=traceback))
 
     def _end(self, fit: Fit) -> None:
         self._over.add(fit.group)

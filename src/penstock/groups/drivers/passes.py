@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from penstock.class_weights import ClassWeights
 from penstock.groups.drivers.base import Drive, Task
 from penstock.groups.patterns.algebraic import Algebraic, Partial, figures_of
-from penstock.groups.patterns.base import Fit, Targets
+from penstock.groups.patterns.base import Doubles, Failure, Fit, Targets
 from penstock.groups.scale import Moments, Scale
 from penstock.groups.schedule import Passes
 from penstock.groups.turns import Turn, Wait
@@ -34,15 +35,25 @@ _LONG = 200_000_000
 class _Lane:
     """Configs of a split group that go through the same passes."""
 
-    optimiser: Optimiser
+    configs: slice
+    start: Doubles
     live: Any
+    optimiser: Optimiser | None = None
+    """None before the first pass, which tells how many rows there are and with that the penalty."""
     scale: Scale | None = None
+    class_weights: ClassWeights | None = None
     sums: dict[int, Sums] = field(default_factory=dict)
 
     @property
-    def weights(self) -> Any:
+    def at(self) -> Doubles:
+        """The weights at which the next pass is made, for features as they are."""
+        at = self.start if self.optimiser is None else self.optimiser.ask()
+        return at if self.scale is None else self.scale.raw(at)
+
+    @property
+    def weights(self) -> Doubles:
         """The best weights, for features as they are."""
-        best = self.optimiser.best
+        best = self.start if self.optimiser is None else self.optimiser.best
         return best if self.scale is None else self.scale.raw(best)
 
 
@@ -57,14 +68,26 @@ class PassesDrive(Drive[Algebraic]):
     _looked: dict[int, set[int]] = field(default_factory=dict)
     _seconds: dict[int, float] = field(default_factory=dict)
     _ended: dict[int, list[tuple[int, _Lane]]] = field(default_factory=dict)
-    _given_up: dict[int, str] = field(default_factory=dict)
+    _given_up: dict[int, Failure] = field(default_factory=dict)
 
     def start(self) -> None:
         lanes = 2 if self.executor.workers >= _MANY else 1
         # Sparse rows are cut down to the features of their group where it is solved as a whole.
         long = None if self.grouped.encoder.sparse else _LONG
-        epochs = self.job.epochs.tolist()
-        self._passes = Passes(self.placement, configs=self.job.configs, epochs=epochs, lanes=lanes, long=long)
+        epochs = (self.job.epochs + self._looks).tolist()
+        self._passes = Passes(
+            self.placement,
+            configs=self.job.configs,
+            epochs=epochs,
+            lanes=lanes,
+            long=long,
+            by_passes=[self.grouped.pooled],  # which may not fit in memory
+        )
+
+    @property
+    def _looks(self) -> bool:
+        """Whether the first pass over a split group only looks at its rows: what is to be summed hangs on them."""
+        return self.job.class_weighting is not None or self.refits is not None
 
     @property
     def finished(self) -> bool:
@@ -96,11 +119,11 @@ class PassesDrive(Drive[Algebraic]):
         self._add(note, value)
         self._over(note)
 
-    def give_up(self, worker: int, group: int, note: Turn, reason: str) -> None:
+    def give_up(self, worker: int, group: int, note: Turn, failure: Failure) -> None:
         if note.whole:
-            self.failed(group, reason)
+            self.failed(group, failure)
             return
-        self._given_up[group] = reason
+        self._given_up[group] = failure
         self._over(note)
 
     def _over(self, turn: Turn) -> None:
@@ -114,16 +137,13 @@ class PassesDrive(Drive[Algebraic]):
         lane = self._lane(turn)
         shard = self.placement.shards[turn.shard]
         look = turn.shard not in self._looked.setdefault(turn.group, set())
-        at = lane.optimiser.ask()
-        at = (at if lane.scale is None else lane.scale.raw(at))[:, lane.live]
-        return "partial", turn.group, shard.first, shard.rows, at, look
+        return "partial", turn.group, shard.first, shard.rows, lane.at[:, lane.live], look, lane.class_weights
 
     def _lane(self, turn: Turn) -> _Lane:
         key = (turn.group, turn.config)
         if key not in self._lanes:
             configs = slice(turn.config, turn.config + turn.configs)
-            optimiser = self.job.optimiser(self.grouped.width, configs)
-            self._lanes[key] = _Lane(optimiser, ~optimiser.done)
+            self._lanes[key] = _Lane(configs, self.job.start(self.grouped.width, configs), np.ones(turn.configs, bool))
         return self._lanes[key]
 
     def _add(self, turn: Turn, found: Partial) -> None:
@@ -140,38 +160,47 @@ class PassesDrive(Drive[Algebraic]):
     def _passed(self, wait: Wait) -> bool:
         """Add up a pass over a split group, take the step, and say whether it was the last."""
         lane, group = self._lanes[wait.group, wait.config], wait.group
-        flaw = self._given_up.get(group, "")
-        if not flaw:
+        flaw = self._given_up.get(group, Failure(""))
+        if not flaw.reason:
             self._step(lane, group)
-            flaw = self._targets[group].flaw(self.job.loss)
-            if lane.live.any() and not flaw:
+            flaw = Failure(self._targets[group].flaw(self.job.loss))
+            if lane.live.any() and not flaw.reason:
                 return False
         del self._lanes[group, wait.config]  # what an optimiser remembers is many times its weights
         ended = self._ended.setdefault(group, [])
         ended.append((wait.config, lane))
-        if sum(len(lane.optimiser.status) for _, lane in ended) == self.job.configs:
+        if sum(len(lane.live) for _, lane in ended) == self.job.configs:
             self.done(self._fit(group, flaw))
         return True
 
     def _step(self, lane: _Lane, group: int) -> None:
-        total = Sums.zeros(self.grouped.width, int(lane.live.sum()))
+        total = Sums.zeros(len(lane.start) - 1, int(lane.live.sum()))
         for shard in sorted(lane.sums):  # in the order of the rows, whoever was first
             total = total + lane.sums[shard]
         lane.sums.clear()
-        if self.job.standardize:
-            # The first pass is at weights of zero, which are so on any scale, and tells the scale.
-            shift = self.job.intercept and not self.grouped.encoder.sparse
-            lane.scale = lane.scale or Scale.of(self._moments[group], shift=shift)
+        if lane.optimiser is None:
+            job, targets = self.job_of(group), self._targets[group]
+            if job.standardize:
+                shift = job.intercept and not self.grouped.encoder.sparse
+                lane.scale = Scale.of(self._moments[group], shift=shift)
+            lane.class_weights = job.class_weights(targets)
+            start = job.start(self.grouped.width, lane.configs, scale=lane.scale)
+            lane.optimiser = job.optimiser(start, targets, lane.configs)
+            if self._looks:
+                return  # the sums are at weights of zero, and of rows that do not count by their class yet
+        if lane.scale is not None:
             total = lane.scale.scaled(total)
         lane.optimiser.tell(total.spread(lane.live))
         lane.live = ~lane.optimiser.done
 
-    def _fit(self, group: int, flaw: str) -> Fit:
+    def _fit(self, group: int, flaw: Failure) -> Fit:
         targets, seconds = self._targets.get(group, Targets()), self._seconds.get(group, 0.0)
+        targets = targets.weighed(self.job.class_weights(targets))
         ended = self._ended.pop(group)
-        if flaw:
-            return Fit(group, targets, seconds, flaw)
+        if flaw.reason:
+            return Fit(group, targets, seconds, flaw.reason, traceback=flaw.traceback)
         lanes = [lane for _, lane in sorted(ended, key=lambda each: each[0])]
         weights = np.concatenate([lane.weights for lane in lanes], axis=1)
-        figures = [np.concatenate(each) for each in zip(*(figures_of(lane.optimiser) for lane in lanes), strict=True)]
+        told = [figures_of(lane.optimiser) for lane in lanes if lane.optimiser is not None]
+        figures = [np.concatenate(each) for each in zip(*told, strict=True)]
         return Fit.of(group, targets, self.job.loss, weights=weights, figures=figures, seconds=seconds)

@@ -7,7 +7,7 @@ over its part.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -15,15 +15,21 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.batch import Batch, Csr
+from penstock.batch import Batch, Csr, Floats
+from penstock.class_weights import ClassWeighting, ClassWeights
 from penstock.groups.executor import Make
-from penstock.groups.patterns.base import Doubles, Fit, Held, Targets, Worker
+from penstock.groups.grouped import Grouped
+from penstock.groups.patterns.base import Divided, Doubles, Fit, Refit, Targets, Worker, weighed
+from penstock.groups.patterns.class_sums import class_sums
+from penstock.groups.patterns.least_squares import least_squares
 from penstock.groups.scale import Moments, Scale
+from penstock.groups.split import HELD_OUT, Split
+from penstock.sgd import terms
 from penstock.sgd.full import Sums, sums
 from penstock.sgd.lbfgs import Descent, Lbfgs, Optimiser
 from penstock.sgd.small import solve
 
-SOLVERS = ("lbfgs", "gd")
+SOLVERS = ("exact", "lbfgs", "gd")
 _SMALL = 3 << 20
 """Bytes of rows up to which a group is solved in one native call; past it matrix products are faster."""
 _SPREAD = 1 << 23
@@ -39,17 +45,24 @@ class Algebraic:
     folder : str
         The grouped rows.
     loss : str
-        logistic or squared.
+        logistic, hinge, squared or softmax.
     solver : str
-        lbfgs or gd.
+        lbfgs, gd or exact. Exact solves the normal equations of least squares where a group lies on one worker, and takes
+        L-BFGS to the same minimum elsewhere.
     l1, l2, rate, epochs, tolerance : arrays
-        A value for each config.
+        A value for each config; an ``l2`` of NaN is one over the group's training rows.
     validation : float
         The share of each group's rows that is held out.
     seed : int
         Of the choice of these.
     standardize : bool
         Bring features to mean 0 and spread 1 within each group; penalties are then on the weights of these.
+    outputs : int
+        The classes of softmax, else 1. Weights are in the order (feature, class), the intercepts last.
+    class_weighting : ClassWeighting, optional
+        How much rows count by their class, within each group.
+    weights : array, optional
+        Of one config: the weights that it begins with, for features as they are; all begin at zero if not given.
     """
 
     pattern: ClassVar[str] = "algebraic"
@@ -65,10 +78,17 @@ class Algebraic:
     seed: int = 0
     intercept: bool = True
     standardize: bool = False
+    outputs: int = 1
+    class_weighting: ClassWeighting | None = None
+    weights: Floats | None = None
 
     @property
     def configs(self) -> int:
         return len(self.l2)
+
+    @property
+    def split(self) -> Split:
+        return Split.of(self.validation, self.seed, chooses=self.configs > 1)
 
     def make(self) -> Make:
         return partial(AlgebraicWorker, self)
@@ -77,12 +97,46 @@ class Algebraic:
         names = ("l1", "l2", "rate", "epochs", "tolerance")
         return replace(self, **{name: getattr(self, name)[list(configs)] for name in names})
 
-    def optimiser(self, width: int, configs: slice = slice(None)) -> Optimiser:
+    def refit(self, refit: Refit) -> Algebraic:
+        job = self.only([refit.config])
+        return replace(job, validation=0.0, epochs=np.minimum(job.epochs, refit.epochs), weights=refit.weights)
+
+    def penalty(self, targets: Targets) -> Doubles:
+        """Return each config's L2 penalty for a group."""
+        return np.where(np.isnan(self.l2), 1 / max(targets.rows, 1), self.l2)
+
+    @property
+    def counted_classes(self) -> int:
+        """The number of classes whose rows are to be counted in each group."""
+        return 0 if self.class_weighting is None else self.class_weighting.classes
+
+    def class_weights(self, targets: Targets) -> ClassWeights | None:
+        """Return what the weights of a group's rows are multiplied by."""
+        return None if self.class_weighting is None else self.class_weighting.factors(targets.class_totals)
+
+    def start(
+        self,
+        width: int,
+        configs: slice = slice(None),
+        *,
+        scale: Scale | None = None,
+        features: NDArray[np.int64] | None = None,
+    ) -> Doubles:
+        """Return the weights at which configs begin, for scaled features, or some features, where these are given."""
+        if self.weights is None:
+            return np.zeros(((width + 1) * self.outputs, len(self.l2[configs])))
+        own = self.weights.astype(np.float64).reshape(-1, self.outputs)
+        if features is not None:
+            own = own[np.append(features, len(own) - 1)]
+        column = own.reshape(-1, 1)
+        return column if scale is None else scale.of_raw(column)
+
+    def optimiser(self, start: Doubles, targets: Targets, configs: slice = slice(None)) -> Optimiser:
         """Return the optimiser of one group, for all configs or some."""
-        make: Any = Lbfgs if self.solver == "lbfgs" else Descent
-        names = ("l1", "l2", "rate", "tolerance", "epochs")
-        chosen = {name: getattr(self, name)[configs] for name in names}
-        optimiser: Optimiser = make(np.zeros((width + 1, len(chosen["l2"]))), **chosen, intercept=self.intercept)
+        make: Any = Descent if self.solver == "gd" else Lbfgs
+        own = {name: getattr(self, name)[configs] for name in ("l1", "rate", "tolerance", "epochs")}
+        own |= {"l2": self.penalty(targets)[configs], "intercept": self.intercept, "outputs": self.outputs}
+        optimiser: Optimiser = make(start, **own)
         return optimiser
 
 
@@ -99,29 +153,35 @@ class Partial:
 class AlgebraicWorker(Worker):
     """Solves groups, and sums over parts of them."""
 
-    def __init__(self, job: Algebraic) -> None:
-        super().__init__(job.folder, validation=job.validation, seed=job.seed)
+    def __init__(self, job: Algebraic, grouped: Grouped | None = None) -> None:
+        super().__init__(job.folder, job.split, grouped)
         self.job: Algebraic = job
 
     def solve(self, group: int) -> Fit:
         """Solve a whole group for all configs."""
         began = time.perf_counter()
-        job, rows = self.job, int(self.grouped.rows[group])
+        job, rows = self.job, self.grouped.size(group)
         parts = list(self.rows(group))
-        targets = Targets.of_parts(parts)
+        targets = _looked_at(parts, job.counted_classes)
         flaw = targets.flaw(job.loss)
         if flaw:
             return Fit(group, targets, time.perf_counter() - began, flaw)
         parts, features = cut_down(parts)
         scale = None
         if job.standardize:
-            moments = Moments.of_parts(parts)
+            moments = Moments.of_parts(parts, parts[0][0].width)
             scale = Scale.of(moments, shift=job.intercept and features is None)
+        classes = job.class_weights(targets)
+        parts, targets = list(weighed(parts, classes)), targets.weighed(classes)
+        start = job.start(parts[0][0].width, scale=scale, features=features)
         small = sum(batch.nbytes for batch, _ in parts) <= _SMALL
-        if small and job.solver == "lbfgs" and (features is None or rows * len(features) <= _SPREAD):
-            weights, figures = self._small(parts, scale)
+        narrow = features is None or rows * len(features) <= _SPREAD
+        if job.solver == "exact" and narrow:
+            weights, figures = self._exact(parts, scale, targets)
+        elif small and narrow and job.solver != "gd" and job.outputs == 1:
+            weights, figures = self._small(parts, scale, targets, start)
         else:
-            optimiser = job.optimiser(parts[0][0].width)
+            optimiser = job.optimiser(start, targets)
             while not optimiser.done.all():
                 live, at = ~optimiser.done, optimiser.ask()
                 found = self._sums(parts, (at if scale is None else scale.raw(at))[:, live])
@@ -130,30 +190,49 @@ class AlgebraicWorker(Worker):
         if scale is not None:
             weights = scale.raw(weights)
         if features is not None:
-            narrow, weights = weights, np.zeros((self.grouped.width + 1, job.configs))
-            weights[features], weights[-1] = narrow[:-1], narrow[-1]
+            own = weights.reshape(len(features) + 1, -1)
+            wide = np.zeros((self.grouped.width + 1, own.shape[1]))
+            wide[features], wide[-1] = own[:-1], own[-1]
+            weights = wide.reshape(-1, job.configs)
         seconds = time.perf_counter() - began
         return Fit.of(group, targets, job.loss, weights=weights, figures=figures, seconds=seconds)
 
-    def partial(self, group: int, first: int, rows: int, at: Doubles, look: bool) -> Partial:
+    def partial(
+        self, group: int, first: int, rows: int, at: Doubles, look: bool, class_weights: ClassWeights | None = None
+    ) -> Partial:
         """Return the sums over a shard at some weights, and what its rows are like if that is asked."""
         began = time.perf_counter()
-        parts = list(self.rows(group, first, rows))
         targets, moments = Targets(), Moments.none(self.grouped.width)
         if look:
-            targets = Targets.of_parts(parts)
+            targets = _looked_at(self.rows(group, first, rows), self.job.counted_classes)
             if self.job.standardize:
-                moments = Moments.of_parts(parts)
-        return Partial(self._sums(parts, at), targets, moments, time.perf_counter() - began)
+                moments = Moments.of_parts(self.rows(group, first, rows), self.grouped.width)
+        found = self._sums(weighed(self.rows(group, first, rows), class_weights), at)
+        return Partial(found, targets, moments, time.perf_counter() - began)
 
-    def _sums(self, parts: list[Held], at: Doubles) -> Sums:
+    def _sums(self, parts: Iterable[Divided], at: Doubles) -> Sums:
         total = Sums.zeros(len(at) - 1, at.shape[1])
         for batch, hold in parts:
             assert batch.y is not None
-            total = total + sums(batch.x, batch.y, at=at, loss=self.job.loss, weight=batch.weight, hold=hold)
+            if self.job.outputs > 1:
+                total = total + class_sums(batch, at=at, classes=self.job.outputs, hold=hold)
+            else:
+                total = total + sums(batch.x, batch.y, at=at, loss=self.job.loss, weight=batch.weight, hold=hold)
         return total
 
-    def _small(self, parts: list[Held], scale: Scale | None) -> tuple[Doubles, Sequence[Any]]:
+    def _exact(self, parts: list[Divided], scale: Scale | None, targets: Targets) -> tuple[Doubles, Sequence[Any]]:
+        """Solve least squares for all configs from one pass, and measure them by another."""
+        job, penalty = self.job, self.job.penalty(targets)
+        with np.errstate(all="ignore"):
+            weights = terms.as_evaluated(least_squares(parts, scale, l2=penalty, intercept=job.intercept))
+            found = self._sums(parts, weights if scale is None else scale.raw(weights))
+            objective = found.loss / found.weight + 0.5 * penalty * (weights[:-1] ** 2).sum(axis=0)
+        status = np.where(np.isfinite(objective), terms.CONVERGED, terms.FAILED)
+        return weights, (objective, found.held_loss, found.held_right, np.ones(job.configs, np.int64), status)
+
+    def _small(
+        self, parts: list[Divided], scale: Scale | None, targets: Targets, start: Doubles
+    ) -> tuple[Doubles, Sequence[Any]]:
         job = self.job
         batch = Batch.concat([batch for batch, _ in parts])
         if scale is not None:
@@ -167,17 +246,18 @@ class AlgebraicWorker(Worker):
             hold=hold,
             configs=job.configs,
             l1=job.l1,
-            l2=job.l2,
+            l2=job.penalty(targets),
             rate=job.rate,
             epochs=job.epochs,
             tolerance=job.tolerance,
             loss=job.loss,
             intercept=job.intercept,
+            start=start,
         )
         return found.w, found[1:]
 
 
-def cut_down(parts: list[Held]) -> tuple[list[Held], NDArray[np.int64] | None]:
+def cut_down(parts: list[Divided]) -> tuple[list[Divided], NDArray[np.int64] | None]:
     """Leave out of sparse rows the features that none of them has, whose weights stay at zero; return those that stay.
 
     Rows of a group have few of the features that there are, and optimisers remember every weight many times over.
@@ -186,11 +266,24 @@ def cut_down(parts: list[Held]) -> tuple[list[Held], NDArray[np.int64] | None]:
     if not sparse:
         return parts, None
     features = np.unique(np.concatenate([np.unique(x.indices) for x in sparse]))
-    cut: list[Held] = []
+    cut: list[Divided] = []
     for x, (batch, hold) in zip(sparse, parts, strict=True):
         places = np.searchsorted(features, x.indices).astype(np.uint32)
         cut.append((replace(batch, x=Csr(x.indptr, places, x.values, len(features))), hold))
     return cut, features.astype(np.int64)
+
+
+def _looked_at(parts: Iterable[Divided], classes: int) -> Targets:
+    """Look at the targets of rows, and whether rows held out, which no sum is over, have features to be scored by."""
+    found = Targets()
+    for batch, part in parts:
+        own = Targets.of_parts([(batch, part)], classes=classes)
+        if own.held_out_rows and part is not None:
+            aside = batch.take(np.flatnonzero(part == HELD_OUT)).x
+            finite = np.isfinite(aside.values if isinstance(aside, Csr) else aside).all()
+            own = replace(own, finite=bool(finite))
+        found += own
+    return found
 
 
 def figures_of(optimiser: Optimiser) -> Sequence[Any]:

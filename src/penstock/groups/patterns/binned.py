@@ -6,14 +6,15 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batch import Floats
-from penstock.groups.patterns.base import Held
+from penstock.groups.patterns.base import Divided
+from penstock.groups.split import TRAINING
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +27,18 @@ class Rows:
     names: list[str] | str
 
     @classmethod
-    def of(cls, parts: list[Held], held: bool, classes: int, features: NDArray[np.int64] | None) -> Rows:
-        """Take the rows that are held out, or the others; these are copied where some of a block are left out.
+    def of(cls, parts: list[Divided], wanted: int, classes: int, features: NDArray[np.int64] | None) -> Rows:
+        """Take the rows of one part of the split; they are copied where some of a block are left out.
 
         Of two ``classes`` targets are 0 and 1, whatever stands for them.
         """
         x: list[Any] = []
         y: list[Floats] = []
         weight: list[Floats] = []
-        for batch, hold in parts:
-            if hold is None and held:
+        for batch, part in parts:
+            if part is None and wanted != TRAINING:
                 continue
-            taken = batch if hold is None else batch.take(np.flatnonzero(hold == held))
+            taken = batch if part is None else batch.take(np.flatnonzero(part == wanted))
             if len(taken):
                 assert taken.y is not None
                 x.append(taken.x if features is None else matrix(taken.x, features))
@@ -59,6 +60,12 @@ class Rows:
     def mass(self) -> float:
         """The sum of the rows' weights."""
         return float(self.count if self.weight is None else self.weight.sum(dtype=np.float64))
+
+    def divided(self, by: float) -> Rows:
+        """Return the rows with their weights divided."""
+        if self.weight is None:
+            return self
+        return replace(self, weight=(self.weight / np.float64(by)).astype(np.float32))
 
     def dataset(self, lightgbm: Any, params: dict[str, Any], reference: Any = None) -> Any:
         """Return LightGBM's data set, which is binned when a booster first asks for it."""

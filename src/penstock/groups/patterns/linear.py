@@ -10,15 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, Floats
+from penstock.blocks.features import Encoder
 from penstock.budget import parse_size
-from penstock.config import LOSSES, Config
+from penstock.class_weights import ClassWeighting
+from penstock.config import Config
 from penstock.errors import UsageError
 from penstock.groups.grouped import Grouped
 from penstock.groups.patterns.algebraic import SOLVERS, Algebraic
-from penstock.groups.patterns.base import Doubles, Job
+from penstock.groups.patterns.base import Doubles, Job, Refit, Targets
 from penstock.groups.patterns.sequential import Sequential, State
 from penstock.groups.scale import Scale
 from penstock.groups.spec import LINEAR, Parameter
+from penstock.messages import Given
 from penstock.sgd import kernels, losses
 from penstock.sgd.loop import EarlyStopping, Spec
 from penstock.sgd.model import Weights
@@ -34,6 +37,8 @@ SGD: Mapping[str, Parameter] = {
     "power": Parameter("number", least=0),
 }
 """What can be searched of linear models that learn by SGD."""
+_OF_SGD = {"learning_rate", "patience", "batch_size", "decay", "power"}
+"""What is searched of SGD alone; full passes have a learning rate too, but are hardly changed by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,83 +63,141 @@ class LinearModel:
 
     @property
     def known(self) -> Mapping[str, Parameter]:
-        return SGD if self.config.solver == "sgd" else LINEAR
+        return SGD if self.config.solver in ("auto", "sgd") else LINEAR
 
     def fixed(self) -> dict[str, Any]:
         return self.config.to_dict()
 
-    def job(self, grouped: Grouped, choices: Sequence[Mapping[str, Any]], *, validation: float) -> Job:
+    def resolve(self, encoder: Encoder, choices: Sequence[Mapping[str, Any]]) -> LinearModel:
+        """Return the model with a solver, and with the softmax loss where a label of `logistic` has more than two classes.
+
+        A group's rows are passed over in memory, so that whatever its size full passes are cheap: without an option of SGD,
+        given or searched, least squares is solved exactly and the other losses are minimized by L-BFGS.
+        """
         config = self.config
+        many = encoder.labels is not None and not encoder.labels.binary
+        loss = losses.loss_of(config.model)
+        if many and not (loss.several or loss.many or not loss.classifies):
+            raise UsageError(
+                f"the label {encoder.label!r} is numbered by class, and ",
+                Given("model", config.model),
+                " tells two apart",
+                fixes=[f"group the data anew for {config.model}"],
+            )
+        if many and loss.several:
+            config = replace(config, model=loss.several)
+        if config.solver == "auto":
+            searched = {name for choice in choices for name in choice}
+            l1 = config.l1 or any(choice.get("l1") for choice in choices)
+            solver = "exact" if loss.exact and not l1 else "lbfgs"
+            once = config.epochs == 1 and solver == "lbfgs"
+            if once or config.asks_for_sgd or config.patience or not searched.isdisjoint(_OF_SGD):
+                solver = "sgd"
+            config = replace(config, solver=solver)
+        return replace(self, config=config)
+
+    def job(self, grouped: Grouped, choices: Sequence[Mapping[str, Any]], *, validation: float) -> Job:
+        config = self.resolve(grouped.encoder, choices).config
         require_linear(config)
-        if config.solver in SOLVERS:
-            return _algebraic(config, str(grouped.folder), choices, validation)
         each = [replace(config, **choice) for choice in choices]
+        labels = grouped.encoder.labels
+        outputs = losses.loss_of(config.model).outputs(0 if labels is None else len(labels.classes))
+        # With an L1 penalty given, what is left open is no L2 penalty.
+        penalties = [one.l2 if one.l2 is not None else 0.0 if one.l1 else np.nan for one in each]
+        shared: dict[str, Any] = {
+            "folder": str(grouped.folder),
+            "loss": losses.loss_of(config.model).name,
+            "validation": validation,
+            "seed": config.seed,
+            "standardize": config.standardize,
+            "outputs": outputs,
+            "class_weighting": None
+            if labels is None
+            else ClassWeighting.of(config.class_weight, labels.classes, column=labels.column),
+        }
+        if config.solver in SOLVERS:
+            # Exact solutions take one pass; where a group is too large for one, L-BFGS takes as many as it may by itself.
+            limits = [
+                replace(one, solver="lbfgs").epoch_limit if config.solver == "exact" else one.epoch_limit
+                for one in each
+            ]
+            return Algebraic(
+                solver=config.solver,
+                l1=np.array([one.l1 for one in each]),
+                l2=np.array(penalties),
+                rate=np.array([one.first_rate for one in each]),
+                epochs=np.array(limits, np.int64),
+                tolerance=np.array([one.tolerance for one in each]),
+                intercept=config.intercept,
+                **shared,
+            )
         return LinearSgd(
-            folder=str(grouped.folder),
-            loss=LOSSES[config.model],
-            epochs=np.array([one.epochs for one in each], np.int64),
-            validation=validation,
-            seed=config.seed,
-            standardize=bool(config.standardize),
+            epochs=np.array([one.epoch_limit for one in each], np.int64),
             shift=config.intercept,
             shuffle=config.shuffle,
             memory=parse_size(config.memory, option="memory") // _WINDOW,
             specs=tuple(one.spec() for one in each),
-            stops=tuple((one.patience, one.tolerance) for one in each),
+            open_l2=tuple(bool(np.isnan(penalty)) for penalty in penalties),
+            stops=tuple((one.patience or None, one.tolerance) for one in each),
+            **shared,
         )
 
 
 def require_linear(config: Config) -> None:
     """Raise `UsageError` unless a config can be trained for groups."""
-    if config.model == "softmax":
-        raise UsageError(
-            "softmax is not there for groups; use LogisticRegression on two classes, Boosting(objective='multiclass') or"
-            " TorchModel(loss='softmax')"
-        )
-    if config.epochs < 1:
-        raise UsageError(f"epochs={config.epochs} trains nothing; choose 1 or more")
-
-
-def _algebraic(config: Config, folder: str, choices: Sequence[Mapping[str, Any]], validation: float) -> Algebraic:
-    own = {"l1": config.l1, "l2": config.l2, "learning_rate": config.first_rate}
-    own |= {"epochs": config.epochs, "tolerance": config.tolerance}
-    merged = [{**own, **choice} for choice in choices]
-    values = {name: np.array([each[name] for each in merged], np.float64) for name in own}
-    return Algebraic(
-        folder,
-        loss=LOSSES[config.model],
-        solver=config.solver,
-        l1=values["l1"],
-        l2=values["l2"],
-        rate=values["learning_rate"],
-        epochs=values["epochs"].astype(np.int64),
-        tolerance=values["tolerance"],
-        validation=validation,
-        seed=config.seed,
-        intercept=config.intercept,
-        standardize=bool(config.standardize),
-    )
+    if config.epoch_limit < 1:
+        raise UsageError("trains nothing", option="epochs", value=config.epochs, fixes=["choose 1 or more"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearSgd(Sequential):
-    """Linear models by SGD; ``specs`` has what is to be learnt and how, and ``stops`` patience and tolerance, of each config."""
+    """Linear models by SGD.
+
+    Attributes
+    ----------
+    specs : tuple of Spec
+        What each config is to learn and how.
+    open_l2 : tuple of bool
+        Configs whose L2 penalty is one over the group's training rows.
+    stops : tuple
+        Patience and tolerance of each config.
+    outputs : int
+        The classes of softmax, else 1.
+    """
 
     specs: tuple[Spec, ...]
+    open_l2: tuple[bool, ...]
     stops: tuple[tuple[int | None, float], ...]
+    outputs: int = 1
 
     def only(self, configs: Sequence[int]) -> LinearSgd:
-        specs, stops = zip(*((self.specs[config], self.stops[config]) for config in configs), strict=True)
-        return replace(Sequential.only(self, configs), specs=specs, stops=stops)
+        names = ("specs", "open_l2", "stops")
+        own: dict[str, Any] = {name: tuple(getattr(self, name)[config] for config in configs) for name in names}
+        return replace(Sequential.only(self, configs), **own)
+
+    def refit(self, refit: Refit) -> LinearSgd:
+        return replace(Sequential.refit(self, refit), stops=((None, 0.0),))
 
     def watch(self, config: int) -> EarlyStopping | None:
         patience, tolerance = self.stops[config]
         return None if patience is None else EarlyStopping(patience, tolerance)
 
     def learner(
-        self, grouped: Grouped, group: int, *, configs: Sequence[int], states: Sequence[State] | None
+        self,
+        grouped: Grouped,
+        group: int,
+        *,
+        targets: Targets,
+        configs: Sequence[int],
+        states: Sequence[State] | None,
     ) -> LinearLearner:
-        return LinearLearner([self.specs[config] for config in configs], grouped.width, states=states)
+        classes = self.class_weights(targets)
+        specs = [
+            replace(self.specs[config], l2=1 / max(targets.rows, 1)) if self.open_l2[config] else self.specs[config]
+            for config in configs
+        ]
+        specs = [spec.for_classes(classes) for spec in specs]
+        return LinearLearner(specs, grouped.width, outputs=self.outputs, states=states)
 
     def stored(self, weights: Floats, scale: Scale | None) -> Floats:
         return weights if scale is None else scale.raw(weights.astype(np.float64)).astype(np.float32)
@@ -143,14 +206,16 @@ class LinearSgd(Sequential):
 class LinearLearner:
     """Linear models that learn from the same rows, each as if it were alone."""
 
-    def __init__(self, specs: Sequence[Spec], width: int, *, states: Sequence[State] | None = None) -> None:
+    def __init__(
+        self, specs: Sequence[Spec], width: int, *, outputs: int = 1, states: Sequence[State] | None = None
+    ) -> None:
         self._specs = specs
         self._models = (
-            [Weights.zeros(width) for _ in specs]
+            [Weights.zeros(width, outputs) for _ in specs]
             if states is None
             else [Weights.from_arrays(state) for state in states]
         )
-        self._loss = losses.named(specs[0].loss)
+        self._loss = losses.find_loss(specs[0].loss)
         self._totals = [kernels.Totals() for _ in specs]
         self._failed = np.array([not model.is_finite() for model in self._models])
 
@@ -158,9 +223,7 @@ class LinearLearner:
         for place, (spec, model) in enumerate(zip(self._specs, self._models, strict=True)):
             if self._failed[place]:
                 continue
-            base, power = spec.rate.native(epoch)
-            step = kernels.Step(self._loss, base, power, spec.batch_size, spec.l1, spec.l2, spec.intercept)
-            self._failed[place] = kernels.train(batch, model, step=step, totals=self._totals[place]) >= 0
+            self._failed[place] = kernels.train(batch, model, step=spec.step(epoch), totals=self._totals[place]) >= 0
 
     def end_epoch(self) -> None:
         for model in self._models:
@@ -192,4 +255,4 @@ class LinearLearner:
 
     def weights(self) -> Floats:
         paid = [model.settled() for model in self._models]
-        return np.stack([np.concatenate([model.coef[0], model.intercept]) for model in paid], axis=1)
+        return np.stack([np.vstack([model.coef.T, model.intercept]).ravel() for model in paid], axis=1)

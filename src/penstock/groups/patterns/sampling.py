@@ -7,6 +7,7 @@ LightGBM's data-parallel mode adds up histograms over its own sockets. Features 
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,9 +20,11 @@ from numpy.typing import NDArray
 from penstock.batch import Csr
 from penstock.errors import MissingExtraError
 from penstock.groups.executor import Make
-from penstock.groups.patterns.base import Doubles, Fit, Held, Targets, Worker
+from penstock.groups.grouped import Grouped
+from penstock.groups.patterns.base import Divided, Doubles, Failure, Fit, Refit, Targets, Worker
 from penstock.groups.patterns.binned import Rows, quiet
 from penstock.groups.patterns.lifeline import Address, Door, Lines, network
+from penstock.groups.split import SELECTION, TRAINING, Split
 from penstock.sgd import terms
 
 BINNING = ("max_bin", "min_data_in_bin")
@@ -59,7 +62,7 @@ class Boosted:
     epochs : array
         The most rounds of each config.
     patience : int or None
-        Rounds without a lower loss on the rows held out after which a config stops, and goes back to its best round.
+        Rounds without a lower loss on the rows to choose by after which a config stops, and goes back to its best round.
     validation : float
         The share of each group's rows that is held out.
     seed : int
@@ -84,12 +87,19 @@ class Boosted:
     def loss(self) -> str:
         return LOSSES[self.objective]
 
+    @property
+    def split(self) -> Split:
+        return Split.of(self.validation, self.seed, chooses=self.configs > 1 or self.patience is not None)
+
     def make(self) -> Make:
         return partial(BoostWorker, self)
 
     def only(self, configs: Sequence[int]) -> Boosted:
         chosen = list(configs)
         return replace(self, settings=tuple(self.settings[each] for each in chosen), epochs=self.epochs[chosen])
+
+    def refit(self, refit: Refit) -> Boosted:
+        return replace(self.only([refit.config]), validation=0.0, patience=None, epochs=np.array([refit.epochs]))
 
     @property
     def common(self) -> dict[str, Any]:
@@ -171,8 +181,8 @@ class Called:
 class BoostWorker(Worker):
     """Boosts groups, alone or with others."""
 
-    def __init__(self, job: Boosted) -> None:
-        super().__init__(job.folder, validation=job.validation, seed=job.seed)
+    def __init__(self, job: Boosted, grouped: Grouped | None = None) -> None:
+        super().__init__(job.folder, job.split, grouped)
         self.job = job
         self._door: Door | None = None
 
@@ -186,25 +196,30 @@ class BoostWorker(Worker):
             return Fit(group, targets, time.perf_counter() - began, flaw)
         try:
             with quiet():
-                share = self._boost(group, parts, parts)
+                share = self._boost(group, parts, parts, targets.mean_weight)
         except library().basic.LightGBMError as error:
             share = Share.of(self.job.configs, flaw=_told(error))
         return fit_of(group, targets, self.job, [share], seconds=time.perf_counter() - began)
 
-    def call(self, group: int, first: int, rows: int) -> Called:
-        """Make ready to train a group with others: open a door, and look at the rows."""
+    def close(self) -> None:
         if self._door is not None:
             self._door.close()
+
+    def call(self, group: int, first: int, rows: int) -> Called:
+        """Make ready to train a group with others: open a door, and look at the rows."""
+        self.close()
         self._door = Door()
         return Called(self._door.address, Targets.of_parts(list(self.rows(group, first, rows))))
 
-    def together(self, group: int, first: int, rows: int, rank: int, members: Sequence[Address]) -> Share:
+    def together(
+        self, group: int, first: int, rows: int, rank: int, members: Sequence[Address], mean_weight: float
+    ) -> Share:
         """Train all configs of a group with others, of which each has a part of the rows."""
         began, job, door = time.perf_counter(), self.job, self._door
         if door is None:
             return Share.of(job.configs, broken="a worker was replaced before it began")
         parts = list(self.rows(group, first, rows))
-        # To stop together all must see the same loss, so each looks at all rows held out; the first one tells of them.
+        # To stop together all must see the same loss, so each looks at all rows to choose by; the first one tells of them.
         held = parts if job.patience is None else list(self.rows(group))
         try:
             with (
@@ -212,10 +227,11 @@ class BoostWorker(Worker):
                 quiet(),
                 network(library(), door, rank, members) as told,
             ):
-                share = self._boost(group, parts, held, told)
-        except (OSError, library().basic.LightGBMError) as error:
+                share = self._boost(group, parts, held, mean_weight, told)
+        except Exception as error:
             door.close()  # those who wait for this one wait no longer
-            return Share.of(job.configs, broken=_told(error))
+            known = isinstance(error, OSError | library().basic.LightGBMError)
+            return Share.of(job.configs, broken=_told(error) if known else Failure.of(error).reason)
         if rank > 0:
             share.trees = [None] * job.configs
             if job.patience is not None:
@@ -223,10 +239,18 @@ class BoostWorker(Worker):
         share.seconds = time.perf_counter() - began
         return share
 
-    def _boost(self, group: int, parts: list[Held], held: list[Held], linked: Mapping[str, Any] | None = None) -> Share:
-        """Train all configs on some rows."""
+    def _boost(
+        self,
+        group: int,
+        parts: list[Divided],
+        held: list[Divided],
+        mean_weight: float,
+        linked: Mapping[str, Any] | None = None,
+    ) -> Share:
+        """Train all configs on some rows, whose weights are divided by their mean over the group."""
         lightgbm, features = library(), self._features(group)
-        learnt, aside = (Rows.of(*each, self.job.classes, features) for each in ((parts, False), (held, True)))
+        learnt, aside = (Rows.of(*each, self.job.classes, features) for each in ((parts, TRAINING), (held, SELECTION)))
+        learnt = learnt.divided(mean_weight)
         share, sets = Share.of(self.job.configs, weight=learnt.mass), self.job.lanes()
         for number, (bins, lanes) in enumerate(sets):
             told = {**self.job.common, **bins, **(linked or {})}
@@ -305,8 +329,8 @@ def fit_of(group: int, targets: Targets, job: Boosted, shares: Sequence[Share], 
         targets,
         seconds,
         loss=loss,
-        held_loss=held / targets.held_weight if targets.held_weight else nothing,
-        held_score=targets.score(job.loss, right) if targets.held_weight else nothing,
+        selection_loss=held / targets.selection_weight if targets.selection_weight else nothing,
+        selection_score=targets.score(job.loss, right) if targets.selection_weight else nothing,
         epochs=first.epochs,
         status=np.where(failed, terms.FAILED, first.status),
         trees=[None if bad else text for bad, text in zip(failed, first.trees, strict=True)],
@@ -321,6 +345,18 @@ def library() -> Any:
     except ImportError as error:
         raise MissingExtraError.of("lightgbm", "ray", "Boosting") from error
     return lightgbm
+
+
+def rounds_of(text: str) -> int:
+    """Return the rounds whose trees a model's text has.
+
+    Examples
+    --------
+    >>> rounds_of("tree\\nnum_tree_per_iteration=3\\n\\nTree=0\\n\\nTree=1\\n\\nTree=2\\n\\nend of trees")
+    1
+    """
+    each = re.search(r"^num_tree_per_iteration=(\d+)$", text, re.MULTILINE)
+    return len(re.findall(r"^Tree=", text, re.MULTILINE)) // (int(each[1]) if each else 1)
 
 
 def booster_of(text: str) -> Any:

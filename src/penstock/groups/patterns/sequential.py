@@ -8,7 +8,7 @@ as if all parts had lain in one place.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Protocol, Self
@@ -17,16 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats
+from penstock.class_weights import ClassWeighting, ClassWeights
 from penstock.groups.executor import Make
 from penstock.groups.grouped import Grouped
-from penstock.groups.patterns.base import NOT_FINITE, Doubles, Fit, Held, Targets, Worker
+from penstock.groups.patterns.base import NOT_FINITE, Divided, Doubles, Fit, Refit, Targets, Worker, weighed
 from penstock.groups.patterns.shuffled import Shuffled, require_ordered
 from penstock.groups.scale import Moments, Scale
+from penstock.groups.split import SELECTION, Split
 from penstock.sgd import terms
 from penstock.sgd.loop import EarlyStopping
 
 State = dict[str, NDArray[Any]]
-"""All that the training of a config depends on."""
+"""All that the training of a config depends on; names that begin with ``best.`` are of the epoch that did best so far."""
+_BEST = "best."
 
 
 class Learner(Protocol):
@@ -77,8 +80,10 @@ class Sequential:
     validation, seed
         The share of each group's rows that is held out, and the seed of that choice and of the order of rows.
     patience, tolerance
-        Stop a config when its loss on rows held out (or in training, where none are) has not fallen by the tolerance for so
-        many epochs.
+        Stop a config when its loss on the rows to choose by (or in training, where there are none) has not fallen by the tolerance for so
+        many epochs. Its model is that of the best epoch.
+    class_weighting : ClassWeighting, optional
+        How much rows count by their class, within each group.
     standardize, shift : bool
         Bring features to spread 1 within each group, and to mean 0 where they may be shifted.
     shuffle, memory
@@ -97,6 +102,7 @@ class Sequential:
     shift: bool = True
     shuffle: str = "corgipile"
     memory: int = 64 << 20
+    class_weighting: ClassWeighting | None = None
 
     def __post_init__(self) -> None:
         require_ordered(self.shuffle)
@@ -104,6 +110,11 @@ class Sequential:
     @property
     def configs(self) -> int:
         return len(self.epochs)
+
+    @property
+    def split(self) -> Split:
+        patient = any(self.watch(config) is not None for config in range(self.configs))
+        return Split.of(self.validation, self.seed, chooses=self.configs > 1 or patient)
 
     def make(self) -> Make:
         return partial(SequentialWorker, self)
@@ -115,10 +126,28 @@ class Sequential:
     def only(self, configs: Sequence[int]) -> Self:
         return replace(self, epochs=self.epochs[list(configs)])
 
+    def refit(self, refit: Refit) -> Self:
+        return replace(self.only([refit.config]), validation=0.0, epochs=np.array([refit.epochs]), patience=None)
+
+    @property
+    def counted_classes(self) -> int:
+        """The number of classes whose rows are to be counted in each group."""
+        return 0 if self.class_weighting is None else self.class_weighting.classes
+
+    def class_weights(self, targets: Targets) -> ClassWeights | None:
+        """Return what the weights of a group's rows are multiplied by."""
+        return None if self.class_weighting is None else self.class_weighting.factors(targets.class_totals)
+
     def learner(
-        self, grouped: Grouped, group: int, *, configs: Sequence[int], states: Sequence[State] | None
+        self,
+        grouped: Grouped,
+        group: int,
+        *,
+        targets: Targets,
+        configs: Sequence[int],
+        states: Sequence[State] | None,
     ) -> Learner:
-        """Make a learner of some configs of a group, at the beginning or where states were taken."""
+        """Make a learner of some configs of a group with such targets, at the beginning or where states were taken."""
         raise NotImplementedError
 
     def stored(self, weights: Floats, scale: Scale | None) -> Floats:
@@ -159,7 +188,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Sums over rows held out: a value for each config; of whole groups, also what their rows are like."""
+    """Sums over the rows to choose by: a value for each config; of whole groups, also what their rows are like."""
 
     losses: Doubles
     right: Doubles
@@ -171,29 +200,35 @@ class Measured:
 class SequentialWorker(Worker):
     """Trains configs on parts of groups, or on whole ones."""
 
-    def __init__(self, job: Sequential) -> None:
-        super().__init__(job.folder, validation=job.validation, seed=job.seed)
+    def __init__(self, job: Sequential, grouped: Grouped | None = None) -> None:
+        super().__init__(job.folder, job.split, grouped)
         self.job: Sequential = job
         self._shuffled = Shuffled(self, job.shuffle, job.memory, job.seed)
         self._looks: dict[int, Look] = {}
 
     def look(self, group: int, first: int, rows: int) -> Look:
         """Look at the rows of a part of a group."""
-        parts = list(self.rows(group, first, rows))
-        moments = Moments.of_parts(parts) if self.job.standardize else Moments.none(0)
-        finite = all(np.isfinite(batch.x.values if isinstance(batch.x, Csr) else batch.x).all() for batch, _ in parts)
-        return Look(Targets.of_parts(parts), moments, finite)
+        width = self.grouped.width if self.job.standardize else 0
+        found = Look(Targets(), Moments.none(width), True)
+        for batch, part in self.rows(group, first, rows):
+            moments = Moments.of(batch, part) if self.job.standardize else Moments.none(0)
+            finite = bool(np.isfinite(batch.x.values if isinstance(batch.x, Csr) else batch.x).all())
+            found += Look(Targets.of_parts([(batch, part)], classes=self.job.counted_classes), moments, finite)
+        return found
 
     def solve(self, group: int) -> Fit:
         """Train a whole group, all configs together."""
         began = time.perf_counter()
-        rows, configs = int(self.grouped.rows[group]), list(range(self.job.configs))
+        rows, configs = self.grouped.size(group), list(range(self.job.configs))
         look = self._look(group)
         targets, flaw = look.targets, look.flaw(self.job.loss)
         if flaw:
             return Fit(group, targets, time.perf_counter() - began, flaw)
-        found = self.train(group, 0, rows, configs, None, None, np.zeros(len(configs), np.int64), self.job.epochs, True)
-        measured = self.measure(group, 0, rows, configs, found.states, None)
+        found = self.train(
+            group, 0, rows, configs, None, None, targets, np.zeros(len(configs), np.int64), self.job.epochs, True
+        )
+        states = list(map(model_state, found.states))
+        measured = self.measure(group, 0, rows, configs, states, None, None)
         return fit_of(self.job, group, targets, found, measured, seconds=time.perf_counter() - began)
 
     def train(
@@ -204,34 +239,40 @@ class SequentialWorker(Worker):
         configs: list[int],
         states: Sequence[State] | None,
         scale: Scale | None,
+        targets: Targets | None,
         had: NDArray[np.int64],
         until: NDArray[np.int64],
         ends: bool,
     ) -> Trained:
         """Train some configs on a part of a group, each from the epochs it has had to those it is to have.
 
-        ``scale`` is that of the group where this is not the whole of it, and ``ends`` says whether an epoch ends with this
-        part. Only on whole groups can there be several epochs, and patience.
+        ``scale`` and ``targets`` are those of the group where this is not the whole of it, and ``ends`` says whether an
+        epoch ends with this part. Only on whole groups can there be several epochs, and patience.
         """
         began = time.perf_counter()
-        whole = rows == self.grouped.rows[group]
+        whole = rows == self.grouped.size(group)
         if whole:
             flaw = self._look(group).flaw(self.job.loss)
             if flaw:
                 return Trained(time.perf_counter() - began, flaw)
-            scale = self._scale(group)
+            scale, targets = self._scale(group), self._look(group).targets
+        assert targets is not None
+        classes = self.job.class_weights(targets)
         kept: list[State | None] = list(states) if states is not None else [None] * len(configs)
         at, losses, weights = had.copy(), np.zeros(len(configs)), np.zeros(len(configs))
         failed, stopped = np.zeros(len(configs), bool), np.zeros(len(configs), bool)
         watches = [_watch(self.job.watch(config), state) for config, state in zip(configs, kept, strict=True)]
+        best = [None if state is None else _best(state) for state in kept]
         # Configs that are at the same epoch learn from the same rows; those that are behind others go first.
         while (left := (at < until) & ~failed & ~stopped).any():
             epoch = int(at[left].min())
             here = np.flatnonzero(left & (at == epoch))
             last = int(min(until[here].min(), *at[left & (at > epoch)], until.max()))
-            learner = self._learner(group, configs, kept, here)
+            learner = self._learner(group, targets, configs, kept, here)
             for now in range(epoch, last):
-                for batch in self._shuffled.windows(group, first, rows, now, scale=scale):
+                for batch in self._shuffled.windows(
+                    group, first, rows, now, scale=scale, mean_weight=targets.mean_weight, class_weights=classes
+                ):
                     learner.learn(batch, now)
                 if ends:
                     learner.end_epoch()
@@ -239,14 +280,16 @@ class SequentialWorker(Worker):
                 at[here] += 1
                 failed[here] = learner.failed()
                 if whole and any(watches[place] is not None for place in here.tolist()):
-                    stopped[here] |= self._watched(group, learner, here, watches, losses / np.maximum(weights, 1e-300))
+                    mean = losses / np.maximum(weights, 1e-300)
+                    stopped[here] |= self._watched(group, learner, here, watches, mean, best)
                 if (failed | stopped)[here].any():
                     break
             for place, state in zip(here.tolist(), learner.states(), strict=True):
                 kept[place] = state
-        for each, watch in zip(kept, watches, strict=True):
+        for each, watch, found_best in zip(kept, watches, best, strict=True):
             if watch is not None and each is not None:
-                each["watch"] = np.array([watch.best, watch.waited])
+                each["watch"] = np.array([watch.best, watch.waited, watch.least])
+                each |= {f"{_BEST}{name}": array for name, array in (found_best or {}).items()}
         found = tuple(state for state in kept if state is not None)
         return Trained(time.perf_counter() - began, "", found, losses, weights, failed, at, stopped)
 
@@ -259,9 +302,10 @@ class SequentialWorker(Worker):
         until: NDArray[np.int64],
     ) -> tuple[Trained, Measured | None]:
         """Train some configs of a whole group from the epochs they have had to others, and measure them."""
-        rows = int(self.grouped.rows[group])
-        found = self.train(group, 0, rows, configs, states, None, had, until, True)
-        measured = None if found.reason else self.measure(group, 0, rows, configs, found.states, None)
+        rows = self.grouped.size(group)
+        found = self.train(group, 0, rows, configs, states, None, None, had, until, True)
+        states = list(map(model_state, found.states))
+        measured = None if found.reason else self.measure(group, 0, rows, configs, states, None, None)
         return found, measured
 
     def measure(
@@ -272,25 +316,30 @@ class SequentialWorker(Worker):
         configs: list[int],
         states: Sequence[State],
         scale: Scale | None,
+        targets: Targets | None,
     ) -> Measured:
-        """Measure some configs on the rows held out of a part of a group, and take their models out."""
+        """Measure some configs on the rows to choose by of a part of a group, and take their models out.
+
+        ``scale`` and ``targets`` are those of the group where this is not the whole of it.
+        """
         began = time.perf_counter()
-        targets = Targets()
-        if rows == self.grouped.rows[group]:
+        if rows == self.grouped.size(group):
             targets, scale = self._look(group).targets, self._scale(group)
-        learner = self.job.learner(self.grouped, group, configs=configs, states=states)
-        losses, right = self._measured(learner, len(configs), list(self.rows(group, first, rows)), scale)
+        assert targets is not None
+        learner = self.job.learner(self.grouped, group, targets=targets, configs=configs, states=states)
+        parts = weighed(self.rows(group, first, rows), self.job.class_weights(targets))
+        losses, right = self._measured(learner, len(configs), parts, scale)
         models = self.job.stored(learner.weights(), scale)
         return Measured(losses, right, models, targets, time.perf_counter() - began)
 
     def _measured(
-        self, learner: Learner, configs: int, parts: list[Held], scale: Scale | None
+        self, learner: Learner, configs: int, parts: Iterable[Divided], scale: Scale | None
     ) -> tuple[Doubles, Doubles]:
         losses, right = np.zeros(configs), np.zeros(configs)
-        for batch, hold in parts:
-            if hold is None or not hold.any():
+        for batch, part in parts:
+            if part is None or not (part == SELECTION).any():
                 continue
-            aside = batch.take(np.flatnonzero(hold))
+            aside = batch.take(np.flatnonzero(part == SELECTION))
             if scale is not None:
                 aside = replace(aside, x=scale.rows(aside.x))
             more, better = learner.measure(aside)
@@ -304,30 +353,39 @@ class SequentialWorker(Worker):
         here: NDArray[np.int64],
         watches: list[EarlyStopping | None],
         training: Doubles,
+        best: list[State | None],
     ) -> NDArray[np.bool_]:
-        """Note the losses after an epoch over a whole group, and say whose patience has come to its end."""
-        losses, held = training[here], self._look(group).targets.held_weight
-        if held:
-            sums, _ = self._measured(learner, len(here), list(self.rows(group)), self._scale(group))
-            losses = sums / held
-        over = np.zeros(len(here), bool)
+        """Note the losses after an epoch over a whole group, keep the best states, and say whose patience has come to its end."""
+        losses, targets = training[here], self._look(group).targets
+        if targets.selection_weight:
+            parts = weighed(self.rows(group), self.job.class_weights(targets))
+            sums, _ = self._measured(learner, len(here), parts, self._scale(group))
+            losses = sums / targets.selection_weight
+        over, states = np.zeros(len(here), bool), None
         for at, (place, loss) in enumerate(zip(here.tolist(), losses.tolist(), strict=True)):
             watch = watches[place]
             if watch is not None:
                 watches[place] = watch = watch.after(loss)
                 over[at] = watch.stop
+                if loss <= watch.least:
+                    states = learner.states() if states is None else states
+                    best[place] = {name: array.copy() for name, array in states[at].items()}
         return over
 
-    def _learner(self, group: int, configs: list[int], states: list[State | None], here: NDArray[np.int64]) -> Learner:
+    def _learner(
+        self, group: int, targets: Targets, configs: list[int], states: list[State | None], here: NDArray[np.int64]
+    ) -> Learner:
         taken = [states[place] for place in here.tolist()]
-        given = None if taken[0] is None else [state for state in taken if state is not None]
-        return self.job.learner(self.grouped, group, configs=[configs[place] for place in here.tolist()], states=given)
+        given = None if taken[0] is None else [_now(state) for state in taken if state is not None]
+        chosen = [configs[place] for place in here.tolist()]
+        return self.job.learner(self.grouped, group, targets=targets, configs=chosen, states=given)
 
     def _look(self, group: int) -> Look:
         """Look at a whole group, once."""
         if group not in self._looks:
             self._looks.clear()  # one at a time: turns of a group follow one another
-            self._looks[group] = self.look(group, 0, int(self.grouped.rows[group]))
+            look = self.look(group, 0, self.grouped.size(group))
+            self._looks[group] = replace(look, targets=look.targets.weighed(self.job.class_weights(look.targets)))
         return self._looks[group]
 
     def _scale(self, group: int) -> Scale | None:
@@ -351,7 +409,7 @@ def fit_of(
     seconds: float,
     given_up: NDArray[np.bool_] | None = None,
 ) -> Fit:
-    """Put together what came of a group, from the sums of its last epochs and those over rows held out."""
+    """Put together what came of a group, from the sums of its last epochs and those over the rows to choose by."""
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = found.losses / found.weights
     failed = found.failed | ~np.isfinite(mean)
@@ -368,5 +426,18 @@ def _watch(watch: EarlyStopping | None, state: State | None) -> EarlyStopping | 
     """Go on watching where a state was taken."""
     if watch is None or state is None or "watch" not in state:
         return watch
-    best, waited = state["watch"].tolist()
-    return replace(watch, best=best, waited=int(waited))
+    best, waited, least = state["watch"].tolist()
+    return replace(watch, best=best, waited=int(waited), least=least)
+
+
+def model_state(state: State) -> State:
+    """Return the state that a config's model is taken from: the best epoch's, where that is known."""
+    return _best(state) or _now(state)
+
+
+def _best(state: State) -> State:
+    return {name.removeprefix(_BEST): array for name, array in state.items() if name.startswith(_BEST)}
+
+
+def _now(state: State) -> State:
+    return {name: array for name, array in state.items() if not name.startswith(_BEST)}

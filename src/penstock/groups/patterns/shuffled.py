@@ -15,15 +15,19 @@ from numpy.typing import NDArray
 
 from penstock import seeds
 from penstock.batch import Batch, Csr
+from penstock.class_weights import ClassWeights
 from penstock.errors import UsageError
 from penstock.groups.patterns.base import Worker
 from penstock.groups.scale import Scale
+from penstock.groups.split import TRAINING
 from penstock.shuffle import ORDERS, RowWindow, Shape, order
 from penstock.shuffle.permute import slots
 
 _CHUNK = 64 << 10
 """Bytes of rows that lie together, and are moved together, in an order's eyes."""
-ORDERED = tuple(sorted(name for name, each in ORDERS.items() if name in ("none", "block-only", "corgipile", "global")))
+ORDERED = tuple(
+    sorted(name for name, each in ORDERS.items() if each.facts.copy == "never" and each.facts.mixing == "none")
+)
 """The orders that need neither a copy of the rows nor rows held back from window to window."""
 
 
@@ -52,8 +56,21 @@ class Shuffled:
     def __post_init__(self) -> None:
         require_ordered(self.shuffle)
 
-    def windows(self, group: int, first: int, rows: int, epoch: int, *, scale: Scale | None = None) -> Iterator[Batch]:
-        """Yield the rows to learn from, held-out ones left out, brought to a scale."""
+    def windows(
+        self,
+        group: int,
+        first: int,
+        rows: int,
+        epoch: int,
+        *,
+        scale: Scale | None = None,
+        mean_weight: float = 1.0,
+        class_weights: ClassWeights | None = None,
+    ) -> Iterator[Batch]:
+        """Yield the rows to learn from, others left out, brought to a scale.
+
+        Their weights are divided by the mean, and multiplied by their classes' factors.
+        """
         key = (group, first, rows, epoch)
         if self._kept is not None and self._kept[0] == key:
             yield self._kept[1]
@@ -61,7 +78,9 @@ class Shuffled:
         self._kept = None
         shape = self._shape(group, first, rows)
         for index, numbers in enumerate(self._numbers(shape, epoch)):
-            batch = self._gathered(group, numbers + first, scale)
+            batch = self._gathered(group, numbers + first, scale, mean_weight)
+            if class_weights is not None:
+                batch = class_weights.weigh(batch)
             if not index and len(numbers) == rows:  # configs that hop follow one another over the same rows
                 self._kept = (key, batch)
             if len(batch):
@@ -90,26 +109,30 @@ class Shuffled:
                 stored = moved
             yield stored
 
-    def _gathered(self, group: int, numbers: NDArray[np.int64], scale: Scale | None) -> Batch:
+    def _gathered(self, group: int, numbers: NDArray[np.int64], scale: Scale | None, mean_weight: float) -> Batch:
         low, high = int(numbers.min()), int(numbers.max()) + 1
-        parts, start, hold = [], low, np.zeros(high - low, bool)
-        for batch, held in self.worker.rows(group, low, high - low):
+        parts, start, training = [], low, np.ones(high - low, bool)
+        for batch, part in self.worker.rows(group, low, high - low):
             parts.append((start, batch))
-            if held is not None:
-                hold[start - low : start - low + len(batch)] = held
+            if part is not None:
+                training[start - low : start - low + len(batch)] = part == TRAINING
             start += len(batch)
-        numbers = numbers[~hold[numbers - low]]
+        numbers = numbers[training[numbers - low]]
         batch = _taken(parts, numbers)
-        if scale is None or not len(batch):
+        if not len(batch):
             return batch
-        return Batch(scale.rows(batch.x), batch.y, batch.weight)
+        x = batch.x if scale is None else scale.rows(batch.x)
+        weight = None if batch.weight is None else (batch.weight / np.float64(mean_weight)).astype(np.float32)
+        return Batch(x, batch.y, weight)
 
 
 def require_ordered(shuffle: str) -> None:
     """Raise `UsageError` unless an order can be had within groups."""
     order(shuffle)
     if shuffle not in ORDERED:
-        raise UsageError(f"shuffle={shuffle!r} is not there for groups; choose one of: {', '.join(ORDERED)}")
+        raise UsageError(
+            "is not there for groups", option="shuffle", value=shuffle, fixes=[f"choose one of: {', '.join(ORDERED)}"]
+        )
 
 
 def _taken(parts: list[tuple[int, Batch]], numbers: NDArray[np.int64]) -> Batch:

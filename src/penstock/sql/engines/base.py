@@ -17,12 +17,18 @@ import pyarrow as pa
 from penstock.blocks.base import BlockSource
 from penstock.budget import show_bytes
 from penstock.closing import Closing
+from penstock.errors import DatabaseError, PenstockError
 from penstock.events import Stream
-from penstock.sql.copied import Copied, copy
+from penstock.sql.expressions.dialect import Dialect
+from penstock.sql.query_copy import QueryCopy, copy_query
 from penstock.sql.statements import Query
 
 if TYPE_CHECKING:
-    from penstock.sql.options import PackSettings
+    from penstock.linear import LinearModel
+    from penstock.sql.catalog import Catalog
+    from penstock.sql.options import PackSettings, Settings
+    from penstock.sql.result import Result
+    from penstock.sql.statements import Train
 
 _COPY = "Copy of the query's result"
 _GUESSED = 128
@@ -62,7 +68,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class QueryScan:
     """How a query's rows are read, for EXPLAIN.
 
     Attributes
@@ -86,21 +92,21 @@ class Scan:
 
 
 @dataclass(slots=True)
-class Opened(Closing):
+class QueryBlocks(Closing):
     """A query's rows as blocks, and how they came about; closing it removes the copy, if there is one."""
 
     source: BlockSource
-    scan: Scan
-    copied: Copied | None = None
+    scan: QueryScan
+    copied: QueryCopy | None = None
 
     def close(self) -> None:
         """Close the source, and remove what was written for it."""
         (self.source if self.copied is None else self.copied).close()
 
 
-def copy_rows(rows: pa.RecordBatchReader, columns: Sequence[str], reading: Reading, *, stream: Stream) -> Copied:
+def copy_rows(rows: pa.RecordBatchReader, columns: Sequence[str], reading: Reading, *, stream: Stream) -> QueryCopy:
     """Copy a query's rows to a file of blocks, as is asked for."""
-    return copy(
+    return copy_query(
         rows,
         columns=columns,
         nulls=reading.nulls,
@@ -112,21 +118,21 @@ def copy_rows(rows: pa.RecordBatchReader, columns: Sequence[str], reading: Readi
     )
 
 
-def opened_copy(copied: Copied, why: str) -> Opened:
+def blocks_of_copy(copied: QueryCopy, why: str) -> QueryBlocks:
     """Return a copy as opened rows; ``why`` there had to be one is for EXPLAIN."""
     details = [f"copied once, {show_bytes(copied.nbytes)} in a temporary file, because {why}"]
     if copied.skipped:
         details.append(f"{copied.skipped:,} rows with a null are left out")
-    return Opened(copied.source, Scan(_COPY, tuple(details), copied.rows, copied.nbytes, copied=True), copied)
+    return QueryBlocks(copied.source, QueryScan(_COPY, tuple(details), copied.rows, copied.nbytes, copied=True), copied)
 
 
-def foreseen_copy(why: str, rows: int, kinds: Iterable[pa.DataType]) -> Scan:
+def estimate_copy(why: str, rows: int, kinds: Iterable[pa.DataType]) -> QueryScan:
     """Return how a query would be read that has to be copied, by an estimate of its rows and its columns' types."""
     detail = f"would be copied once to a temporary file, because {why}"
-    return Scan(_COPY, (detail,), rows, rows * sum(map(guessed_bytes, kinds)), exact=False, copied=True)
+    return QueryScan(_COPY, (detail,), rows, rows * sum(map(estimated_bytes, kinds)), exact=False, copied=True)
 
 
-def guessed_bytes(kind: pa.DataType) -> int:
+def estimated_bytes(kind: pa.DataType) -> int:
     """Return about how many bytes a value of a type takes."""
     if pa.types.is_fixed_size_list(kind):
         return int(kind.list_size) * 4
@@ -137,7 +143,7 @@ def guessed_bytes(kind: pa.DataType) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class StatementRows:
     """What a statement gave back: columns and rows as Python values, or how many rows it touched.
 
     ``columns`` is None for statements without rows; ``status`` is the engine's word for what was done,
@@ -150,25 +156,121 @@ class Rows:
     notices: Sequence[str] = ()
 
 
-class Engine(Protocol):
-    """One open database.
+class ModelTable(Protocol):
+    """The table of an engine's database that holds models, a row each.
 
     Attributes
     ----------
     name : str
-        ``duckdb`` or ``postgresql``.
-    place : str
-        What messages call the database; never with a password in it.
-    dialect : str
-        What sqlglot calls its SQL.
+        Its quoted name.
+    created : str
+        SQL for the time of a row in microseconds since 1970; the column ``created_at`` has it by default.
+    weights_type, header_type : str
+        What a parameter is cast to that holds weights (a NumPy array of float32) or JSON.
+    most_weights : int or None
+        The most weights that a row can hold.
     """
 
     name: str
-    place: str
-    dialect: str
+    created: str
+    weights_type: str
+    header_type: str
+    most_weights: int | None
 
-    def run(self, text: str, parameters: Sequence[Any] = ()) -> Rows:
+    def exists(self) -> bool:
+        """Return whether the table is there."""
+        ...
+
+    def create(self) -> None:
+        """Make the table, which is not there, with the columns of `model_columns`."""
+        ...
+
+    def require_trusted(self) -> None:
+        """Raise where using the table could run code of another user."""
+        ...
+
+    def is_conflict(self, error: DatabaseError) -> bool:
+        """Return whether a statement failed because another session did the same at the same time."""
+        ...
+
+    def is_missing(self, error: DatabaseError) -> bool:
+        """Return whether a statement failed because it did not see the table."""
+        ...
+
+    def refusal(self, error: DatabaseError, rights: str | None) -> PenstockError | None:
+        """Return what tells users how to get the rights that they lack, to make the table where ``rights`` is None."""
+        ...
+
+
+def model_columns(
+    weights: str = "float4[]", header: str = "json", created: str = "timestamptz NOT NULL DEFAULT now()"
+) -> str:
+    """Write the columns of a table of models."""
+    return (
+        f"name text PRIMARY KEY, kind text NOT NULL, outputs int NOT NULL, width bigint NOT NULL, coef {weights} NOT NULL,"
+        f" intercept {weights} NOT NULL, header {header} NOT NULL, format int NOT NULL, created_at {created},"
+        " penstock_version text NOT NULL"
+    )
+
+
+class ServerTraining(Protocol):
+    """A server that can train by itself, so that no row leaves it."""
+
+    def accepts(self, chosen: Settings, features: Sequence[str], schema: pa.Schema) -> bool:
+        """Return whether the server can train with these settings now."""
+        ...
+
+    def train(
+        self, statement: Train, chosen: Settings, features: Sequence[str], *, catalog: Catalog, stream: Stream
+    ) -> LinearModel:
+        """Train a model under the statement's name, and return it as the catalogue has it."""
+        ...
+
+    def explain(self, statement: Train, chosen: Settings, features: Sequence[str], *, analyze: bool) -> Result:
+        """Return the server's own plan of a training; with ``analyze`` it runs, and keeps no model."""
+        ...
+
+
+class Engine(Protocol):
+    """One open database.
+
+    The first attributes declare what an engine can do; nothing outside its package asks which engine it is.
+
+    Attributes
+    ----------
+    remote : bool
+        Whether rows come over a wire, so that caching them and reading over several connections has a meaning.
+    packs : bool
+        Whether `pack` is supported.
+    server_training : ServerTraining or None
+        What trains inside the database, where that is possible.
+    models : ModelTable
+        Where models are kept.
+    dialect : Dialect
+        Its SQL; with ``predictions`` where models can be written as expressions.
+    name : str
+        Its name in the registry, such as ``duckdb``.
+    place : str
+        What messages call the database; never with a password in it.
+    """
+
+    remote: bool
+    packs: bool
+    server_training: ServerTraining | None
+    models: ModelTable
+    dialect: Dialect
+    name: str
+    place: str
+
+    def run(self, text: str, parameters: Sequence[Any] = ()) -> StatementRows:
         """Run one statement on the session's own connection; parameters stand as ``$1``, ``$2`` in the text."""
+        ...
+
+    def run_apart(self, text: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement apart from the session's transaction, committed at once; return its rows.
+
+        A parameter that is a NumPy array of float32 stands for a list of floats.
+        """
         ...
 
     def describe(self, query: Query) -> pa.Schema:
@@ -179,35 +281,24 @@ class Engine(Protocol):
         """Return those columns of a stored table that are its primary key, to warn where they would be features."""
         ...
 
-    def open(self, query: Query, columns: Sequence[str], reading: Reading, *, stream: Stream) -> Opened:
+    def open(self, query: Query, columns: Sequence[str], reading: Reading, *, stream: Stream) -> QueryBlocks:
         """Open a query's rows as blocks, only the columns named; lists of equal length become fixed-size lists."""
         ...
 
-    def rows_of(self, query: Query) -> AbstractContextManager[pa.RecordBatchReader]:
-        """Give a query's rows as a stream of Arrow batches, in the types that `describe` tells; good inside the ``with``."""
+    def estimate(self, query: Query, columns: Sequence[str], reading: Reading) -> QueryScan:
+        """Say how `open` would read a query, without running it."""
         ...
 
-    def keep(self, rows: pa.RecordBatchReader) -> str:
+    def stream_rows(self, query: Query) -> AbstractContextManager[pa.RecordBatchReader]:
+        """Give a query's rows as a stream of Arrow batches, in the types of `describe`; good inside the ``with``."""
+        ...
+
+    def store_rows(self, rows: pa.RecordBatchReader) -> str:
         """Put rows into a new temporary table of the session, and return its quoted name."""
         ...
 
     def pack(self, table: str, into: str, chosen: PackSettings, *, stream: Stream) -> int:
         """Copy a table, named as the user wrote it, with its features as one packed column; return its rows."""
-        ...
-
-    def foresee(self, query: Query, columns: Sequence[str], reading: Reading) -> Scan:
-        """Say how `open` would read a query that has to be copied first, without running it."""
-        ...
-
-    def aside(self, text: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run one statement apart from the session's transaction, committed at once; return its rows.
-
-        A parameter that is a NumPy array of float32 stands for a list of floats.
-        """
-        ...
-
-    def extension(self) -> str | None:
-        """Return the version of the extension that lets the server train, where it can be used now."""
         ...
 
     def quote(self, name: str) -> str:

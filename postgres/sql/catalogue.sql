@@ -1,0 +1,69 @@
+-- The table of models. It is not part of the extension: models outlive it, and Penstock's shell makes the same table where
+-- there is no extension.
+
+-- Refuses a table of models that could run code of another user: a view, triggers, rules, policies, other columns or defaults;
+-- with `trusting` false also one whose owner the caller has no reason to trust. Gives the table, NULL where there is none.
+CREATE FUNCTION penstock.checked_catalogue(trusting boolean) RETURNS oid
+    AS 'MODULE_PATHNAME', 'penstock_checked_catalogue' LANGUAGE C STRICT;
+
+-- Makes the table where it is missing. Whoever asks for it, it belongs to the extension's superuser: the owner of a table can
+-- have code run by all who write to it.
+CREATE FUNCTION penstock.make_catalogue() RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF EXISTS (
+        SELECT FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+        WHERE n.nspname = 'penstock' AND c.relname = 'models'
+    ) THEN
+        RETURN;
+    END IF;
+    CREATE TABLE penstock.models (
+        name text PRIMARY KEY,
+        kind text NOT NULL,
+        outputs int NOT NULL,
+        width bigint NOT NULL,
+        coef float4[] NOT NULL,
+        intercept float4[] NOT NULL,
+        header json NOT NULL,
+        format int NOT NULL,
+        created_at timestamptz NOT NULL DEFAULT now(),
+        penstock_version text NOT NULL
+    );
+    EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON penstock.models TO %I WITH GRANT OPTION',
+        (SELECT pg_get_userbyid(e.extowner) FROM pg_extension AS e WHERE e.extname = 'penstock'));
+EXCEPTION
+    WHEN unique_violation OR duplicate_table THEN
+        NULL;  -- another session has just made it
+END $$;
+
+-- The schema, and a table of models that Penstock's shell has made before, go to the superuser whose rights this script has. Who
+-- owned them keeps the rights to use them, and to pass these on.
+DO $$
+DECLARE
+    place record;
+    kept record;
+BEGIN
+    SELECT n.nspowner, r.rolname AS owner, r.rolsuper AS super, e.extowner INTO STRICT place
+    FROM pg_extension AS e JOIN pg_namespace AS n ON n.oid = e.extnamespace JOIN pg_roles AS r ON r.oid = n.nspowner
+    WHERE e.extname = 'penstock';
+    IF EXISTS (SELECT FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+            WHERE n.nspname = 'penstock' AND c.relname = 'models') THEN
+        LOCK TABLE penstock.models IN ACCESS EXCLUSIVE MODE;  -- so that it stays as it is checked
+        PERFORM penstock.checked_catalogue(true);
+        SELECT c.relowner, r.rolname AS owner, r.rolsuper AS super INTO STRICT kept
+        FROM pg_class AS c JOIN pg_roles AS r ON r.oid = c.relowner WHERE c.oid = 'penstock.models'::regclass;
+        IF NOT kept.super AND kept.relowner NOT IN (place.nspowner, place.extowner) THEN
+            RAISE EXCEPTION 'there is a table penstock.models already, and it belongs to "%"', kept.owner
+                USING ERRCODE = 'duplicate_table',
+                HINT = 'Look at its models, then: DROP TABLE penstock.models, or ALTER TABLE penstock.models OWNER TO the user who '
+                    'installs this.';
+        ELSIF NOT kept.super THEN
+            EXECUTE format('ALTER TABLE penstock.models OWNER TO %I', current_user);
+            EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON penstock.models TO %I WITH GRANT OPTION', kept.owner);
+        END IF;
+    END IF;
+    IF NOT place.super THEN
+        EXECUTE format('ALTER SCHEMA penstock OWNER TO %I', current_user);
+        EXECUTE format('GRANT USAGE ON SCHEMA penstock TO %I WITH GRANT OPTION', place.owner);
+    END IF;
+END $$;

@@ -1,0 +1,280 @@
+-- `path` is the caller's search path here and below, which decides what names in the caller's query mean.
+CREATE FUNCTION penstock.columns(query text, path text, OUT name text, OUT type regtype) RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'penstock_columns' LANGUAGE C STABLE STRICT;
+COMMENT ON FUNCTION penstock.columns(text, text) IS 'the columns of a query, which is not run';
+
+-- Finds the classes of a label, in the order that all of Penstock has them in, as JSON.
+CREATE FUNCTION penstock.classes(rows_of text, label text, type regtype, path text) RETURNS jsonb
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    shown text := CASE
+        WHEN type IN ('real'::regtype, 'double precision'::regtype, 'numeric'::regtype) THEN
+            'CASE WHEN c::pg_catalog.numeric OPERATOR(pg_catalog.=) pg_catalog.trunc(c::pg_catalog.numeric) '
+            'THEN pg_catalog.to_jsonb(pg_catalog.round(c::pg_catalog.numeric, 1)) ELSE pg_catalog.to_jsonb(c::pg_catalog.float8) END'
+        WHEN type IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype, 'boolean'::regtype) THEN 'pg_catalog.to_jsonb(c)'
+        ELSE 'pg_catalog.to_jsonb(c::pg_catalog.text)' END;
+    sorted text := CASE WHEN shown = 'pg_catalog.to_jsonb(c::pg_catalog.text)' THEN 'c::pg_catalog.text COLLATE pg_catalog."C"' ELSE 'c' END;
+    query text;
+    found jsonb;
+BEGIN
+    IF type = 'boolean'::regtype THEN
+        RETURN '[false, true]';
+    END IF;
+    query := format(
+        'SELECT COALESCE(pg_catalog.jsonb_agg(%s ORDER BY %s), %L::pg_catalog.jsonb) '
+        'FROM (SELECT DISTINCT q.%I AS c FROM %s WHERE q.%4$I IS NOT NULL LIMIT 10001) AS d',
+        shown, sorted, '[]', label, rows_of);
+    PERFORM set_config('search_path', path, true);
+    EXECUTE query INTO found;
+    RETURN found;
+END $$;
+
+-- Says where a label stands that is not a finite number.
+CREATE FUNCTION penstock.unsound_label(rows_of text, label text, named regclass, path text) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    stored CONSTANT boolean := EXISTS (SELECT FROM pg_class AS c WHERE c.oid = named AND c.relkind IN ('r', 'm', 'p'));
+    query CONSTANT text := format(
+        'SELECT pg_catalog.format(%L, r.place, r.part) FROM (SELECT q.%I AS c, %s FROM %s) AS r '
+        'WHERE r.c::pg_catalog.float8 OPERATOR(pg_catalog.=) ANY (%L) LIMIT 1',
+        CASE WHEN stored THEN 'The first is at ctid %s of "%s".' ELSE 'The first is number %s of those that the query gave.' END,
+        label, CASE WHEN stored THEN 'q.ctid AS place, q.tableoid::pg_catalog.regclass AS part'
+            ELSE 'pg_catalog.row_number() OVER () AS place, NULL AS part' END, rows_of, '{NaN,Infinity,-Infinity}');
+    found text;
+BEGIN
+    PERFORM set_config('search_path', path, true);
+    EXECUTE query INTO found;
+    RETURN found;
+END $$;
+
+-- Reads a list of columns from the options, written as an array or as one text with commas.
+CREATE FUNCTION penstock.listed(asked jsonb, option text) RETURNS text[]
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    given CONSTANT jsonb := asked->option;
+BEGIN
+    IF given IS NULL THEN
+        RETURN NULL;
+    ELSIF jsonb_typeof(given) = 'string' THEN
+        RETURN ARRAY(SELECT trim(f) FROM unnest(string_to_array(given #>> '{}', ',')) WITH ORDINALITY AS t(f, i) ORDER BY i);
+    ELSIF jsonb_typeof(given) = 'array' AND given <> '[]' AND NOT jsonb_path_exists(given, 'strict $[*] ? (@.type() <> "string")') THEN
+        RETURN ARRAY(SELECT f FROM jsonb_array_elements_text(given) WITH ORDINALITY AS t(f, i) ORDER BY i);
+    END IF;
+    RAISE EXCEPTION 'option "%" must name columns, such as ["age", "income"]; it is %', option, given
+        USING ERRCODE = 'invalid_parameter_value';
+END $$;
+
+-- Whether a name is that of a label: the same text, or the same number.
+CREATE FUNCTION penstock.is_label(name text, label text) RETURNS boolean
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE WHEN name ~ '^-?[0-9]+(\.[0-9]+)?$' AND label ~ '^-?[0-9]+(\.[0-9]+)?$' THEN name::numeric = label::numeric
+        ELSE name = label END
+$$;
+
+-- Settles a training: the query that learns, and what the catalogue has to know of its columns.
+CREATE FUNCTION penstock.prepared(
+    source text, model text, asked jsonb, path text,
+    OUT query text, OUT kind text, OUT parts jsonb, OUT label text, OUT labels jsonb, OUT stem text
+) LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    pinned CONSTANT text := current_setting('search_path');
+    rows_of text;
+    named regclass;
+    names text[];
+    types regtype[];
+    wanted text[];
+    wanted_types regtype[];
+    arrays boolean[];
+    classes jsonb;
+    label_type regtype;
+    target text;
+    features text;
+    options jsonb;
+    choice text[];
+    key text;
+    left_out text[];
+    weights CONSTANT jsonb := asked->'class_weight';
+    unknown text;
+    numbers CONSTANT regtype[] := '{smallint,integer,bigint,real,double precision,numeric,boolean}';
+    lists CONSTANT regtype[] := '{smallint[],integer[],bigint[],real[],double precision[],numeric[]}';
+BEGIN
+    IF jsonb_typeof(asked) IS DISTINCT FROM 'object' THEN
+        RAISE EXCEPTION 'options must be a JSON object, such as {"epochs": 5}' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    model := lower(model);
+    IF model IS NULL OR model NOT IN ('logistic', 'svm', 'linear', 'softmax') THEN
+        RAISE EXCEPTION 'there is no model "%"; choose from: logistic, svm, linear, softmax', model
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    asked := jsonb_strip_nulls(asked);
+    options := asked - '{label,features,exclude,replace}'::text[];
+    IF jsonb_typeof(weights) = 'object' THEN
+        IF model = 'linear' THEN
+            RAISE EXCEPTION '"class_weight" is for labels that are classes, and linear models predict a number'
+                USING ERRCODE = 'invalid_parameter_value';
+        END IF;
+        options := options - 'class_weight';  -- it names labels, which are found later
+    END IF;
+    -- Before any row is read, and with classes that will be found later.
+    PERFORM (options - 'classes' || jsonb_build_object('model', model)
+        || CASE model WHEN 'softmax' THEN '{"outputs": 2}' ELSE '{}' END::jsonb)::text::penstock.options;
+    IF asked ? 'classes' AND (jsonb_typeof(asked->'classes') <> 'array' OR model = 'linear') THEN
+        RAISE EXCEPTION 'option "classes" must be an array, such as [0, 1], and is for classifiers; it is %, for %',
+            asked->'classes', model USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    source := regexp_replace(source, '^(\s|--[^\n]*(\n|$)|/\*.*?\*/)+|[\s;]+$', '', 'g');
+    IF coalesce(source, '') = '' THEN
+        RAISE EXCEPTION 'say what to learn from: a table, a view or a query' USING ERRCODE = 'invalid_parameter_value';
+    ELSIF source ~* '^[\s(]*(select|with|table|values)\M' THEN
+        rows_of := format(E'(%s\n) AS q', source);
+        stem := 'model';
+    ELSE
+        BEGIN
+            PERFORM set_config('search_path', path, true);
+            named := source::pg_catalog.regclass;
+            PERFORM pg_catalog.set_config('search_path', pinned, true);
+            SELECT format('%I.%I AS q', n.nspname, c.relname), c.relname INTO rows_of, stem
+            FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = named;
+        EXCEPTION WHEN invalid_name OR syntax_error OR undefined_table OR invalid_schema_name THEN
+            RAISE EXCEPTION '% is neither a table or view that can be found, nor a query', source USING ERRCODE = 'undefined_table',
+                HINT = 'Write names as in SQL: "My Table", shop.clicks. A query begins with SELECT, WITH, TABLE or VALUES.';
+        END;
+    END IF;
+    SELECT array_agg(c.name), array_agg(c.type) INTO names, types FROM penstock.columns('SELECT * FROM ' || rows_of, path) AS c;
+
+    SELECT n INTO label FROM unnest(names) AS n
+    WHERE lower(n) = lower(coalesce(asked->>'label', 'label')) ORDER BY n = coalesce(asked->>'label', 'label') DESC LIMIT 1;
+    IF label IS NULL THEN
+        RAISE EXCEPTION 'there is no column "%"; say which one is the label: {"label": "clicked"}',
+            coalesce(asked->>'label', 'label')
+            USING ERRCODE = 'undefined_column', DETAIL = format('There are: %s.', array_to_string(names, ', '));
+    END IF;
+    label_type := types[array_position(names, label)];
+
+    wanted := penstock.listed(asked, 'features');
+    left_out := penstock.listed(asked, 'exclude');
+    IF wanted IS NOT NULL AND left_out IS NOT NULL THEN
+        RAISE EXCEPTION '"features" and "exclude" are two ways to say it; give one of them'
+            USING ERRCODE = 'invalid_parameter_value';
+    ELSIF NOT names @> left_out THEN
+        RAISE EXCEPTION 'there is no column "%" to leave out', (SELECT n FROM unnest(left_out) AS n WHERE n <> ALL (names) LIMIT 1)
+            USING ERRCODE = 'undefined_column', DETAIL = format('There are: %s.', array_to_string(names, ', '));
+    ELSIF wanted IS NULL THEN
+        SELECT array_agg(n ORDER BY i) INTO choice FROM unnest(names) WITH ORDINALITY AS t(n, i)
+        WHERE n <> label AND n <> ALL (coalesce(left_out, '{}'));
+        wanted := CASE WHEN choice @> '{features_k,features_v}' THEN '{features_k,features_v}'
+            WHEN choice @> '{features_v}' THEN '{features_v}'
+            WHEN choice @> '{indices,values}' THEN '{indices,values}' ELSE choice END;
+        FOR key IN
+            SELECT a.attname FROM pg_index AS i
+            JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
+            WHERE i.indisprimary AND i.indrelid = named AND a.attname = ANY (wanted)
+        LOOP
+            RAISE WARNING '"%" is the table''s primary key, and is learnt from as a feature', key
+                USING HINT = format('Leave it out: {"exclude": %s}.', to_jsonb(key));
+        END LOOP;
+    END IF;
+    SELECT array_agg(types[array_position(names, w)] ORDER BY i), array_agg(types[array_position(names, w)] = ANY (lists) ORDER BY i)
+    INTO wanted_types, arrays FROM unnest(wanted) WITH ORDINALITY AS t(w, i);
+    FOR i IN 1 .. coalesce(array_length(wanted, 1), 0) LOOP
+        IF wanted_types[i] IS NULL THEN
+            RAISE EXCEPTION 'there is no column "%" to learn from', wanted[i]
+                USING ERRCODE = 'undefined_column', DETAIL = format('There are: %s.', array_to_string(names, ', '));
+        ELSIF wanted[i] = label THEN
+            RAISE EXCEPTION '"%" is the label; leave it out of the features', label USING ERRCODE = 'invalid_parameter_value';
+        ELSIF NOT (arrays[i] OR wanted_types[i] = ANY (numbers)) THEN
+            RAISE EXCEPTION 'column "%" is %, not a number or an array of numbers', wanted[i], wanted_types[i]
+                USING ERRCODE = 'datatype_mismatch', HINT = 'Name the columns to learn from: {"features": ["a", "b"]}.';
+        END IF;
+    END LOOP;
+    IF wanted IS NULL THEN
+        RAISE EXCEPTION 'there are no columns to learn from beside the label "%"', label USING ERRCODE = 'undefined_column';
+    ELSIF wanted IN ('{features_k,features_v}', '{indices,values}') AND arrays = '{t,t}' THEN
+        features := format(CASE wanted_types[1] WHEN 'integer[]'::regtype THEN 'q.%I' ELSE 'q.%I::pg_catalog.int4[]' END, wanted[1]) || ', '
+            || format(CASE wanted_types[2] WHEN 'real[]'::regtype THEN 'q.%I' ELSE 'q.%I::pg_catalog.float4[]' END, wanted[2]);
+        parts := jsonb_build_array(
+            jsonb_build_object('columns', to_jsonb(wanted), 'kind', 'pairs', 'width', NULL, 'names', '[]'::jsonb, 'hashed', NULL));
+    ELSIF wanted[2] IS NULL AND arrays[1] THEN
+        features := format(CASE wanted_types[1] WHEN 'real[]'::regtype THEN 'q.%I' ELSE 'q.%I::pg_catalog.float4[]' END, wanted[1]);
+        parts := jsonb_build_array(
+            jsonb_build_object('columns', to_jsonb(wanted), 'kind', 'vector', 'width', NULL, 'names', '[]'::jsonb, 'hashed', NULL));
+    ELSIF true = ANY (arrays) THEN
+        RAISE EXCEPTION 'features are one array, the pair features_k and features_v, or numbers; not %',
+            array_to_string(wanted, ', ')
+            USING ERRCODE = 'datatype_mismatch', HINT = 'Name what to learn from: {"features": "features_v"}; '
+                'a pair by other names is a query: SELECT k AS features_k, v AS features_v, label FROM t.';
+    ELSE
+        SELECT format('ARRAY[%s]', string_agg(
+                format(CASE wanted_types[i] WHEN 'boolean'::regtype THEN 'q.%I::pg_catalog.int4::pg_catalog.float4'
+                    ELSE 'q.%I::pg_catalog.float4' END, w), ', ' ORDER BY i)),
+            jsonb_agg(jsonb_build_object('columns', jsonb_build_array(w), 'kind', 'number', 'width', 1, 'names',
+                jsonb_build_array(w), 'hashed', NULL) ORDER BY i)
+        INTO features, parts FROM unnest(wanted) WITH ORDINALITY AS t(w, i);
+        options := options || jsonb_build_object('names', to_jsonb(wanted));
+    END IF;
+
+    target := format('q.%I::pg_catalog.float4', label);
+    IF model = 'linear' THEN
+        IF NOT label_type = ANY (numbers) THEN
+            RAISE EXCEPTION 'the label "%" is %, not a number; classes need logistic, svm or softmax', label, label_type
+                USING ERRCODE = 'datatype_mismatch';
+        ELSIF label_type = 'boolean'::regtype THEN
+            target := format('q.%I::pg_catalog.int4::pg_catalog.float4', label);
+        END IF;
+    ELSE
+        classes := coalesce(asked->'classes', penstock.classes(rows_of, label, label_type, path));
+        IF label_type = ANY (numbers) AND classes::text ~ '"-?(NaN|Infinity)"' THEN
+            RAISE EXCEPTION 'the label "%" is not a finite number in some rows', label USING ERRCODE = 'data_exception',
+                DETAIL = penstock.unsound_label(rows_of, label, named, path), HINT = 'Mend or remove these rows.';
+        ELSIF jsonb_array_length(classes) > 10000 THEN
+            RAISE EXCEPTION 'the label "%" has over 10000 different values; these are hardly classes', label
+                USING ERRCODE = 'data_exception', HINT = 'Use the model linear for a number, or name another label.';
+        ELSIF jsonb_array_length(classes) = 0 THEN
+            RAISE EXCEPTION 'there are no rows to learn from' USING ERRCODE = 'no_data_found';
+        ELSIF jsonb_array_length(classes) = 1 THEN
+            RAISE EXCEPTION 'the label "%" has a single class (%); there is nothing to tell apart', label, classes->0
+                USING ERRCODE = 'data_exception';
+        ELSIF jsonb_array_length(classes) > 2 AND model = 'logistic' THEN
+            RAISE NOTICE 'the label "%" has % classes: the model is softmax, which is logistic regression of more than two', label,
+                jsonb_array_length(classes);
+            model := 'softmax';
+        ELSIF jsonb_array_length(classes) > 2 AND model <> 'softmax' THEN
+            RAISE EXCEPTION 'the label "%" has % classes where two are needed', label, jsonb_array_length(classes)
+                USING ERRCODE = 'data_exception', HINT = 'Use softmax for more than two.';
+        END IF;
+        IF jsonb_typeof(weights) = 'object' THEN
+            SELECT k INTO unknown FROM jsonb_object_keys(weights) AS k
+            WHERE NOT EXISTS (SELECT FROM jsonb_array_elements_text(classes) AS c WHERE penstock.is_label(k, c)) LIMIT 1;
+            IF unknown IS NOT NULL THEN
+                RAISE EXCEPTION '"class_weight" names "%", which "%" does not have', unknown, label
+                    USING ERRCODE = 'invalid_parameter_value', DETAIL = format('Its labels are: %s.',
+                        (SELECT string_agg(c, ', ' ORDER BY i) FROM jsonb_array_elements_text(classes) WITH ORDINALITY AS t(c, i)));
+            END IF;
+            SELECT options || jsonb_build_object('class_weight', jsonb_agg(
+                coalesce((SELECT w FROM jsonb_each(weights) AS e(k, w) WHERE penstock.is_label(k, c) LIMIT 1), '1') ORDER BY i))
+            INTO options FROM jsonb_array_elements_text(classes) WITH ORDINALITY AS t(c, i);
+        END IF;
+        labels := jsonb_build_object('classes', classes, 'binary', model <> 'softmax', 'column', label);
+        IF label_type IN ('smallint'::regtype, 'integer'::regtype, 'real'::regtype)
+            AND (SELECT bool_and(CASE WHEN jsonb_typeof(c) <> 'number' THEN false ELSE
+                    abs(c::float8) <= 16777216 AND (label_type = 'real'::regtype OR c::float8 = c::real::float8) END)
+                 FROM jsonb_array_elements(classes) AS t(c)) THEN
+            options := options || jsonb_build_object('classes', classes);
+        ELSE  -- of any type: told apart by its own comparison, as DISTINCT does; what is none of them is NaN, and refused
+            SELECT format(
+                'COALESCE((%s OPERATOR(pg_catalog.*) pg_catalog.array_position(%L::%I.%I[], q.%I) OPERATOR(pg_catalog.-) %s)::pg_catalog.float4, '
+                'CASE WHEN q.%5$I IS NOT NULL THEN %7$L::pg_catalog.float4 END)', CASE model WHEN 'softmax' THEN 1 ELSE 2 END,
+                ARRAY(SELECT jsonb_array_elements_text(classes)), n.nspname, t.typname, label,
+                CASE model WHEN 'softmax' THEN 1 ELSE 3 END, 'NaN')
+            INTO target FROM pg_type AS t JOIN pg_namespace AS n ON n.oid = t.typnamespace WHERE t.oid = label_type;
+            options := options - 'classes';
+            IF model = 'softmax' THEN
+                options := options || jsonb_build_object('outputs', jsonb_array_length(classes));
+            END IF;
+        END IF;
+    END IF;
+    kind := model;
+    query := format('SELECT penstock.sgd(%s, %s, %L::penstock.options) AS s FROM %s', features, target,
+        options || jsonb_build_object('model', model), rows_of);
+END $$;
+

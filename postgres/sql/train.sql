@@ -1,0 +1,163 @@
+-- Runs the caller's query, by the caller's path. In the loop, too, that path holds: all is qualified.
+CREATE FUNCTION penstock.epochs(query text, measure text, path text) RETURNS SETOF penstock.epoch
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    each penstock.epoch;
+BEGIN
+    PERFORM set_config('search_path', path, true);
+    FOR each IN EXECUTE query LOOP
+        IF each.seconds OPERATOR(pg_catalog.>) 1::pg_catalog.float8 AND each.progressive_loss IS NOT NULL THEN  -- a function's rows are seen when all of them are there
+            RAISE NOTICE 'epoch %: progressive loss %, % %, % s', each.epoch,
+                pg_catalog.round(each.progressive_loss::pg_catalog.numeric, 4), measure,
+                pg_catalog.round(each.progressive_score::pg_catalog.numeric, 4), pg_catalog.round(each.seconds::pg_catalog.numeric, 1);
+        END IF;
+        RETURN NEXT each;
+    END LOOP;
+END $$;
+
+CREATE FUNCTION penstock.run_explain(source text, model text, options jsonb, run boolean, path text) RETURNS SETOF text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    query CONSTANT text := format('EXPLAIN (ANALYZE %s) %s', run::text, (penstock.prepared(source, model, options, path)).query);
+BEGIN
+    PERFORM set_config('search_path', path, true);
+    RETURN QUERY EXECUTE query;
+END $$;
+
+CREATE FUNCTION penstock.run_training(
+    source text, model text, name text, options jsonb, path text,
+    OUT epoch int, OUT progressive_loss float8, OUT progressive_score float8, OUT training_score float8, OUT seconds float8,
+    OUT rows bigint
+) RETURNS SETOF record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    asked CONSTANT jsonb := coalesce(options, '{}');
+    given CONSTANT jsonb := CASE jsonb_typeof(asked) WHEN 'object' THEN jsonb_strip_nulls(asked) ELSE '{}' END;
+    replaced CONSTANT boolean := coalesce((asked->>'replace')::boolean, false);
+    job record;
+    each penstock.epoch;
+    history jsonb := '[]';
+    measure text;
+    guess float8;
+    features jsonb;
+    width bigint;
+    number int := 1;
+    header json;
+    saved text;
+BEGIN
+    model := lower(model);
+    IF current_setting('transaction_read_only')::boolean THEN
+        RAISE EXCEPTION 'a model cannot be kept in a read-only transaction' USING ERRCODE = 'read_only_sql_transaction',
+            HINT = 'penstock.explain and penstock.sgd learn without keeping one.';
+    END IF;
+    PERFORM penstock.make_catalogue();
+    PERFORM penstock.checked_catalogue(false);
+    IF NOT has_table_privilege('penstock.models', 'SELECT') OR NOT has_table_privilege('penstock.models', 'INSERT')
+        OR (replaced AND NOT has_table_privilege('penstock.models', 'UPDATE')) THEN
+        RAISE EXCEPTION 'this user may not keep models in penstock.models' USING ERRCODE = 'insufficient_privilege',
+            HINT = format('Have its owner run: GRANT SELECT, INSERT, UPDATE, DELETE ON penstock.models TO %I;', current_user);
+    END IF;
+    IF name IS NOT NULL AND NOT replaced AND EXISTS (SELECT FROM penstock.models AS m WHERE m.name = run_training.name) THEN
+        RAISE EXCEPTION 'there is a model "%" already', name USING ERRCODE = 'unique_violation',
+            HINT = 'Take another name, delete it from penstock.models, or replace it: {"replace": true}.';
+    ELSIF name = '' OR octet_length(name) > 1000 THEN
+        RAISE EXCEPTION 'the name of a model has 1 to 1000 bytes, not %', octet_length(name)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF asked ? 'read_only' THEN
+        RAISE EXCEPTION 'a training that only reads has no model to keep; use penstock.explain'
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    job := penstock.prepared(source, model, asked, path);
+    model := job.kind;
+    measure := CASE model WHEN 'linear' THEN 'r2' ELSE 'accuracy' END;
+    FOR each IN SELECT * FROM penstock.epochs(format('SELECT (x.s).* FROM (%s OFFSET 0) AS x', job.query), measure, path) LOOP
+        epoch := each.epoch; progressive_loss := each.progressive_loss; progressive_score := each.progressive_score;
+        training_score := each.training_score; seconds := each.seconds; rows := each.rows;
+        history := history || jsonb_strip_nulls(jsonb_build_object('epoch', epoch, 'progressive_loss', progressive_loss,
+            'progressive_' || measure, progressive_score, 'seconds', seconds, 'rows', rows));
+        RETURN NEXT;
+    END LOOP;
+    guess := CASE model WHEN 'svm' THEN 1 WHEN 'softmax' THEN ln(array_length(each.intercept, 1)) ELSE ln(2) END;
+    -- Large steps can raise the loss of a model that is right in most rows; that is told only where it is far off.
+    IF training_score < 0 OR (model <> 'linear'
+            AND progressive_loss > CASE WHEN training_score < 0.75 THEN guess ELSE 10 * guess END) THEN
+        RAISE WARNING 'the progressive loss is %, worse than a guess', progressive_loss
+            USING HINT = CASE WHEN jsonb_typeof(given->'learning_rate') = 'number' THEN 'Use a smaller learning_rate, or leave it out.'
+                WHEN given->>'standardize' = 'false' THEN 'Leave standardize out.'
+                ELSE 'Look for columns that tell more of the label.' END;
+    END IF;
+
+    width := array_length(each.coef, 1) / array_length(each.intercept, 1);
+    IF job.parts->0->>'kind' IN ('vector', 'pairs') THEN
+        job.parts := jsonb_set(job.parts, '{0,width}', to_jsonb(width));
+    END IF;
+    IF job.parts->0->>'kind' = 'vector' THEN
+        SELECT jsonb_set(job.parts, '{0,names}', jsonb_agg(format('%s[%s]', job.parts->0->'columns'->>0, i) ORDER BY i))
+        INTO job.parts FROM generate_series(0, width - 1) AS i;
+    END IF;
+    IF job.parts->0->>'kind' <> 'pairs' THEN
+        SELECT jsonb_agg(n ORDER BY i, j) INTO features FROM jsonb_array_elements(job.parts) WITH ORDINALITY AS t(part, i),
+            jsonb_array_elements(part->'names') WITH ORDINALITY AS u(n, j);
+    END IF;
+    header := json_build_object(
+        'kind', model,
+        'encoder', json_build_object('parts', job.parts, 'label', job.label, 'weight', NULL, 'labels', job.labels, 'origin', NULL),
+        'features', features,
+        'classes', job.labels->'classes',
+        'config', json_build_object(
+            'model', model, 'solver', CASE WHEN progressive_loss IS NOT NULL THEN 'sgd' WHEN model = 'linear' THEN 'exact'
+                ELSE 'lbfgs' END,
+            'learning_rate', coalesce(given->'learning_rate', '"auto"'),
+            'rate', coalesce(given->>'rate', 'auto'), 'decay', coalesce(given->'decay', '0.95'),
+            'power', coalesce(given->'power', '0.25'), 'epochs', epoch, 'batch_size', coalesce(given->'batch_size', '1'),
+            'l1', coalesce(given->'l1', '0.0'), 'l2', CASE WHEN jsonb_typeof(given->'l2') = 'number' THEN given->'l2'
+                WHEN (given->>'l1')::float8 > 0 THEN '0.0' ELSE to_jsonb(1.0::float8 / rows) END,
+            'average', coalesce(given->>'average', 'true')::boolean, 'class_weight', given->'class_weight',
+            'intercept', coalesce(given->>'intercept', 'true')::boolean, 'shuffle', coalesce(given->>'shuffle', 'corgipile'),
+            'memory', coalesce(given->'buffer_size', given->'memory', '"10%"'), 'seed', coalesce(given->'seed', '0'),
+            'standardize', coalesce(given->>'standardize', 'true')::boolean, 'validation', 0.0, 'patience', NULL,
+            'tolerance', 0.0001),
+        'history', history,
+        'fingerprint', '',
+        'metrics', jsonb_strip_nulls(jsonb_build_object('progressive_loss', progressive_loss, 'progressive_' || measure,
+            progressive_score, 'training_' || measure, training_score)));
+    LOOP
+        saved := coalesce(name, format('%s_%s', job.stem, model) || CASE number WHEN 1 THEN '' ELSE '_' || number END);
+        INSERT INTO penstock.models AS m (name, kind, outputs, width, coef, intercept, header, format, penstock_version)
+        VALUES (saved, model, array_length(each.intercept, 1), width, each.coef, each.intercept, header, 1, '0.2.0')
+        ON CONFLICT ON CONSTRAINT models_pkey DO NOTHING;
+        EXIT WHEN FOUND;
+        IF name IS NOT NULL AND replaced THEN
+            UPDATE penstock.models AS m SET kind = model, outputs = array_length(each.intercept, 1), width = width,
+                coef = each.coef, intercept = each.intercept, header = header, format = 1, created_at = now(),
+                penstock_version = '0.2.0'
+            WHERE m.name = saved;
+            EXIT WHEN FOUND;
+        ELSIF name IS NOT NULL THEN
+            RAISE EXCEPTION 'there is a model "%" already, made while this one was trained', name USING ERRCODE = 'unique_violation';
+        END IF;
+        number := number + 1;
+    END LOOP;
+    RAISE NOTICE 'model "%" saved in penstock.models; its % on % of its training rows is %', saved,
+        CASE model WHEN 'linear' THEN 'R2' ELSE 'accuracy' END, each.sample_rows, round(training_score::numeric, 4);
+END $$;
+-- These have no search path of their own, so that they can hand the caller's on. Their bodies were read when they were made:
+-- no path changes what they mean.
+CREATE FUNCTION penstock.train(
+    source text, model text DEFAULT 'logistic', name text DEFAULT NULL, options jsonb DEFAULT '{}',
+    OUT epoch int, OUT progressive_loss float8, OUT progressive_score float8, OUT training_score float8, OUT seconds float8,
+    OUT rows bigint
+) RETURNS SETOF record LANGUAGE sql BEGIN ATOMIC
+    SELECT t.epoch, t.progressive_loss, t.progressive_score, t.training_score, t.seconds, t.rows
+    FROM penstock.run_training(source, model, name, options, pg_catalog.current_setting('search_path')) AS t;
+END;
+COMMENT ON FUNCTION penstock.train(text, text, text, jsonb)
+    IS 'learns a model from a table or a query and keeps it in penstock.models; gives a row for each epoch';
+
+CREATE FUNCTION penstock.explain(
+    source text, model text DEFAULT 'logistic', options jsonb DEFAULT '{}', run boolean DEFAULT false
+) RETURNS SETOF text LANGUAGE sql BEGIN ATOMIC
+    SELECT line FROM penstock.run_explain(source, model, options, run, pg_catalog.current_setting('search_path')) AS line;
+END;
+COMMENT ON FUNCTION penstock.explain(text, text, jsonb, boolean) IS 'the plan of a training; with run, also what it came to';

@@ -1,0 +1,182 @@
+"""A source's blocks served in smaller parts, so that more of them meet in a window of the same memory.
+
+The data, their name and their fingerprint stay the source's; only the cut is finer. What a part costs to read is for the
+source to say: `BlockSource.refine` cuts where parts are cheap, and no finer than it is asked to where they are not.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.blocks.base import BlockSource, Int64s, Snapshot, Source, require_block
+
+_COLUMN_BYTES = 4096
+"""What is worth a read of its own."""
+ReadPart = Callable[[int, Sequence[str] | None], pa.RecordBatch]
+ReadParts = Callable[[Sequence[int], Sequence[str] | None], list[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockParts:
+    """Where blocks are cut: part ``k`` is rows ``starts[k]`` to ``stops[k]`` of block ``owners[k]``."""
+
+    owners: Int64s
+    starts: Int64s
+    stops: Int64s
+
+    @classmethod
+    def of(cls, sizes: Int64s, most: int) -> BlockParts:
+        """Cut blocks of these sizes into equal parts of at most so many rows (or pages, or bytes).
+
+        Examples
+        --------
+        >>> parts = BlockParts.of(np.array([5, 2, 0]), 2)
+        >>> parts.owners.tolist(), parts.starts.tolist(), parts.stops.tolist()
+        ([0, 0, 0, 1, 2], [0, 1, 3, 0, 0], [1, 3, 5, 2, 0])
+        """
+        counts = np.maximum(1, -(-sizes // max(1, most)))
+        owners = np.repeat(np.arange(len(sizes)), counts)
+        place = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+        within, of = sizes[owners], counts[owners]
+        return cls(owners, within * place // of, within * (place + 1) // of)
+
+    @property
+    def sizes(self) -> Int64s:
+        """How many rows each part has."""
+        return self.stops - self.starts
+
+    def share(self, whole: Int64s) -> Int64s:
+        """Divide a number of each block, such as its bytes, over its parts; at least 1 each."""
+        sizes = self.sizes
+        total = np.bincount(self.owners, sizes, len(whole))[self.owners]
+        share = whole[self.owners] * np.divide(sizes, total, out=np.ones(len(sizes)), where=total > 0)
+        return np.maximum(1, share.astype(np.int64))
+
+
+def worth_reading(source: BlockSource, rows: int, most: int) -> int:
+    """Return how many rows of columns that lie apart are worth the reads they take, one for each column at least."""
+    row_bytes = float(source.block_bytes.sum()) / max(1, int(source.block_rows.sum()))
+    return max(rows, min(most, int(_COLUMN_BYTES * len(source.schema) / max(row_bytes, 1.0))))
+
+
+class RefinedSource(Source):
+    """A source in smaller blocks. The source stays its owner's: closing this one leaves it open.
+
+    Parameters
+    ----------
+    source : BlockSource
+        Whose blocks are served in parts.
+    owners : int64 array
+        The block that each part belongs to, ascending.
+    rows, nbytes : int64 array
+        Of each part, as `BlockSource` has them of blocks.
+    read : callable
+        Reads one part, given its number and the columns.
+    read_many : callable, optional
+        Reads several parts in ascending order at once, for less than one by one.
+    read_bytes : int
+        What reading a part holds, where that is more than the part itself and its rows.
+    """
+
+    def __init__(
+        self,
+        source: BlockSource,
+        *,
+        owners: Int64s,
+        rows: Int64s,
+        nbytes: Int64s,
+        read: ReadPart,
+        read_many: ReadParts | None = None,
+        read_bytes: int = 0,
+    ) -> None:
+        self.stored = source
+        self.name, self.schema, self.exact_rows = source.name, source.schema, source.exact_rows
+        self.block_rows, self.block_bytes = rows, nbytes
+        self.units = None if source.units is None else source.units[owners]
+        self.unit_bytes, self.max_open, self.threads = source.unit_bytes, source.max_open, source.threads
+        self.read_bytes = read_bytes
+        self._owners = owners
+        self._read, self._read_many = read, read_many
+        self._counts: dict[int, Int64s] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def fingerprint(self) -> str:
+        """The data's own."""
+        return self.stored.fingerprint
+
+    def read(self, block: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """Read one part; only the columns named, in that order."""
+        require_block(block, len(self.block_rows), name=self.name)
+        return self._read(block, columns)
+
+    def read_many(self, blocks: Sequence[int], columns: Sequence[str] | None = None) -> list[pa.RecordBatch]:
+        """Read several parts, whose numbers ascend."""
+        if self._read_many is None or len(blocks) == 1:
+            return [self.read(block, columns) for block in blocks]
+        return self._read_many(blocks, columns)
+
+    def origin(self, block: int) -> tuple[int, int]:
+        """Return the stored block that a part belongs to, and how many of its rows stand before the part.
+
+        Where rows were not counted, those of the stored block's parts are counted now, once.
+        """
+        owner = int(self._owners[block])
+        first = int(np.searchsorted(self._owners, owner))
+        if self.exact_rows:
+            return owner, int(self.block_rows[first:block].sum())
+        with self._lock:
+            counts = self._counts.get(owner)
+        if counts is None:
+            last = int(np.searchsorted(self._owners, owner, side="right"))
+            names = self.schema.names[:1]
+            counts = np.array([self.read(part, names).num_rows for part in range(first, last)], np.int64)
+            with self._lock:
+                self._counts[owner] = counts
+        return owner, int(counts[: block - first].sum())
+
+    @property
+    def snapshots(self) -> Sequence[Snapshot]:
+        """The source's own."""
+        return self.stored.snapshots
+
+    def file_of(self, block: int) -> tuple[str, int]:
+        """Return the name of the file that a part lies in, and the first part of that file."""
+        name, first = self.stored.file_of(int(self._owners[block]))
+        return name, int(np.searchsorted(self._owners, first))
+
+    def begin(self, epoch: int) -> None:
+        """Pass it on to the source."""
+        self.stored.begin(epoch)
+
+    def check(self) -> None:
+        """Raise `DataChangedError` if the data are no longer those that were opened."""
+        self.stored.check()
+
+
+def by_rows(
+    source: BlockSource,
+    most: int,
+    read_rows: Callable[[int, int, int, Sequence[str] | None], pa.RecordBatch],
+    *,
+    read_bytes: int = 0,
+) -> RefinedSource:
+    """Refine a source that can read any run of a block's rows: ``read_rows(block, start, stop, columns)``."""
+    parts = BlockParts.of(source.block_rows, most)
+
+    def read(part: int, columns: Sequence[str] | None) -> pa.RecordBatch:
+        return read_rows(int(parts.owners[part]), int(parts.starts[part]), int(parts.stops[part]), columns)
+
+    return RefinedSource(
+        source,
+        owners=parts.owners,
+        rows=parts.sizes,
+        nbytes=parts.share(source.block_bytes),
+        read=read,
+        read_bytes=read_bytes,
+    )

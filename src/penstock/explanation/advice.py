@@ -1,0 +1,330 @@
+"""What to do: strategy, block size and memory, and what to be warned of.
+
+The smallest window that mixes well enough is sought: at least 2 % of the rows, at most 10 % (section 7.2.4), and
+between them as many blocks as it takes for batches to be nearly as balanced as after a full shuffle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from penstock.blocks.base import BlockSource
+from penstock.blocks.conversion import BLOCK_SIZE, BLOCKS_WANTED, LEAST_BLOCK
+from penstock.blocks.features import Encoder
+from penstock.budget import Budget, show_bytes, show_share
+from penstock.command_lines import shell_line
+from penstock.errors import BudgetError
+from penstock.explanation.clustering import Clustering, ShuffleQuality
+from penstock.explanation.cost import STRATEGIES, Setting
+from penstock.explanation.explanation import StrategyCost
+from penstock.explanation.gain import EPOCHS, ConversionGain, column_options
+from penstock.explanation.speed import LayoutSpeed, Speeds
+from penstock.loader.block_cuts import plan_loading
+from penstock.loader.plan import Plan, round_up
+from penstock.messages import Text, TextPart, Use
+from penstock.solvers import FULL_PASS_SOLVERS
+from penstock.storage_timer import KB, MB, StorageSpeeds
+from penstock.training import Columns
+
+LEAST_SHARE, MOST_SHARE = 0.02, 0.10
+_SMALLEST_BLOCK, _LARGEST_BLOCK = 64 * KB, 10 * MB
+# Smaller blocks shuffle better, so a block's random reads need only be so near to sequential ones.
+_FAST_ENOUGH = 0.75
+# Batches whose labels vary up to so many times as after a full shuffle are as good as shuffled.
+_EVEN, _UNEVEN = 1.2, 2.0
+_MIXED = 1.9  # below `_UNEVEN`, by what an estimate of the window may be wrong
+_SMALL_ENOUGH = 8 * KB  # decoded; `convert` goes down to 4
+# A way to train that costs no more than this over the cheapest, or that few seconds, is not given up for it.
+_DEAR, _SPARED = 1.5, 1.0
+# Of the memory for a converted file, windows get this share; two of them are held at a time.
+_FOR_WINDOWS = 0.8
+
+
+_ALL = ShuffleQuality(alpha=1.0, factor=0.0, balance=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """What to train with: the order, the least bytes that shuffle well, and the lines to run.
+
+    ``window_rows`` are shuffled together with that memory; ``convert`` is the line to run before ``command``, where converting
+    is part of the recommendation, and ``memory_note`` what the memory given would do, where that is less than recommended for
+    a converted file. ``strategy`` is of SGD alone; other solvers read rows as they are stored.
+    """
+
+    strategy: str
+    memory: int
+    memory_text: str
+    block_bytes: int
+    window_rows: int
+    window_share: float
+    reason: str
+    command: str
+    convert: str = ""
+    memory_note: str = ""
+    solver: str = "sgd"
+    scaling: str = ""
+
+
+def plan_for(source: BlockSource, encoder: Encoder, strategy: str, memory: str | int | Budget) -> Plan:
+    """Return how a loader would divide the memory, stretched to the least that works."""
+    return plan_loading(source, encoder, strategy, memory, stretch=True)
+
+
+def plans_for(source: BlockSource, encoder: Encoder, memory: str | int | Budget) -> dict[str, Plan]:
+    """Return the division of memory for every strategy."""
+    return {name: plan_for(source, encoder, name, memory) for name in STRATEGIES}
+
+
+def too_small(source: BlockSource, encoder: Encoder, memory: str | int | Budget) -> Text | None:
+    """Return what is wrong with a budget that cannot hold two blocks, or None."""
+    try:
+        plan_loading(source, encoder, "corgipile", memory)
+    except BudgetError as error:
+        return error.text
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """One way to train: what it costs, and how well it mixes."""
+
+    cost: StrategyCost
+    memory: int
+    window_rows: int
+    shuffled: ShuffleQuality | None
+    converted: bool = False
+
+    @property
+    def seconds(self) -> float:
+        return self.cost.total(EPOCHS)
+
+    @property
+    def balance(self) -> float:
+        return 1.0 if self.shuffled is None else self.shuffled.balance
+
+
+def recommend(
+    source: BlockSource,
+    encoder: Encoder,
+    *,
+    data: str,
+    columns: Columns,
+    model: str,
+    asked: int,
+    costs: Sequence[StrategyCost],
+    setting: Setting,
+    block_bytes: int,
+    gain: ConversionGain | None,
+    solver: str = "sgd",
+) -> tuple[Recommendation, ShuffleQuality | None]:
+    """Choose strategy, memory and block size, and whether to convert the data first.
+
+    Of the ways that mix the rows well, the one that takes least for a training of the default number of epochs is
+    chosen, what it prepares included; corgipile on the data as they are (or converted, where they cannot be read in the
+    memory asked for) is kept unless another is far cheaper. How well
+    the way chosen shuffles is returned beside it. ``asked`` are the bytes that the user gave. ``solver`` is what training takes of its own accord: one
+    of full passes needs no shuffle, so neither a copy nor converting is recommended for one.
+    """
+    rows, base_plan, clustering = max(1, setting.rows), setting.base_plan, setting.clustering
+    by_name = {p.strategy: p for p in costs}
+    usual = _shuffled_choice(source, encoder, by_name["corgipile"], setting)
+    choices, unordered = [usual], solver in FULL_PASS_SOLVERS
+    if not (base_plan.resident or unordered):
+        if clustering is not None and not clustering.clustered:
+            choices.append(replace(usual, cost=by_name["none"]))
+        choices.append(_Choice(by_name["once"], max(usual.memory, setting.plans["once"].memory), rows, _ALL))
+        if gain is not None:
+            converted = _converted_choice(gain, setting, block_bytes, asked=asked)
+            # What is first is kept unless another is far cheaper: of what needs more memory than asked, that with least.
+            choices.insert(0 if asked < base_plan.memory else len(choices), converted)
+    chosen = _best(choices)
+    cheaper = f"it takes {_times(chosen, usual)} of corgipile for {EPOCHS} epochs, what it prepares included"
+    if unordered:
+        reason = (
+            "rows fit in memory, and are decoded once" if base_plan.resident else "rows are read once, in stored order"
+        )
+        reason = f"{reason}; nothing is shuffled"
+    elif base_plan.resident:
+        reason = "all rows fit in memory; they are decoded once and shuffled there"
+    elif chosen.converted and asked < base_plan.memory:
+        reason = f"the data as they are cannot be read in {show_bytes(asked)}, and {cheaper}"
+    elif chosen is not usual and usual.balance > max(_UNEVEN, chosen.balance):
+        reason = f"{_clustered(clustering)}, windows of the data as they are mix them badly, and {cheaper}"
+    elif chosen.cost.strategy == "none":
+        ratio = usual.cost.seconds / chosen.cost.seconds
+        reason = f"the rows lie as if shuffled, and corgipile would take {ratio:.1f}× as long"
+    elif chosen is not usual:
+        reason = cheaper
+    elif clustering is None:
+        reason = "it shuffles well whatever order the rows lie in"
+    elif clustering.clustered:
+        times = usual.cost.seconds / by_name["none"].seconds
+        reason = f"{_clustered(clustering)}, and it takes {times:.2g}× the time of stored order"
+    else:
+        reason = "the rows lie as if shuffled, and it costs little more than none to be sure"
+    convert = gain.command if chosen.converted and gain is not None else ""
+    place = gain.target if chosen.converted and gain is not None else data
+    named = Columns() if chosen.converted else columns  # a converted file knows its columns
+    options = column_options(named) | {"label": "COLUMN"} if encoder.label is None else column_options(named)
+    options |= {"model": model} if model != "logistic" else {}
+    options |= {} if unordered else {"shuffle": chosen.cost.strategy}
+    options |= {"memory": round_up(base_plan.memory if unordered else chosen.memory)}
+    recommendation = Recommendation(
+        strategy=chosen.cost.strategy,
+        memory=chosen.memory,
+        memory_text=round_up(chosen.memory),
+        block_bytes=block_bytes,
+        window_rows=chosen.window_rows,
+        window_share=min(1.0, chosen.window_rows / rows),
+        reason=reason,
+        command=shell_line(["penstock", "train", place], options),
+        convert=convert,
+        memory_note=_memory_note(asked, chosen, setting) if convert else "",
+        solver=solver,
+        scaling=_scaling(encoder),
+    )
+    return recommendation, None if clustering is None else chosen.shuffled
+
+
+def _scaling(encoder: Encoder) -> str:
+    if not encoder.sparse:
+        return "features brought to mean 0 and spread 1"
+    return "features scaled, not centered, so that rows stay sparse"
+
+
+def _best(choices: Sequence[_Choice]) -> _Choice:
+    """Return the cheapest way that mixes well, or the first where that is hardly cheaper."""
+    least = min(choice.balance for choice in choices)
+    even = [choice for choice in choices if choice.balance <= max(_UNEVEN, least)]
+    cheapest = min(even, key=lambda choice: choice.seconds)
+    kept = (choice for choice in even if choice.seconds <= max(_DEAR * cheapest.seconds, cheapest.seconds + _SPARED))
+    first = next(kept)
+    if first.cost.strategy == "once":  # a converted file serves the next training too
+        return next((choice for choice in kept if choice.converted), first)
+    return first
+
+
+def _shuffled_choice(source: BlockSource, encoder: Encoder, cost: StrategyCost, setting: Setting) -> _Choice:
+    """Return corgipile on the data as they are, with the least memory that mixes well."""
+    base_plan = plan = setting.base_plan
+    memory = base_plan.memory
+    if not base_plan.resident:
+        memory, plan = _memory_for(source, encoder, _wanted_rows(setting.clustering, setting.rows))
+        cut = setting.clustering_in(plan)
+        uneven = cut is not None and cut.balance(plan.held_rows, opened=plan.units) > _EVEN
+        if memory < base_plan.memory and (uneven or setting.units):
+            memory, plan = base_plan.memory, base_plan  # what is given anyhow shuffles better
+    clustering = setting.clustering_in(plan)
+    shuffled = None if clustering is None else clustering.shuffled(plan.held_rows, opened=plan.units)
+    return _Choice(cost, memory, plan.held_rows, shuffled)
+
+
+def _converted_choice(gain: ConversionGain, setting: Setting, block_bytes: int, *, asked: int) -> _Choice:
+    """Return corgipile on a converted file, whose blocks are small and meet freely.
+
+    What the data as they are need beyond the memory asked for is taken only as far as it is needed to mix well.
+    """
+    rows, clustering = max(1, setting.rows), setting.clustering
+    if clustering is not None:
+        if block_bytes == BLOCK_SIZE:  # which leaves it to the conversion, and that makes smaller ones of less data
+            block_bytes = int(np.clip(gain.bytes_then / BLOCKS_WANTED, LEAST_BLOCK, BLOCK_SIZE))
+        clustering = clustering.in_blocks(max(1.0, block_bytes * rows / max(1, gain.bytes_then)))
+    enough = clustering.enough_rows(_MIXED) if clustering is not None else 0
+    wanted, least = (2 * setting.row_bytes * n / _FOR_WINDOWS for n in (_wanted_rows(clustering, rows), enough))
+    memory = max(asked, int(wanted) + 1, min(setting.base_plan.memory, int(least) + 1))
+    window = _converted_window(memory, setting)
+    shuffled = None if clustering is None else clustering.shuffled(window, opened=1)
+    return _Choice(gain.cost, memory, window, shuffled, converted=True)
+
+
+def _converted_window(memory: int, setting: Setting) -> int:
+    """Return the rows of a window of a converted file."""
+    return min(max(1, setting.rows), int(_FOR_WINDOWS * memory / (2 * setting.row_bytes)))
+
+
+def _memory_note(asked: int, chosen: _Choice, setting: Setting) -> str:
+    if asked >= chosen.memory:
+        return ""
+    share = _converted_window(asked, setting) / max(1, setting.rows)
+    return f"The {show_bytes(asked)} given would shuffle {show_share(share)} of them together."
+
+
+def _wanted_rows(clustering: Clustering | None, rows: int) -> int:
+    """Return the rows of the smallest window that mixes well."""
+    wanted = clustering.enough_rows() if clustering is not None else 0
+    return int(np.clip(wanted, np.ceil(LEAST_SHARE * rows), np.ceil(MOST_SHARE * rows)))
+
+
+def _clustered(clustering: Clustering | None) -> str:
+    return f"the rows are clustered by {clustering.by}" if clustering is not None else "the rows may be clustered"
+
+
+def _times(one: _Choice, other: _Choice) -> str:
+    ratio = one.seconds / max(other.seconds, 1e-9)
+    return f"{ratio:.2g}× the time" if ratio >= 0.1 else f"1/{1 / ratio:.0f} of the time"
+
+
+def _memory_for(source: BlockSource, encoder: Encoder, rows: int) -> tuple[int, Plan]:
+    """Return the least memory, to two digits, whose window holds so many rows."""
+    memory = max(1, plan_for(source, encoder, "corgipile", 1).memory)
+    plan = plan_for(source, encoder, "corgipile", memory)
+    while plan.held_rows < rows:
+        memory = int(memory * min(4.0, max(1.05, rows / plan.held_rows))) + 1
+        plan = plan_for(source, encoder, "corgipile", memory)
+    step = 10 ** max(0, len(str(memory)) - 2)
+    memory = -(-memory // step) * step
+    return memory, plan_for(source, encoder, "corgipile", memory)
+
+
+def best_block(curve: StorageSpeeds | None, *, layout: LayoutSpeed, speeds: Speeds) -> int:
+    """Return the smallest block size at which storage is fast, or no longer what training waits for."""
+    if curve is None:
+        return BLOCK_SIZE
+    busy = max(speeds.sgd, layout.shuffled.wall)
+    needed = min(_FAST_ENOUGH * curve.sequential_many, 1.25 * layout.stored_bytes / max(busy, 1e-12))
+    usable = [p for p in curve.points if _SMALLEST_BLOCK <= p.block_bytes <= _LARGEST_BLOCK]
+    if not usable:
+        return BLOCK_SIZE
+    return next((p.block_bytes for p in usable if p.many >= needed), max(usable, key=lambda p: p.many).block_bytes)
+
+
+def memory_warnings(small: Text | None, advice: Recommendation, setting: Setting) -> list[TextPart]:
+    """Say in words what the memory given, and the blocks or row groups that it holds, mean for the shuffle."""
+    warnings: list[TextPart] = [] if small is None else [small]
+    base_plan, clustering = setting.base_plan, setting.clustering
+    if base_plan.resident:
+        return warnings
+    as_stored = advice.strategy != "once" and not advice.convert
+    if small is None and as_stored and base_plan.memory < 0.9 * advice.memory:
+        share = base_plan.held_rows / max(1, setting.rows)
+        warnings.append(
+            Text(
+                f"{show_bytes(base_plan.memory)} shuffle only {show_share(share)} of the rows together; give ",
+                Use("memory", advice.memory_text),
+                " for a better shuffle.",
+            )
+        )
+    if base_plan.warning and (clustering is None or clustering.clustered):
+        return [*warnings, f"{base_plan.warning}."]  # it begins with the name of the data
+    clustering = setting.clustering_in(base_plan)
+    if setting.units and not base_plan.kept_bytes and clustering is not None and clustering.clustered:
+        opened = min(base_plan.units, setting.units)
+        warnings.append(
+            f"Rows are clustered and a window mixes those of {opened} of {setting.units} row groups at a time;"
+            " convert, or write smaller row groups, for a shuffle of all."
+        )
+        return warnings
+    # Of the data as they are, even where another way is recommended for that.
+    window_rows = advice.window_rows if as_stored else base_plan.held_rows
+    if clustering is not None and clustering.balance(window_rows, opened=base_plan.units) > _UNEVEN:
+        block_bytes = setting.row_bytes * setting.rows / max(1, setting.blocks)
+        remedy = "convert to smaller blocks" if block_bytes > _SMALL_ENOUGH else "give more memory"
+        warnings.append(
+            f"A window of {window_rows:,} rows has but {clustering.draws(window_rows, opened=base_plan.units):.0f}"
+            f" blocks, each of rows alike; {remedy} for a better shuffle."
+        )
+    return warnings

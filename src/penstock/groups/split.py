@@ -1,0 +1,66 @@
+"""Which rows of a group are trained on, which choose among its configs, and which judge the chosen one.
+
+A row's part follows from the seed, its group and its number in the group, by the same hash as elsewhere, so that every
+worker, wherever the row lies, and whoever judges afterwards, agree on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.loader.holdout import SplitPart
+
+TRAINING, SELECTION, HELD_OUT = 0, 1, 2
+"""The parts of a group's rows."""
+DEFAULT_SHARE = 0.1
+"""The share of each group's rows that is held out where nobody says otherwise; the served models learn from it too."""
+Parts = NDArray[np.uint8]
+"""The part of each of some rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The shares of each group's rows that are not trained on.
+
+    Attributes
+    ----------
+    held_out : float
+        The share that no choice has seen: the finished models are judged on it.
+    selection : float
+        The share that configs are compared on, and that training is stopped by.
+    seed : int
+        Decides which rows these are.
+
+    Examples
+    --------
+    >>> split = Split.of(0.1, seed=0, chooses=True)
+    >>> split.held_out, split.selection, np.bincount(split.parts(7, 0, 10_000)).tolist()
+    (0.1, 0.1, [8008, 1000, 992])
+    >>> Split.of(0.1, seed=0, chooses=False).selection, Split.of(0.6, seed=0, chooses=True).selection
+    (0.0, 0.2)
+    """
+
+    held_out: float
+    selection: float
+    seed: int
+
+    @classmethod
+    def of(cls, validation: float, seed: int, *, chooses: bool) -> Split:
+        """Return the split by the share that is held out; as large a share is for choosing, where anything is chosen."""
+        return cls(validation, min(validation, (1 - validation) / 2) if chooses else 0.0, seed)
+
+    def parts(self, group: int, first: int, rows: int) -> Parts | None:
+        """Return the part of each row of a range of a group; None where all are trained on."""
+        if not self.held_out:
+            return None
+        numbers, owner = np.arange(first, first + rows), np.full(1, group)
+        found = SplitPart(self.held_out, self.seed, held_out=True).has(owner, numbers).astype(np.uint8)
+        if self.selection:
+            # Held-out rows have the lowest hashes, those for choosing the next ones.
+            found += SplitPart(self.held_out + self.selection, self.seed, held_out=True).has(owner, numbers)
+        else:
+            found *= HELD_OUT
+        return found

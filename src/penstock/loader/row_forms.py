@@ -1,0 +1,348 @@
+"""What a loader makes of rows: features and a target for linear models, or named columns for everything else.
+
+A form knows its rows' size, allocates slots for them, puts decoded parts together and writes them to Arrow. Loader,
+windows, mixers and copies are the same for both forms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock.batch import Batch, Csr, Floats
+from penstock.blocks.features import Encoder, choose_features
+from penstock.blocks.fields import Fields
+from penstock.blocks.memory import to_arrow
+from penstock.blocks.transpose import scatter_rows, scatter_values
+from penstock.copying import move_rows, put_rows
+from penstock.loader import window_kernels
+from penstock.records import Column, Ragged, Records
+
+
+class RowsLike(Protocol):
+    """A run of rows: `Batch` or `Records`."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def slice(self, start: int, stop: int) -> Self: ...
+
+    def take(self, picks: NDArray[np.integer]) -> Self: ...
+
+
+R = TypeVar("R", bound=RowsLike)
+R_co = TypeVar("R_co", bound=RowsLike, covariant=True)
+
+
+class Decodes(Protocol[R_co]):
+    """What makes rows of a block: `Encoder` makes a `Batch`, `Fields` makes `Records`."""
+
+    @property
+    def columns(self) -> Sequence[str]: ...
+
+    def decode(self, batch: pa.RecordBatch, *, first_row: int = 0) -> R_co: ...
+
+
+NOTHING = np.empty(0, np.float32)
+SlotArray = NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """Feature standardisation, applied to rows on their way into a window."""
+
+    shift: Floats
+    scale: Floats
+
+    @classmethod
+    def none(cls) -> Scaling:
+        """Return the scaling that changes nothing."""
+        return cls(NOTHING, NOTHING)
+
+
+class SlotsOf(Protocol[R_co]):
+    """Memory that a window's rows are put into."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, rows: int) -> R_co:
+        """Return the first so many rows as views."""
+        ...
+
+
+class RowForm(Protocol[R]):
+    """What rows are made into."""
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns to read."""
+        ...
+
+    @property
+    def fixed(self) -> bool:
+        """Whether all rows are equally long, so that each can go straight to its slot."""
+        ...
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row in memory; where rows are unequal, what they need beside their values."""
+        ...
+
+    def empty(self, rows: int) -> SlotsOf[R]:
+        """Allocate slots for so many rows."""
+        ...
+
+    def put(self, part: R, slots: SlotArray, into: Any) -> None:
+        """Put decoded rows of fixed width into their slots."""
+        ...
+
+    def move(self, rows: R, picks: NDArray[np.int64], into: Any, places: NDArray[np.int64]) -> None:
+        """Copy rows of fixed width, as they are, from their picks to places among slots."""
+        ...
+
+    def join(self, parts: Sequence[R], slots: Sequence[SlotArray], rows: int) -> R:
+        """Put decoded rows together, each at its slot."""
+        ...
+
+    def concat(self, parts: Sequence[R]) -> R:
+        """Put rows end to end."""
+        ...
+
+    def blank(self, rows: int) -> R:
+        """Return so many rows of no content."""
+        ...
+
+    def to_arrow(self, rows: R) -> pa.RecordBatch:
+        """Return rows as Arrow, for a copy."""
+        ...
+
+    def of_copy(self, schema: pa.Schema) -> RowForm[R]:
+        """Return the form that reads what `to_arrow` wrote."""
+        ...
+
+    def decode(self, batch: pa.RecordBatch, *, first_row: int = 0) -> R:
+        """Return a block's rows, not scaled."""
+        ...
+
+    def flaw(self, rows: R) -> tuple[int, str] | None:
+        """Return a row that cannot be learned from and the column to blame, if there is one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Arrays that a dense window's rows are put into; those not wanted are empty."""
+
+    x: Floats
+    y: Floats
+    w: Floats
+
+    @classmethod
+    def empty(cls, rows: int, encoder: Encoder) -> Slots:
+        """Allocate room for so many rows."""
+        return cls(
+            np.empty((rows, encoder.width or 0), np.float32),
+            np.empty(rows if encoder.label else 0, np.float32),
+            np.empty(rows if encoder.weight else 0, np.float32),
+        )
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def batch(self, rows: int) -> Batch:
+        """Return the first so many rows as a batch of views."""
+        y = self.y[:rows] if len(self.y) else None
+        return Batch(self.x[:rows], y, self.w[:rows] if len(self.w) else None)
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureForm:
+    """Features as dense or sparse rows, with target and weight."""
+
+    encoder: Encoder
+    scaling: Scaling
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.encoder.columns)
+
+    @property
+    def fixed(self) -> bool:
+        return not self.encoder.sparse
+
+    @property
+    def row_bytes(self) -> int:
+        return self.encoder.row_bytes
+
+    def empty(self, rows: int) -> Slots:
+        return Slots.empty(rows, self.encoder)
+
+    def put(self, part: Batch, slots: SlotArray, into: Slots) -> None:
+        assert not isinstance(part.x, Csr)  # sparse rows are joined, not put into slots
+        scatter_rows(part.x, slots, into.x)
+        if len(self.scaling.scale):
+            window_kernels.standardize_rows(into.x, slots, self.scaling.shift, self.scaling.scale)
+        for column, target in ((part.y, into.y), (part.weight, into.w)):
+            if column is not None:
+                scatter_values(column, slots, target)
+
+    def move(self, rows: Batch, picks: NDArray[np.int64], into: Slots, places: NDArray[np.int64]) -> None:
+        for column, target in ((rows.x, into.x), (rows.y, into.y), (rows.weight, into.w)):
+            if column is not None:
+                move_rows(column, picks, target, places)  # type: ignore[arg-type]  # dense
+
+    def join(self, parts: Sequence[Batch], slots: Sequence[SlotArray], rows: int) -> Batch:
+        if not self.encoder.sparse:
+            into = self.empty(rows)
+            for part, place in zip(parts, slots, strict=True):
+                self.put(part, place, into)
+            return into.batch(rows)
+        y = np.empty(rows, np.float32) if self.encoder.label else None
+        weight = np.empty(rows, np.float32) if self.encoder.weight else None
+        for part, place in zip(parts, slots, strict=True):
+            for target, column in ((y, part.y), (weight, part.weight)):
+                if target is not None and column is not None:
+                    scatter_values(column, place, target)
+        sparse = [p.x for p in parts if isinstance(p.x, Csr)]
+        center = self.scaling.shift[: self.encoder.dense_width]
+        x = window_kernels.assemble_csr(sparse, list(slots), rows, center=center, scale=self.scaling.scale)
+        return Batch(x, y, weight)
+
+    def concat(self, parts: Sequence[Batch]) -> Batch:
+        return Batch.concat(parts)
+
+    def blank(self, rows: int) -> Batch:
+        encoder, width = self.encoder, self.encoder.width or 0
+        empty = Csr(np.zeros(rows + 1, np.uint64), np.empty(0, np.uint32), np.empty(0, np.float32), width)
+        y = np.zeros(rows, np.float32) if encoder.label else None
+        weight = np.zeros(rows, np.float32) if encoder.weight else None
+        return Batch(empty if encoder.sparse else np.zeros((rows, width), np.float32), y, weight)
+
+    def to_arrow(self, rows: Batch) -> pa.RecordBatch:
+        return to_arrow(rows)
+
+    def of_copy(self, schema: pa.Schema) -> FeatureForm:
+        # Labels in a copy are targets already.
+        label, weight = (name if name in schema.names else None for name in ("label", "weight"))
+        chosen = choose_features(schema, label=label, weight=weight, place="the shuffled copy")
+        if self.encoder.sparse and self.encoder.width is not None:
+            chosen = chosen.with_width(self.encoder.width)
+        return FeatureForm(chosen, self.scaling)
+
+    def decode(self, batch: pa.RecordBatch, *, first_row: int = 0) -> Batch:
+        return self.encoder.decode(batch, first_row=first_row)
+
+    def flaw(self, rows: Batch) -> tuple[int, str] | None:
+        return self.encoder.nonfinite(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSlots:
+    """Arrays of fixed-width columns."""
+
+    records: Records
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def batch(self, rows: int) -> Records:
+        """Return the first so many rows as views."""
+        return self.records.slice(0, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordForm:
+    """Named columns in the types they are stored in."""
+
+    fields: Fields
+
+    @property
+    def columns(self) -> list[str]:
+        return self.fields.columns
+
+    @property
+    def fixed(self) -> bool:
+        return self.fields.fixed
+
+    @property
+    def row_bytes(self) -> int:
+        return self.fields.row_bytes
+
+    def empty(self, rows: int) -> RecordSlots:
+        return RecordSlots(self.fields.empty(rows))
+
+    def put(self, part: Records, slots: SlotArray, into: RecordSlots) -> None:
+        for name, column in part.columns.items():
+            put_rows(column, slots, into.records.columns[name])  # type: ignore[arg-type]  # all of fixed width
+        if part.rows is not None and into.records.rows is not None:
+            put_rows(part.rows, slots, into.records.rows)
+
+    def move(self, rows: Records, picks: NDArray[np.int64], into: RecordSlots, places: NDArray[np.int64]) -> None:
+        for name, column in rows.columns.items():
+            move_rows(column, picks, into.records.columns[name], places)  # type: ignore[arg-type]  # all of fixed width
+        if rows.rows is not None and into.records.rows is not None:
+            move_rows(rows.rows, picks, into.records.rows, places)
+
+    def join(self, parts: Sequence[Records], slots: Sequence[SlotArray], rows: int) -> Records:
+        columns: dict[str, Column] = {}
+        for field in self.fields.fields:
+            each: list[Any] = [part.columns[field.name] for part in parts]
+            if field.kind in ("fixed", "object"):
+                whole = field.empty(rows)
+                for part, place in zip(each, slots, strict=True):
+                    put_rows(part, place, whole)
+                columns[field.name] = whole
+            else:
+                columns[field.name] = _join_ragged(each, slots, rows) if each else Ragged.of([])
+        numbers = np.empty(rows, np.int64) if self.fields.numbered else None
+        if numbers is not None:
+            for rows_part, place in zip(parts, slots, strict=True):
+                assert rows_part.rows is not None  # decoded with numbers
+                put_rows(rows_part.rows, place, numbers)
+        return Records(columns, numbers)
+
+    def concat(self, parts: Sequence[Records]) -> Records:
+        return Records.concat(parts)
+
+    def blank(self, rows: int) -> Records:
+        columns: dict[str, Column] = {}
+        for field in self.fields.fields:
+            if field.kind in ("fixed", "object"):
+                columns[field.name] = np.zeros((rows, *field.shape), field.dtype)
+            else:
+                columns[field.name] = Ragged(np.zeros(rows + 1, np.int64), np.empty(0, field.dtype), field.kind)  # type: ignore[arg-type]  # a ragged kind
+        return Records(columns, np.zeros(rows, np.int64) if self.fields.numbered else None)
+
+    def to_arrow(self, rows: Records) -> pa.RecordBatch:
+        return self.fields.to_arrow(rows)
+
+    def of_copy(self, schema: pa.Schema) -> RecordForm:
+        return RecordForm(self.fields.of_copy())
+
+    def decode(self, batch: pa.RecordBatch, *, first_row: int = 0) -> Records:
+        return self.fields.decode(batch, first_row=first_row)
+
+    def flaw(self, rows: Records) -> tuple[int, str] | None:
+        return None
+
+
+def _join_ragged(parts: Sequence[Ragged], slots: Sequence[SlotArray], rows: int) -> Ragged:
+    lengths = np.zeros(rows, np.int64)
+    for part, place in zip(parts, slots, strict=True):
+        scatter_values(part.lengths, place, lengths)
+    offsets = np.zeros(rows + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    values = np.empty(int(offsets[-1]), parts[0].values.dtype)
+    for part, place in zip(parts, slots, strict=True):
+        window_kernels.scatter_runs(part.values, part.offsets, place, offsets, values)
+    return Ragged(offsets, values, parts[0].kind)
+
+
+__all__ = ["NOTHING", "FeatureForm", "R", "RecordForm", "RecordSlots", "RowForm", "Scaling", "Slots", "SlotsOf"]

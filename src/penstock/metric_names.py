@@ -1,0 +1,191 @@
+"""The names of a training's figures, and which of them describe the finished model.
+
+A prefix says on which rows a loss or score was measured:
+
+- ``progressive_``: on each row just before it is learned from. It describes no finished model, and it flatters where
+  similar rows follow one another.
+- ``held_out_``: on rows of the training data that are never learned from.
+- ``test_``: on other data that the user named.
+- ``training_``: the finished model on a sample of the rows it was learned from.
+
+Only an evaluation of a finished model on rows that the user named has the plain names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+METRICS = ("accuracy", "r2", "rmse")
+"""The scores there are; a model has one of them."""
+
+_FINISHED = ("test", "held_out", "training")
+_EPOCH = ("test", "held_out", "progressive")
+_PLAIN = ("loss", *METRICS)
+_KINDS = ("test", "held_out", "training", "progressive")
+_TITLES = {
+    "r2": "R²",
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "auc": "AUC",
+    "f1": "F1",
+    "brier": "Brier score",
+    "macro_auc": "macro AUC",
+    "macro_f1": "macro F1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One score with its full name, such as ``held_out_accuracy``, and the metric that it is."""
+
+    name: str
+    metric: str
+    value: float
+
+    @property
+    def title(self) -> str:
+        """The name as people write it."""
+        return title(self.name)
+
+
+def headline(figures: Mapping[str, Any]) -> Score | None:
+    """Return the score of a finished model: on test rows, else on held-out rows, else on a sample of training rows.
+
+    Examples
+    --------
+    >>> headline({"progressive_accuracy": 0.99, "held_out_accuracy": 0.5, "held_out_loss": 0.7})
+    Score(name='held_out_accuracy', metric='accuracy', value=0.5)
+    >>> headline({"progressive_accuracy": 0.99}) is None
+    True
+    """
+    return _first(figures, _FINISHED)
+
+
+def epoch_score(row: Mapping[str, Any]) -> Score | None:
+    """Return the score of one epoch: on test rows, else on held-out rows, else the progressive one.
+
+    Examples
+    --------
+    >>> epoch_score({"epoch": 1, "progressive_r2": 0.25}).title
+    'progressive R²'
+    """
+    return _first(row, _EPOCH)
+
+
+def deciding_loss(row: Mapping[str, Any]) -> float:
+    """Return the loss of an epoch that early stopping watches: on held-out rows, else on test rows, else progressive.
+
+    With class weights it is the loss in which rows count by these, as they do in training.
+
+    Examples
+    --------
+    >>> deciding_loss({"held_out_loss": 0.5, "held_out_weighted_loss": 0.25, "test_loss": 0.75})
+    0.25
+    """
+    for kind in ("held_out", "test", "progressive"):
+        value = row.get(f"{kind}_weighted_loss", row.get(f"{kind}_loss"))
+        if value is not None:
+            return float(value)
+    return math.inf
+
+
+def finished_figures(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of an epoch that describe the model after it; progressive ones do not.
+
+    Examples
+    --------
+    >>> finished_figures({"epoch": 1, "progressive_loss": 0.5, "held_out_loss": 0.75})
+    {'held_out_loss': 0.75}
+    """
+    return {name: value for name, value in row.items() if name.startswith(("held_out_", "test_"))}
+
+
+_FEW_ROWS = 30
+"""Fewer rows than these judge no model: chance decides."""
+
+
+def useless_reason(figures: Mapping[str, Any]) -> str | None:
+    """Say why a finished model is no better than a constant prediction, on test or held-out rows; None where it is better.
+
+    A classifier is no better where its accuracy is at most the share of the largest class, or by no more above it than chance
+    would have it where its log loss is above that of the classes' shares. One with a lower log loss is better. With class
+    weights, rows count by these in all four.
+
+    Examples
+    --------
+    >>> useless_reason({"held_out_r2": -0.5, "held_out_rows": 100})
+    'held-out R² -0.5000 is no better than predicting the mean of the label, 0'
+    >>> figures = {"test_accuracy": 0.8, "test_log_loss": 0.7, "test_confusion_matrix": [[80, 0], [20, 0]], "test_rows": 100}
+    >>> useless_reason(figures)
+    'test accuracy 0.8000 is no better than predicting the largest class, 0.8000'
+    >>> useless_reason(figures | {"test_log_loss": 0.4}) is None
+    True
+    >>> useless_reason(figures | {"class_weights": {"a": 0.6, "b": 2.5}, "test_weighted_loss": 0.8})
+    'test accuracy by class weights 0.4898 is no better than predicting the largest class, 0.5102'
+    """
+    factors = list(figures.get("class_weights", {}).values())
+    for kind in ("test", "held_out"):
+        if (figures.get(f"{kind}_rows") or 0) < _FEW_ROWS:
+            continue
+        r2, matrix = figures.get(f"{kind}_r2"), figures.get(f"{kind}_confusion_matrix")
+        if r2 is not None:
+            what = f"{title(f'{kind}_r2')} {r2:.4f} is no better than predicting the mean of the label, 0"
+            return what if r2 <= 0 else None
+        if matrix:
+            named, loss = title(f"{kind}_accuracy"), figures.get(f"{kind}_log_loss")
+            accuracy = float(figures[f"{kind}_accuracy"])
+            if factors:
+                matrix = [[factor * count for count in row] for factor, row in zip(factors, matrix, strict=True)]
+                accuracy = sum(row[at] for at, row in enumerate(matrix)) / sum(map(sum, matrix))
+                named += " by class weights"
+                loss = loss if loss is None else figures.get(f"{kind}_weighted_loss")
+            counts = [sum(row) for row in matrix]
+            shares = [count / sum(counts) for count in counts if count]
+            most, worse = max(shares), loss is None or loss > -sum(share * math.log(share) for share in shares)
+            chance = 0.0 if loss is None else 2 * math.sqrt(most * (1 - most) / figures[f"{kind}_rows"])
+            if worse and accuracy <= most + chance:
+                return f"{named} {accuracy:.4f} is no better than predicting the largest class, {most:.4f}"
+            return None
+    return None
+
+
+def title(name: str) -> str:
+    """Return the name of a figure as people write it.
+
+    Examples
+    --------
+    >>> title("held_out_accuracy"), title("progressive_loss"), title("test_r2"), title("rmse"), title("test_log_loss")
+    ('held-out accuracy', 'progressive loss', 'test R²', 'RMSE', 'test log loss')
+    """
+    kind = next((each for each in _KINDS if name.startswith(f"{each}_")), "")
+    metric = name.removeprefix(f"{kind}_") if kind else name
+    return f"{kind.replace('_', '-')} {_TITLES.get(metric, metric.replace('_', ' '))}".strip()
+
+
+def current_names(figures: Mapping[str, Any], *, held_out: bool) -> dict[str, Any]:
+    """Return figures of a model or checkpoint that an earlier version wrote under today's names.
+
+    Earlier versions called progressive figures by the plain names, and those of held-out rows ``test_`` too; ``held_out``
+    says whether rows were held out.
+
+    Examples
+    --------
+    >>> current_names({"epoch": 1, "loss": 0.5, "test_loss": 0.75}, held_out=True)
+    {'epoch': 1, 'progressive_loss': 0.5, 'held_out_loss': 0.75}
+    """
+    renamed = {name: f"progressive_{name}" for name in _PLAIN}
+    if held_out and any(name in figures for name in _PLAIN):
+        renamed |= {f"test_{name}": f"held_out_{name}" for name in _PLAIN}
+    return {renamed.get(name, name): value for name, value in figures.items()}
+
+
+def _first(figures: Mapping[str, Any], kinds: tuple[str, ...]) -> Score | None:
+    for kind in kinds:
+        for metric in METRICS:
+            value = figures.get(f"{kind}_{metric}")
+            if value is not None:
+                return Score(f"{kind}_{metric}", metric, float(value))
+    return None

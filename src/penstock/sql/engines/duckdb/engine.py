@@ -1,0 +1,387 @@
+"""DuckDB behind the front: a file, a database in memory, or a connection that is already open.
+
+A stored table that is only named is read in blocks, over cursors of the session's connection. Cursors see neither its
+temporary tables nor its open transaction, and know no blocks of a view: all of these, and every other query, are run
+once on the session's own connection and copied to a file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock.blocks.duckdb import (
+    MEMORY,
+    SETTLED,
+    DuckDBSource,
+    connect_duckdb,
+    database_name,
+    first_line,
+    translated_errors,
+)
+from penstock.blocks.duckdb_table import (
+    DuckDBColumn,
+    TableName,
+    fetch_rows,
+    find_table,
+    quote_name,
+    served_columns,
+    split_name,
+    stored_columns,
+    tables_in,
+)
+from penstock.closing import Closing
+from penstock.errors import ColumnError, DatabaseError, DataError, PenstockError, UsageError
+from penstock.events import Stream
+from penstock.sql.engines.base import (
+    ModelTable,
+    QueryBlocks,
+    QueryScan,
+    Reading,
+    ServerTraining,
+    StatementRows,
+    blocks_of_copy,
+    copy_rows,
+    estimate_copy,
+    estimated_bytes,
+)
+from penstock.sql.engines.duckdb.model_table import DuckDBModelTable
+from penstock.sql.engines.duckdb.predictions import DUCKDB
+from penstock.sql.expressions.dialect import Dialect
+from penstock.sql.query_copy import QueryCopy
+from penstock.sql.statements import Query
+
+if TYPE_CHECKING:
+    from penstock.sql.options import PackSettings
+
+_PIECE = 16_384
+"""Rows of a batch that is streamed."""
+
+
+def open_duckdb(db: Any, *, read_only: bool = False) -> DuckDBEngine:
+    """Open a DuckDB file, ``:memory:`` or a connection that is open already."""
+    path = os.fspath(db) if isinstance(db, (str, os.PathLike)) else None
+    if path is not None and os.path.isfile(path) and os.path.getsize(path):
+        with open(path, "rb") as file:
+            if file.read(12)[8:] != b"DUCK":  # DuckDB would read data of other formats, and keep no model
+                raise UsageError(f"{path} is not a DuckDB file; read it in a statement: SELECT * FROM '{path}'")
+    return DuckDBEngine(db if path is None else path, read_only=read_only)
+
+
+class DuckDBEngine(Closing):
+    """A session on a DuckDB database.
+
+    Parameters
+    ----------
+    database : path, ``":memory:"`` or open DuckDB connection
+        A file is made if it is not there; a connection stays open when the engine is closed.
+    read_only : bool
+        Open a file for reading alone.
+
+    Examples
+    --------
+    >>> with DuckDBEngine() as engine:
+    ...     engine.run("CREATE TABLE t AS SELECT range AS a, [range, 1]::FLOAT[2] AS v FROM range(3)").status
+    ...     engine.describe(Query("SELECT v FROM t WHERE a > 1")).field("v").type
+    'CREATE 3'
+    FixedSizeListType(fixed_size_list<item: float>[2])
+    """
+
+    name = "duckdb"
+    dialect: Dialect = DUCKDB
+    remote = False
+    packs = True
+    server_training: ServerTraining | None = None
+
+    def __init__(self, database: Any = MEMORY, *, read_only: bool = False) -> None:
+        path = os.fspath(database) if isinstance(database, (str, os.PathLike)) else None
+        self._own = path is not None
+        self._connection = database if path is None else connect_duckdb(path, read_only=read_only)
+        self._kept = 0
+        with self._errors():
+            self.place = path if path not in (None, MEMORY) else database_name(self._connection)
+            self._before = self._fetch("SELECT current_setting('python_enable_replacements')")[0][0]
+            self._connection.execute(SETTLED)
+        self.models: ModelTable = DuckDBModelTable(self)
+
+    def run(self, text: str, parameters: Sequence[Any] = ()) -> StatementRows:
+        """Run one statement; rows come back as Python values."""
+        with self._errors(whole=True):
+            kinds = [each.type.name for each in self._connection.extract_statements(text)]
+            found = self._connection.execute(text, list(parameters))
+            kind = kinds[-1] if kinds else ""
+            names = tuple(column[0] for column in found.description or ())
+            touched, rows = found.rowcount, found.fetchall()
+        # Statements without rows of their own give back a count, or whether they succeeded.
+        if touched < 0 and names and kind != "CREATE" and (kind == "SELECT" or names != ("Success",)):
+            return StatementRows(names, rows, f"SELECT {len(rows)}")
+        return StatementRows(None, (), kind if touched < 0 else f"{kind} {touched}")
+
+    def describe(self, query: Query) -> pa.Schema:
+        """Return a query's columns as Arrow types, without running it."""
+        with self._errors():
+            found = self._fetch(f"DESCRIBE {query.alone}")
+            columns = served_columns(self._connection, stored_columns(self._connection, _as_table(query)))
+        # In parentheses a name that stands twice gets a number; what it was called is told before.
+        return pa.schema([(row[0], column.type) for row, column in zip(found, columns, strict=True)])
+
+    def keys(self, query: Query) -> tuple[str, ...]:
+        """Return the columns of a stored table's primary key that the query selects."""
+        if query.selected is None:
+            return ()
+        with self._errors(), suppress(PenstockError):
+            table, _ = find_table(self._connection, split_name(query.selected.table), place=self.place)
+            found = self._fetch(
+                "SELECT constraint_column_names FROM duckdb_constraints() WHERE constraint_type = 'PRIMARY KEY'"
+                " AND (database_name, schema_name, table_name) = ($1, $2, $3)",
+                (table.database, table.schema, table.table),
+            )
+            names = set(self.describe(query).names)
+            return tuple(name for row in found for name in row[0] if name in names)
+        return ()
+
+    def open(self, query: Query, columns: Sequence[str], reading: Reading, *, stream: Stream) -> QueryBlocks:
+        """Open a query's rows as blocks."""
+        with self._errors():
+            table, why = self._way(query)
+            if table is not None:
+                parts = (table.database, table.schema, table.table)
+                source = DuckDBSource(
+                    self._connection, parts, columns=columns, block_size=reading.block_size, nulls=reading.nulls
+                )
+                return QueryBlocks(
+                    source, self._scan(table, int(source.block_rows.sum()), int(source.block_bytes.sum()))
+                )
+            copied = self._copied(query, columns, reading, stream)
+        return blocks_of_copy(copied, why)
+
+    def estimate(self, query: Query, columns: Sequence[str], reading: Reading) -> QueryScan:
+        """Say how `open` would read a query, by what DuckDB estimates of it."""
+        with self._errors():
+            table, why = self._way(query)
+            schema = self.describe(query)
+            kinds = [schema.field(name).type for name in columns]
+            if table is not None:
+                rows = self._fetch(f"SELECT count(*) FROM {table.sql}")[0][0]
+                return self._scan(table, rows, rows * sum(map(estimated_bytes, kinds)), exact=False)
+            plan = json.loads(self._fetch(f"EXPLAIN (FORMAT JSON) {query.alone}")[0][1])
+        rows = max((_estimated(node) for node in plan), default=0)
+        return estimate_copy(why, rows, kinds)
+
+    @contextmanager
+    def stream_rows(self, query: Query) -> Iterator[pa.RecordBatchReader]:
+        """Give a query's rows as a stream; the connection can be used between its batches."""
+        with self._errors():
+            # A stream straight from DuckDB would keep the connection from everything else.
+            held = self._temporary(f"SELECT * FROM {_as_table(query)}")
+            columns = served_columns(self._connection, stored_columns(self._connection, held))
+        schema = pa.schema([(column.name, column.type) for column in columns])
+        selected = ", ".join(column.selected for column in columns)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            # In a transaction they begin far up.
+            first, last = self._fetch(f"SELECT min(rowid), max(rowid) FROM {held}")[0]
+            for at in range(0, 0) if first is None else range(first, last + 1, _PIECE):
+                text = f"SELECT {selected} FROM {held} WHERE rowid >= {at} AND rowid < {at + _PIECE}"
+                with self._errors():
+                    piece = self._connection.sql(text).to_arrow_table()
+                yield from piece.cast(schema).to_batches()
+
+        try:
+            yield pa.RecordBatchReader.from_batches(schema, batches())
+        finally:
+            with suppress(DatabaseError), self._errors():
+                self._connection.execute(f"DROP TABLE IF EXISTS {held}")
+
+    def store_rows(self, rows: pa.RecordBatchReader) -> str:
+        """Put rows into a new temporary table, and return its quoted name."""
+        with self._errors():
+            table = ""
+            view = f"penstock_given_{id(self)}"
+            for batch in _at_least_one(rows):
+                self._connection.register(view, pa.Table.from_batches([batch]))
+                try:
+                    if table:
+                        self._connection.execute(f"INSERT INTO {table} SELECT * FROM {quote_name(view)}")
+                    else:
+                        table = self._temporary(f"SELECT * FROM {quote_name(view)}")
+                finally:
+                    self._connection.unregister(view)
+            return table
+
+    def pack(self, table: str, into: str, chosen: PackSettings, *, stream: Stream) -> int:
+        """Copy a table with its features as one column, a ``FLOAT[n]``: what DuckDB reads fastest."""
+        if chosen.to == "vector":
+            raise UsageError(
+                "to = vector is for PostgreSQL's pgvector; on DuckDB features are packed as FLOAT[n]: leave it out"
+            )
+        source, target = (".".join(map(quote_name, split_name(name))) for name in (table, into))
+        with self._errors():
+            stored = dict(stored_columns(self._connection, source))
+            features = served_columns(self._connection, [(name, stored[name]) for name in chosen.features])
+            names = [quote_name(column.name) for column in features]
+            (nulls,) = self._fetch(
+                f"SELECT count(*) FROM {source} WHERE {' OR '.join(f'{name} IS NULL' for name in names)}",
+            )[0]
+            if nulls:
+                raise DataError(
+                    f"{table}: {nulls} rows have a null among the features; fill or delete them before packing"
+                )
+            if len(features) == 1 and features[0].kind != "plain":
+                size = self._width(features[0], source, place=table)
+                packed = f"CAST({names[0]} AS FLOAT[{size}])"
+            elif all(column.kind == "plain" for column in features):
+                packed = f"CAST([{', '.join(f'CAST({name} AS FLOAT)' for name in names)}] AS FLOAT[{len(names)}])"
+            else:
+                raise UsageError(f"{table}: either numbers are packed into one column, or one list; not both together")
+            made = "CREATE OR REPLACE TABLE" if chosen.replace else "CREATE TABLE"
+            kept = "".join(f"{quote_name(name)}, " for name in chosen.kept)
+            found = self._connection.execute(f"{made} {target} AS SELECT {kept}{packed} AS features FROM {source}")
+            return int(found.fetchall()[0][0])
+
+    def run_apart(self, text: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement on a connection of its own, committed at once."""
+        with self._errors():
+            cursor = self._connection.cursor()
+            try:
+                return fetch_rows(cursor, text, parameters)
+            finally:
+                cursor.close()
+
+    def quote(self, name: str) -> str:
+        """Write a name as an identifier."""
+        return quote_name(name)
+
+    def tables(self) -> list[tuple[str, list[str]]]:
+        """Return tables and views with their columns, named as a statement can."""
+        with self._errors():
+            found: dict[TableName, list[str]] = {name: [] for name, _ in tables_in(self._connection)}
+            listed = self._fetch(
+                "SELECT database_name, schema_name, table_name, column_name FROM duckdb_columns() ORDER BY column_index",
+            )
+            database, schemas = self._fetch("SELECT current_database(), current_schemas(false)")[0]
+            words = {
+                row[0]
+                for row in self._fetch("SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'")
+            }
+        for *parts, column in listed:
+            found.get(TableName(*parts), []).append(column)
+        near = {(database, schema) for schema in (*schemas, "main")} | {("temp", "main")}
+
+        def shown(name: TableName) -> str:
+            parts = [name.table] if (name.database, name.schema) in near else [name.schema, name.table]
+            parts = parts if len(parts) == 1 or name.database == database else [name.database, *parts]
+            plain = re.compile(r"[a-z_][a-z0-9_]*")
+            return ".".join(part if plain.fullmatch(part) and part not in words else quote_name(part) for part in parts)
+
+        return [(shown(name), columns) for name, columns in found.items()]
+
+    def cancel(self) -> None:
+        """Stop the statement that is running on the session's connection."""
+        self._connection.interrupt()
+
+    def close(self) -> None:
+        """Close the connection, where it was opened here."""
+        if self._own:
+            self._connection.close()
+            return
+        with suppress(DatabaseError), self._errors():
+            self._connection.execute(f"SET python_enable_replacements = {'true' if self._before else 'false'}")
+
+    def _way(self, query: Query) -> tuple[TableName | None, str]:
+        """Return the stored table to read in blocks, or why there is none."""
+        if query.selected is None:
+            return None, "it is more than the name of a table"
+        # Statements outside a transaction have one each.
+        if len({self._fetch("SELECT txid_current()")[0][0] for _ in range(2)}) == 1:
+            return None, "a transaction is open, and only its own connection sees what it changed"
+        try:
+            table, kind = find_table(self._connection, split_name(query.selected.table), place=self.place)
+        except PenstockError:
+            return None, "it is no stored table"
+        if kind != "table":
+            what = {"view": "a view", "temporary": "a temporary table", "foreign": "a table of another engine"}
+            return None, f"{table} is {what[kind]}"
+        if any(name.lower() == "rowid" for name, _ in stored_columns(self._connection, table.sql)):
+            return None, f"{table} has a column named rowid"
+        plan = json.loads(self._fetch(f"EXPLAIN (FORMAT JSON) SELECT * FROM {query.selected.table}")[0][1])
+        meant = plan[0].get("extra_info", {}).get("Table") if plan else None
+        if meant is not None and split_name(meant) != (table.database, table.schema, table.table):
+            return None, f"its name means {meant} here"
+        return table, ""
+
+    def _scan(self, table: TableName, rows: int, nbytes: int, *, exact: bool = True) -> QueryScan:
+        details = ("rowid ranges inside row groups, read as Arrow by several cursors",)
+        return QueryScan(f"Scan of row groups of {table.schema}.{table.table}", details, rows, nbytes, exact=exact)
+
+    def _copied(self, query: Query, columns: Sequence[str], reading: Reading, stream: Stream) -> QueryCopy:
+        inner = _as_table(query)
+        present = dict(stored_columns(self._connection, inner))
+        for name in columns:
+            if name not in present:
+                raise ColumnError.missing(name, present, place="the query")
+        chosen = served_columns(self._connection, [(name, present[name]) for name in columns])
+        text = f"SELECT {', '.join(column.selected for column in chosen)} FROM {inner}"
+        reader = self._connection.sql(text).to_arrow_reader(_PIECE)
+        try:
+            return copy_rows(reader, columns, reading, stream=stream)
+        except (OSError, pa.ArrowException) as error:
+            if isinstance(error, PenstockError):
+                raise
+            raise DatabaseError(first_line(error)) from None
+        finally:
+            reader.close()
+
+    def _width(self, column: DuckDBColumn, source: str, *, place: str) -> int:
+        """Return how many values each row of a list has, or raise where these are not equally many."""
+        if column.kind == "blob":
+            raise UsageError(f"{place}: column {column.name!r} is packed already")
+        least, most = self._fetch(f"SELECT min({column.length}), max({column.length}) FROM {source}")[0]
+        if least is None or least != most or not least:
+            raise DataError(
+                f"{place}: column {column.name!r} has from {least} to {most} values a row; make them equally many"
+            )
+        return int(least)
+
+    def _temporary(self, query: str) -> str:
+        """Make a temporary table of a query's rows, and return its quoted name."""
+        taken = {found.table for found, kind in tables_in(self._connection) if found.database == "temp"}
+        while f"penstock_rows_{self._kept}" in taken:
+            self._kept += 1
+        name = f"temp.main.{quote_name(f'penstock_rows_{self._kept}')}"
+        self._connection.execute(f"CREATE TEMPORARY TABLE {name} AS {query}").fetchall()
+        self._kept += 1
+        return name
+
+    def _fetch(self, text: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        return fetch_rows(self._connection, text, parameters)
+
+    @contextmanager
+    def _errors(self, *, whole: bool = False) -> Iterator[None]:
+        """Tell DuckDB's errors as ours, in its own words; ``whole`` with the statement, where it is the user's own."""
+        with translated_errors(lambda told, error: DatabaseError(str(error).strip() if whole else told)):
+            yield
+
+
+def _as_table(query: Query) -> str:
+    # The line break ends a comment that the query may end with.
+    return f"({query.alone}\n) AS q"
+
+
+def _at_least_one(rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    yield pa.RecordBatch.from_pylist([], rows.schema)
+    yield from rows
+
+
+def _estimated(node: dict[str, Any]) -> int:
+    """Return the rows that a plan's node is expected to give, or else those of its children."""
+    told = node.get("extra_info", {}).get("Estimated Cardinality")
+    if told is not None:
+        return int(told)
+    return max((_estimated(child) for child in node.get("children", ())), default=0)

@@ -1,0 +1,124 @@
+"""A model in DuckDB's SQL: inner products of lists of doubles, in queries one around another.
+
+A null, a NaN or a list of another length gives null predictions. Features packed into a BLOB have no way out of it in
+SQL: such a model is scored outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from penstock.sql.expressions.dialect import Dialect
+from penstock.sql.expressions.formula import FeatureTerm, Formula
+from penstock.sql.expressions.literals import double_literal, nested_sum, quote_identifier, typed_literal
+from penstock.sql.expressions.outcome import OutcomeWriter
+
+CREATED = "epoch_us(created_at)"
+"""When a model was made, in microseconds since 1970."""
+_literal = partial(typed_literal, wide="hugeint")
+
+
+def select_in_duckdb(
+    formula: Formula, query: str, names: Sequence[str], *, warehouse: bool, present: Sequence[str]
+) -> str | None:
+    """Write the query's columns, which are ``present``, with predictions beside them under these names."""
+    if any(term.kind == "packed" for term in formula.terms):
+        return None
+    mark = _free("__penstock", present)
+    outputs = range(len(formula.intercept))
+    refs, shares = [f"{mark}_s{o}" for o in outputs], []
+    scores = ", ".join(f"nullif({_score(formula, o)}, 'NaN') AS {refs[o]}" for o in outputs)
+    text = f"SELECT q.*, {scores} FROM (\n{query}\n) AS q"
+    made = list(refs)
+    if formula.loss.many:
+        text = f"SELECT *, greatest({', '.join(refs)}) AS {mark}_top FROM ({text}) AS s"
+        each = [f"{mark}_e{o}" for o in outputs]
+        raised = ", ".join(f"{_OUTCOME.exponential(ref, f'{mark}_top')} AS {name}" for ref, name in zip(refs, each))
+        text = f"SELECT *, {raised} FROM ({text}) AS t"
+        text = f"SELECT *, {nested_sum(each)} AS {mark}_total FROM ({text}) AS e"
+        shares = [f"{name} / {mark}_total" for name in each]
+        made += [f"{mark}_top", *each, f"{mark}_total"]
+    added = _OUTCOME.columns(formula, names, scores=refs, shares=shares, top=f"{mark}_top", warehouse=warehouse)
+    return f"SELECT * EXCLUDE ({', '.join(made)}), {added} FROM ({text}) AS p"
+
+
+def _pairs_list(pairs: Sequence[tuple[str, str]]) -> str:
+    return f"[{', '.join(f'{{label: {name}, prob: {share}}}' for name, share in pairs)}]"
+
+
+_OUTCOME = OutcomeWriter(_literal, "exp", _pairs_list)
+
+
+def _score(formula: Formula, output: int) -> str:
+    terms = [_TERMS[term.kind](formula, output, term) for term in formula.terms]
+    return nested_sum([*terms, double_literal(formula.intercept[output])])
+
+
+def _number(formula: Formula, output: int, term: FeatureTerm) -> str:
+    return f"q.{quote_identifier(term.columns[0])}::float8 * {double_literal(formula.weights(output, term)[0])}"
+
+
+def _array(formula: Formula, output: int, term: FeatureTerm) -> str:
+    values = f"q.{quote_identifier(term.columns[0])}"
+    weights = _weights(formula, output, term)
+    fits = f"len({values}) = {term.width} AND {_full(values)}"
+    return f"CASE WHEN {fits} THEN list_inner_product({values}::float8[], {weights}) END"
+
+
+def _pairs(formula: Formula, output: int, term: FeatureTerm) -> str:
+    """Write the sum over a row's own features: their weights are picked by place, then multiplied.
+
+    The weights have one more at either end: NaN, for places below the first, and nothing, for those beyond the last.
+    """
+    places, values = (f"q.{quote_identifier(name)}" for name in term.columns)
+    weights = _weights(formula, output, term, ends=True)
+    place = f"greatest(least(x::bigint, {term.width}), -1) + 2"
+    picked = f"list_select({weights}, list_transform({places}, lambda x: {place}))"
+    same = f"len({places}) = len({values})"
+    return f"CASE WHEN {same} AND {_full(places)} AND {_full(values)} THEN list_inner_product({picked}, {values}::float8[]) END"
+
+
+_TERMS = {"number": _number, "array": _array, "pairs": _pairs}
+
+
+def _full(values: str) -> str:
+    """Write the condition that a list holds no null, which an inner product refuses; counting them takes longer."""
+    return f"list_position({values}, NULL) IS NULL"
+
+
+def _weights(formula: Formula, output: int, term: FeatureTerm, *, ends: bool = False) -> str:
+    """Write an output's weights for a term as a list: a constant, or one fetched from the catalogue once."""
+    if formula.literal or formula.stored is None:
+        values = formula.weights(output, term)
+        return _doubles([float("nan"), *values, 0.0] if ends else values)
+    stored = formula.stored
+    first, last = formula.places(output, term)
+    found = f"SELECT coef[{first}:{last}]::float8[] FROM {stored.table} WHERE name = {_literal(stored.name)} AND {CREATED} = {stored.made}"
+    name = f" {stored.name}" if stored.name.isidentifier() else ""
+    told = _literal(f"the model{name} was dropped or replaced; run or make this statement again")
+    whole = f"coalesce(({found}), error({told})::float8[])"
+    return f"(SELECT ['NaN'::float8] || {whole} || [0::float8])" if ends else f"(SELECT {whole})"
+
+
+def _doubles(values: Iterable[float]) -> str:
+    """Write numbers as a list of doubles: one constant, however many they are."""
+    return f"'[{','.join(map(repr, values))}]'::float8[]"
+
+
+def _free(stem: str, present: Sequence[str]) -> str:
+    """Return a beginning that no column's name has."""
+    while any(name.lower().startswith(stem) for name in present):
+        stem += "_"
+    return stem
+
+
+DUCKDB = Dialect(
+    title="DuckDB",
+    tokenizer="duckdb",
+    literal=_literal,
+    predictions=select_in_duckdb,
+    identifier_quotes=('"', "`"),
+    from_first=True,
+    case_sensitive=False,
+)

@@ -1,0 +1,360 @@
+"""PostgreSQL behind the front: a session as psql has it, and nothing installed on the server.
+
+A stored table that is only named is read in blocks, over connections of their own that share a snapshot, into a local
+cache. Every other query is run once through the session itself, which sees its temporary tables, its open transaction,
+its role and settings, and is copied to a file. Models are written apart, over a connection that commits at once.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock.blocks.base import BlockSource
+from penstock.blocks.feature_columns import is_number
+from penstock.blocks.postgres.connect import PINNED, Address, driver
+from penstock.blocks.postgres.qualify import qualified
+from penstock.budget import show_bytes
+from penstock.closing import Closing
+from penstock.errors import ColumnError, DatabaseError, SQLSyntaxError, UsageError
+from penstock.events import Stream, Warned
+from penstock.sql.engines.base import (
+    ModelTable,
+    QueryBlocks,
+    QueryScan,
+    Reading,
+    ServerTraining,
+    StatementRows,
+    blocks_of_copy,
+    copy_rows,
+    estimate_copy,
+)
+from penstock.sql.engines.postgres import column_types as types
+from penstock.sql.engines.postgres.cursor_rows import stream_query
+from penstock.sql.engines.postgres.model_table import PostgresModelTable
+from penstock.sql.engines.postgres.predictions import POSTGRES
+from penstock.sql.engines.postgres.server_training import ExtensionTraining
+from penstock.sql.engines.postgres.table_lookup import KEYS, NAMED, TABLES, TO_BE_NAMED, StoredTable, find_stored_table
+from penstock.sql.engines.postgres.value_adapters import adapt_arrays, end_copy, load_unknown_as_text
+from penstock.sql.expressions.dialect import Dialect
+from penstock.sql.expressions.literals import quote_identifier
+from penstock.sql.query_copy import QueryCopy
+from penstock.sql.statements import Query
+
+if TYPE_CHECKING:
+    from penstock.blocks.postgres.source import PostgresSource
+    from penstock.sql.options import PackSettings
+
+_CACHE = 20_000_000_000
+_IDLE, _IN_TRANSACTION = 0, 2
+_VERSION = qualified("SELECT extversion FROM pg_catalog.pg_extension WHERE extname = 'penstock'")
+_LOCKED = 10_000
+"""Milliseconds that a statement apart from the session waits for others."""
+
+
+def open_postgres(db: str, *, read_only: bool = False) -> PostgresEngine:
+    """Open a session on a server."""
+    if read_only:
+        raise UsageError("read-only is for DuckDB files; for PostgreSQL, connect as a user that may only read")
+    return PostgresEngine(db)
+
+
+class PostgresEngine(Closing):
+    """A session on a PostgreSQL database, 14 or later.
+
+    Parameters
+    ----------
+    address : str
+        ``postgresql://user@host/database``, or libpq's ``key=value`` words.
+
+    Attributes
+    ----------
+    notices : list of str
+        What the server had to say beside results, since `drain` was last called.
+    """
+
+    name = "postgresql"
+    dialect: Dialect = POSTGRES
+    remote = True
+    packs = True
+
+    def __init__(self, address: str) -> None:
+        self._address = Address.parse(address)
+        self.place = str(self._address)
+        self.notices: list[str] = []
+        self._kept = 0
+        self._connection = self._connect()
+        self.models: ModelTable = PostgresModelTable(self)
+        self.server_training: ServerTraining | None = ExtensionTraining(self)
+
+    def run(self, text: str, parameters: Sequence[Any] = ()) -> StatementRows:
+        """Run one statement; rows come back as Python values."""
+        with self._told(text) as connection, driver().RawCursor(connection) as cursor:
+            cursor.execute(text.encode(), list(parameters) or None)
+            status = cursor.statusmessage or ""
+            if cursor.description is None:
+                return StatementRows(None, (), status, self.drain())
+            names = tuple(column.name for column in cursor.description)
+            return StatementRows(names, cursor.fetchall(), status, self.drain())
+
+    def describe(self, query: Query) -> pa.Schema:
+        """Return a query's columns as Arrow types, without running it."""
+        return pa.schema([column.field for column in self._columns(query)])
+
+    def keys(self, query: Query) -> tuple[str, ...]:
+        """Return the columns of a stored table's primary key that the query selects."""
+        if query.selected is None:
+            return ()
+        present = set(self.describe(query).names)
+        return tuple(row[0] for row in self._ask(KEYS, [query.selected.table]) if row[0] in present)
+
+    def open(self, query: Query, columns: Sequence[str], reading: Reading, *, stream: Stream) -> QueryBlocks:
+        """Open a query's rows as blocks."""
+        table, why = self._way(query)
+        if table is not None:
+            source, details = self._blocks(table, columns, reading, lambda told: stream.emit(Warned(told)))
+            rows, nbytes = int(source.block_rows.sum()), int(source.block_bytes.sum())
+            scan = QueryScan(self._title(table), tuple(details), rows, nbytes, exact=source.exact_rows)
+            return QueryBlocks(source, scan)
+        copied = self._copied(query, columns, reading, stream)
+        return blocks_of_copy(copied, why)
+
+    def estimate(self, query: Query, columns: Sequence[str], reading: Reading) -> QueryScan:
+        """Say how `open` would read a query, by what the server estimates of it."""
+        table, why = self._way(query)
+        if table is not None:
+            return QueryScan(self._title(table), (), table.rows, table.nbytes, exact=False)
+        plan = self._ask(f"EXPLAIN (FORMAT JSON) {query.alone}")[0][0][0]["Plan"]
+        schema = self.describe(query)
+        return estimate_copy(why, int(plan["Plan Rows"]), [schema.field(name).type for name in columns])
+
+    @contextmanager
+    def stream_rows(self, query: Query) -> Iterator[pa.RecordBatchReader]:
+        """Give a query's rows as a stream; the session can be used between its batches."""
+        columns = self._columns(query)
+        with (
+            self._told(query.alone) as connection,
+            stream_query(connection, query.alone, columns, range(len(columns))) as rows,
+        ):
+            yield rows
+
+    def store_rows(self, rows: pa.RecordBatchReader) -> str:
+        """Put rows into a new temporary table, and return its quoted name."""
+        self._kept += 1
+        name = f"pg_temp.{quote_identifier(f'penstock_rows_{self._kept}')}"
+        with self._told() as connection:
+            connection.execute(f"CREATE TEMPORARY TABLE {name} ({types.column_definitions(rows.schema)})".encode())
+            for batch in rows:  # a COPY to each, so that the connection is free while the next is fetched
+                columns = [column.to_pylist() for column in batch.columns]
+                with connection.cursor() as cursor, cursor.copy(f"COPY {name} FROM STDIN".encode()) as copying:
+                    for row in zip(*columns, strict=True):
+                        copying.write_row(row)
+        return name
+
+    def pack(self, table: str, into: str, chosen: PackSettings, *, stream: Stream) -> int:
+        """Copy a table with its features as one packed column; return its rows."""
+        from penstock.blocks.postgres.packing import pack
+
+        identifier = driver().sql.Identifier
+        found = self._ask(NAMED, [table])
+        new = self._ask(TO_BE_NAMED, [into])[0]
+        schema = self.describe(Query(f"SELECT * FROM {table}"))
+        return pack(
+            self._address,
+            identifier(*found[0]) if found else driver().sql.SQL(table),
+            identifier(*new),
+            features=chosen.features,
+            kept=chosen.kept,
+            number=is_number(schema.field(chosen.features[0]).type),
+            to=chosen.to,
+            replace=chosen.replace,
+            stream=stream,
+        )
+
+    def run_apart(self, text: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement on a connection of its own, committed at once; float4[] are NumPy arrays on either side.
+
+        Names are looked up in pg_catalog alone, so that nobody's functions or operators come before the server's.
+        """
+        psycopg = driver()
+        with self._address.connect() as connection, self._errors(text):
+            adapt_arrays(connection)
+            with connection.transaction(), psycopg.RawCursor(connection) as cursor:
+                # What it waits for may be held by the session's own transaction, which waits for this.
+                cursor.execute(f"SET LOCAL lock_timeout = {_LOCKED}; SET LOCAL search_path = {PINNED}".encode())
+                cursor.execute(text.encode(), list(parameters) or None, binary=True)
+                return list(cursor.fetchall()) if cursor.description else []
+
+    def extension(self) -> str | None:
+        """Return the extension's version; None in an open transaction, which a model would be part of."""
+        if self._connection.closed or self._connection.info.transaction_status != _IDLE:
+            return None
+        found = self.run(_VERSION).rows
+        return str(found[0][0]) if found else None
+
+    def quote(self, name: str) -> str:
+        """Write a name as an identifier."""
+        return quote_identifier(name)
+
+    def tables(self) -> list[tuple[str, list[str]]]:
+        """Return tables and views with their columns, named as a statement can; none while a transaction has failed."""
+        if self._connection.closed or self._connection.info.transaction_status not in (_IDLE, _IN_TRANSACTION):
+            return []
+        return [(name, columns) for name, columns in self._ask(TABLES)]
+
+    def drain(self) -> list[str]:
+        """Return what the server had to say since the last time."""
+        found, self.notices = self.notices, []
+        return found
+
+    def cancel(self) -> None:
+        """Stop the statement that is running on the session's connection."""
+        if not self._connection.closed:
+            self._connection.cancel_safe(timeout=10)
+
+    def close(self) -> None:
+        """Close the session's connection."""
+        self._connection.close()
+
+    def _connect(self) -> Any:
+        connection = self._address.connect()
+        connection.add_notice_handler(
+            lambda told: self.notices.append(f"{told.severity}: {told.message_primary}"),
+        )
+        load_unknown_as_text(connection)
+        return connection
+
+    @contextmanager
+    def _told(self, text: str = "", *, shift: int = 0) -> Iterator[Any]:
+        """Give the session's connection, made anew where it was lost; tell the server's errors as ours.
+
+        ``text`` is what the user wrote, to show where the server found fault; it began ``shift`` characters into what was sent.
+        """
+        if self._connection.closed:
+            self._connection = self._connect()
+            self.notices.append(
+                "WARNING: the connection was lost and has been made anew; an open transaction, temporary tables and settings"
+                " went with it"
+            )
+        connection = self._connection
+        with self._errors(text, shift):
+            try:
+                yield connection
+            except driver().Error:
+                end_copy(connection)
+                raise
+
+    @contextmanager
+    def _errors(self, text: str, shift: int = 0) -> Iterator[None]:
+        psycopg = driver()
+        try:
+            yield
+        except psycopg.Error as error:
+            told = DatabaseError(self._address.hide(_words(error, text, shift, self.place)))
+            told.code = error.sqlstate or ""
+            raise told from None
+
+    def _ask(self, text: str, parameters: Sequence[Any] = ()) -> Sequence[Sequence[Any]]:
+        return self.run(text, parameters).rows
+
+    def _columns(self, query: Query) -> list[types.QueryColumn]:
+        before = "SELECT * FROM (\n"
+        with (
+            self._told(query.alone, shift=len(before)) as connection,
+            driver().RawCursor(connection) as cursor,
+        ):
+            cursor.execute(f"{before}{query.alone}\n) AS q LIMIT 0".encode())
+            result, columns = cursor.pgresult, cursor.description or ()
+            described = [(column.name, column.type_code, result.fmod(at)) for at, column in enumerate(columns)]
+            found = cursor.execute(types.LOOK_UP.encode(), [sorted({each[1] for each in described})]).fetchall()
+        return types.query_columns(described, {row[0]: tuple(row[1:]) for row in found})
+
+    def _way(self, query: Query) -> tuple[StoredTable | None, str]:
+        """Return the stored table to read in blocks, or why there is none."""
+        if query.selected is None:
+            return None, "it is more than the name of a table"
+        with self._told() as connection:
+            if connection.info.transaction_status != _IDLE:
+                return None, "a transaction is open, and only its own connection sees what it changed"
+            return find_stored_table(connection, query.selected.table, place=self.place)
+
+    def _blocks(
+        self, table: StoredTable, columns: Sequence[str], reading: Reading, listen: Callable[[str], None]
+    ) -> tuple[BlockSource, list[str]]:
+        """Open a table in blocks: cached where there is room, or else with a snapshot for each epoch."""
+        from penstock.blocks.cached_source import CachedSource, fits
+
+        folder = reading.folder or tempfile.gettempdir()
+        limit = reading.cache if not isinstance(reading.cache, bool) else _CACHE
+        limit = min(limit, shutil.disk_usage(folder).free // 2)
+        details = [f"{table.leaves} partitions, one after another"] if table.leaves > 1 else []
+        if reading.cache:
+            source = self._source(table, columns, reading, listen, exact=True)
+            if fits(source, list(columns), limit, folder=folder):
+                details.append(f"kept in a local file from the first epoch on, over {source.threads} connections")
+                return CachedSource(source, list(columns), folder=folder, limit=limit, listen=listen), details
+            source.close()
+            details.append(f"not kept: a local file of it would take more than {show_bytes(limit)}")
+        source = self._source(table, columns, reading, listen, exact=False)
+        details.append(f"every epoch over {source.threads} connections, in a snapshot of its own")
+        return source, details
+
+    def _source(
+        self,
+        table: StoredTable,
+        columns: Sequence[str],
+        reading: Reading,
+        listen: Callable[[str], None],
+        *,
+        exact: bool,
+    ) -> PostgresSource:
+        from penstock.blocks.postgres.source import PostgresSource
+
+        return PostgresSource(
+            self._address,
+            table.name,
+            columns=columns,
+            block_size=reading.block_size,
+            nulls=reading.nulls,
+            connections=reading.connections,
+            exact=exact,
+            listen=listen,
+        )
+
+    def _copied(self, query: Query, columns: Sequence[str], reading: Reading, stream: Stream) -> QueryCopy:
+        present = self._columns(query)
+        names = [column.name for column in present]
+        for name in columns:
+            if name not in names:
+                raise ColumnError.missing(name, names, place="the query")
+        kept = [names.index(name) for name in columns]
+        with self._told() as connection, stream_query(connection, query.alone, present, kept) as rows:
+            return copy_rows(rows, columns, reading, stream=stream)
+
+    @staticmethod
+    def _title(table: StoredTable) -> str:
+        return f"TID Range Scan on {table.name}"
+
+
+def _words(error: Any, text: str, shift: int, place: str) -> str:
+    """Return what the server says of a statement: its message with the place, details and a hint."""
+    diag = error.diag
+    if diag.message_primary is None:
+        told = " ".join(str(error).split())
+        if "COPY" in told:
+            return f"{told.split(';')[0]}: rows cannot be typed in here; use psql's \\copy, or a file on the server"
+        return f"{place}: {told}"
+    told = str(diag.message_primary)
+    at = int(diag.statement_position or 0) - 1 - shift
+    if 0 <= at <= len(text):
+        told = str(SQLSyntaxError.of(told, text, at))
+    hint = diag.message_hint
+    if error.sqlstate == "55P03":
+        hint = "another transaction holds it, perhaps this session's own: COMMIT or ROLLBACK that first"
+    more = [("detail", diag.message_detail), ("hint", hint)]
+    return "\n".join([told, *(f"{word}: {each}" for word, each in more if each)])

@@ -1,0 +1,203 @@
+"""A model in PostgreSQL's SQL: an expression over each row, worked out beside it by a lateral join.
+
+``OFFSET 0`` keeps the planner from writing an expression out at each place that names it. Arrays are first taken out of
+storage by joining nothing to them: every subscript of one that lies out of line would fetch the whole of it again.
+Sums are of doubles. A null, a NaN or an array of another length gives null predictions.
+
+The statement runs by the user's search path, where others may have put functions and operators. Functions are qualified. So are
+operators for which pg_catalog has no exact match; one that it has, such as ``float8 * float8``, hides all others, because
+pg_catalog is searched first. Hence the casts: ``int4 * float8`` could be anyone's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+import pyarrow as pa
+
+from penstock.errors import UsageError
+from penstock.sql.expressions.dialect import Dialect
+from penstock.sql.expressions.formula import FeatureTerm, Formula, StoredModel
+from penstock.sql.expressions.literals import double_literal, nested_sum, quote_identifier, typed_literal
+from penstock.sql.expressions.outcome import OutcomeWriter
+
+CREATED = "(extract(epoch FROM created_at) * 1000000::numeric)::bigint"
+"""When a model was made, in microseconds since 1970."""
+_BIAS = 127 + 23
+"""What a float32's exponent counts from, its 24 bits taken as an integer."""
+
+
+def select_in_postgres(
+    formula: Formula, query: str, names: Sequence[str], *, warehouse: bool, present: Sequence[str]
+) -> str:
+    """Write the query's columns with predictions beside them, under these names."""
+    held: dict[str, str] = {}
+    outputs = range(len(formula.intercept))
+    scores = ", ".join(f"nullif({_score(formula, o, held)}, 'NaN') AS s{o}" for o in outputs)
+    taken = ", ".join(f"{what} AS {name}" for name, what in held.items())
+    source = f" FROM (SELECT {taken} OFFSET 0) AS held" if held else ""
+    joins = [f"LATERAL (SELECT {scores}{source} OFFSET 0) AS p"]
+    refs, shares = [f"p.s{o}" for o in outputs], []
+    if formula.loss.many:
+        raised = ", ".join(f"{_OUTCOME.exponential(ref, 't.top')} AS e{o}" for o, ref in enumerate(refs))
+        shares = [f"e.e{o} / z.total" for o in outputs]
+        joins += [
+            f"LATERAL (SELECT greatest({', '.join(refs)}) AS top OFFSET 0) AS t",
+            f"LATERAL (SELECT {raised} OFFSET 0) AS e",
+            f"LATERAL (SELECT {nested_sum([f'e.e{o}' for o in outputs])} AS total OFFSET 0) AS z",
+        ]
+    added = _OUTCOME.columns(formula, names, scores=refs, shares=shares, top="t.top", warehouse=warehouse)
+    return f"SELECT q.*, {added} FROM (\n{query}\n) AS q CROSS JOIN " + " CROSS JOIN ".join(joins)
+
+
+def _text(value: str) -> str:
+    if "\0" in value:
+        raise UsageError(f"{value!r} holds a zero byte, which no text in PostgreSQL can")
+    # Whether a backslash escapes depends on a server's settings, unless the constant says so itself.
+    escaped = value.replace("'", "''").replace("\\", "\\\\")
+    return f"E'{escaped}'" if "\\" in value else f"'{escaped}'"
+
+
+_literal = partial(typed_literal, wide="numeric", list_form="ARRAY[{}]", text=_text)
+
+
+def _pairs_json(pairs: Sequence[tuple[str, str]]) -> str:
+    objects = ", ".join(f"pg_catalog.jsonb_build_object('label', {name}, 'prob', {share})" for name, share in pairs)
+    return f"pg_catalog.to_jsonb(ARRAY[{objects}])"
+
+
+_OUTCOME = OutcomeWriter(_literal, "pg_catalog.exp", _pairs_json)
+
+
+def _score(formula: Formula, output: int, held: dict[str, str]) -> str:
+    terms = [_TERMS[term.kind](formula, output, term, held) for term in formula.terms]
+    return nested_sum([*terms, double_literal(formula.intercept[output])])
+
+
+def _number(formula: Formula, output: int, term: FeatureTerm, held: dict[str, str]) -> str:
+    column = f"q.{quote_identifier(term.columns[0])}"
+    return f"{_double(column, term.types[0])} * {double_literal(formula.weights(output, term)[0])}"
+
+
+def _double(value: str, kind: pa.DataType) -> str:
+    """Write a value such that multiplying it by a double is an operator of the server's own."""
+    if pa.types.is_boolean(kind):
+        return f"{value}::int::float8"
+    return value if pa.types.is_float32(kind) else f"{value}::float8"  # numerics, too, are doubles to Arrow
+
+
+def _array(formula: Formula, output: int, term: FeatureTerm, held: dict[str, str]) -> str:
+    column, width = f"q.{quote_identifier(term.columns[0])}", term.width
+    name = _hold(held, f"{column}::int[]" if _holds_booleans(term) else f"{column} OPERATOR(pg_catalog.||) '{{}}'")
+    kind = pa.int32() if _holds_booleans(term) else term.types[0].value_type
+    if formula.literal:
+        weights = enumerate(formula.weights(output, term), 1)
+        whole = (
+            nested_sum([f"{_double(f'{name}[{place}]', kind)} * {double_literal(weight)}" for place, weight in weights])
+            if width
+            else double_literal(0)
+        )
+    else:
+        product = f"coalesce({_double(f'{name}[i]', kind)}, 'NaN') * {_weights(formula, output, term)}[i]"
+        whole = f"(SELECT pg_catalog.sum({product}) FROM pg_catalog.generate_series(1, {width}) AS g(i))"
+    # Of arrays that count from elsewhere than 1, or in two dimensions, some place is empty, which makes the sum null.
+    return f"CASE WHEN pg_catalog.cardinality({name}) = {width} THEN {whole} END"
+
+
+def _packed(formula: Formula, output: int, term: FeatureTerm, held: dict[str, str]) -> str:
+    """Write the sum over float32 values in a bytea: each put together from its four bytes."""
+    column, width = f"q.{quote_identifier(term.columns[0])}", term.width
+    name, powers = _hold(held, f"{column} OPERATOR(pg_catalog.||) ''::bytea"), _hold(held, _powers())
+    if formula.literal:
+        weights = enumerate(formula.weights(output, term))
+        terms = [f"{_unpacked(name, powers, str(4 * place))} * {double_literal(weight)}" for place, weight in weights]
+        whole = nested_sum(terms) if terms else double_literal(0)
+    else:
+        product = f"{_unpacked(name, powers, 'at')} * {_weights(formula, output, term)}[(at >> 2) + 1]"
+        whole = f"(SELECT pg_catalog.sum({product}) FROM pg_catalog.generate_series(0, {4 * width - 4}, 4) AS g(at))"
+    return f"CASE WHEN pg_catalog.octet_length({name}) = {4 * width} THEN {whole} END"
+
+
+def _unpacked(name: str, powers: str, at: str) -> str:
+    first, second, third, fourth = (f"pg_catalog.get_byte({name}, {at} + {byte})" for byte in range(4))
+    exponent = f"{powers}[({fourth} << 1) + ({third} >> 7) + 1]"
+    return f"{exponent} * ((({third} | 128) << 16) + ({second} << 8) + {first})::float8"
+
+
+def _powers() -> str:
+    """Write the factor that stands for each sign and exponent; numbers below 1e-37, without a leading bit, count as 0."""
+    scales = [0.0 if not e else float("nan") if e == 255 else 2.0 ** (e - _BIAS) for e in range(256)]
+    return _doubles([*scales, *(-scale for scale in scales)])
+
+
+def _vector(formula: Formula, output: int, term: FeatureTerm, held: dict[str, str]) -> str:
+    """Write pgvector's inner product, which is of single precision and comes with its sign turned."""
+    column, schema = f"q.{quote_identifier(term.columns[0])}", quote_identifier(term.schema)
+    weights = ",".join(map(repr, formula.weights(output, term)))
+    product = f"-({column} OPERATOR({schema}.<#>) '[{weights}]'::{schema}.vector)"
+    return f"CASE WHEN {schema}.vector_dims({column}) = {term.width} THEN {product} END"
+
+
+def _pairs(formula: Formula, output: int, term: FeatureTerm, held: dict[str, str]) -> str:
+    places, values = (f"q.{quote_identifier(name)}" for name in term.columns)
+    weights = _weights(formula, output, term)
+    # A place beyond the weights has none, and is left out; one below them, or none at all, is no feature.
+    inside = f"k::bigint >= 0 AND k::bigint < {term.width}"
+    weight = f"CASE WHEN {inside} THEN {weights}[k::int + 1] WHEN k::bigint >= 0 THEN 0 ELSE 'NaN' END"
+    summed = f"pg_catalog.sum(coalesce({_double('v', term.types[1].value_type)}, 'NaN') * {weight})"
+    # Of several arrays, unnest is no function that a path could hide: the server's grammar has it.
+    whole = f"SELECT coalesce({summed}, 0) FROM unnest({places}, {values}) AS u(k, v)"
+    return f"CASE WHEN {places} IS NOT NULL AND {values} IS NOT NULL THEN ({whole}) END"
+
+
+_TERMS = {"number": _number, "array": _array, "packed": _packed, "vector": _vector, "pairs": _pairs}
+
+
+def _weights(formula: Formula, output: int, term: FeatureTerm) -> str:
+    """Write an output's weights for a term as an array: a constant, or one fetched from the catalogue once."""
+    if formula.literal or formula.stored is None:
+        return f"({_doubles(formula.weights(output, term))})"
+    stored = formula.stored
+    first, last = formula.places(output, term)
+    found = f"SELECT coef[{first}:{last}]::float8[] FROM {stored.table} WHERE {_pinned(stored)}"
+    return f"(SELECT coalesce(({found}), {_gone(stored)}))"
+
+
+def _pinned(stored: StoredModel) -> str:
+    """Write the condition that finds a model in the catalogue, and no other that has since taken its name."""
+    made = f"extract(epoch FROM created_at) * 1000000::numeric = {stored.made}::numeric"
+    return f"name = {_literal(stored.name)} AND {made}"
+
+
+def _gone(stored: StoredModel) -> str:
+    """Write an array that cannot be read, whose error says why; naming the user keeps it from being read beforehand."""
+    name = f" {stored.name}" if stored.name.isidentifier() else ""
+    told = f"""{{"the model{name} was dropped or replaced; run or make this statement again"}}"""
+    return f"({_literal(told)} OPERATOR(pg_catalog.||) pg_catalog.left(current_user, 0))::float8[]"
+
+
+def _doubles(values: Iterable[float]) -> str:
+    """Write numbers as an array of doubles: one constant, however many they are."""
+    return f"'{{{','.join(map(repr, values))}}}'::float8[]"
+
+
+def _hold(held: dict[str, str], what: str) -> str:
+    """Note what is to be taken out of storage once a row, and return the name it has then."""
+    name = next((name for name, noted in held.items() if noted == what), f"h{len(held)}")
+    held[name] = what
+    return f"held.{name}"
+
+
+def _holds_booleans(term: FeatureTerm) -> bool:
+    return bool(pa.types.is_boolean(term.types[0].value_type))
+
+
+POSTGRES = Dialect(
+    title="PostgreSQL",
+    tokenizer="postgres",
+    literal=_literal,
+    predictions=select_in_postgres,
+    longest_name=63,
+    most_columns=1600,
+)

@@ -1,0 +1,146 @@
+"""Training inside the server, where the extension of ``postgres/`` is installed: no row leaves it.
+
+The extension learns by the same steps and keeps its models in the same table. What it does not know (weights of
+rows, hashing, held-out rows, solvers by name, optimizers, other shuffles, packed features) is learnt here, as without it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock.blocks.feature_columns import is_list, is_number
+from penstock.config import Config
+from penstock.events import Stream, Warned
+from penstock.linear import LinearModel
+from penstock.sgd.losses import loss_of
+from penstock.sql.catalog import Catalog
+from penstock.sql.options import Settings
+from penstock.sql.result import Result
+from penstock.sql.statements import Train
+
+if TYPE_CHECKING:
+    from penstock.sql.engines.postgres.engine import PostgresEngine
+
+_SHUFFLES = ("corgipile", "block-only", "none")
+_WARNING = "WARNING: "
+_USELESS = "the model is useless: "
+_CONFIG = (
+    "solver",
+    "learning_rate",
+    "rate",
+    "decay",
+    "power",
+    "epochs",
+    "batch_size",
+    "l1",
+    "l2",
+    "average",
+    "class_weight",
+    "standardize",
+    "intercept",
+    "shuffle",
+    "seed",
+)
+
+
+def extension_supports(chosen: Settings, features: Sequence[str], schema: pa.Schema) -> bool:
+    """Return whether the extension can do what these settings ask for."""
+    config, columns = chosen.config, chosen.columns
+    beyond = (
+        config.full_passes
+        or config.optimizer not in (None, "sgd")
+        or config.validation
+        or chosen.auto_split
+        or config.patience
+        or config.shuffle not in _SHUFFLES
+        or columns.weight is not None
+        or columns.hash
+    )
+    kinds = [schema.field(name).type for name in features]
+    lists = sum(is_list(kind) and is_number(kind.value_type) for kind in kinds)
+    numbers = sum(is_number(kind) or pa.types.is_boolean(kind) for kind in kinds)
+    return not beyond and (numbers == len(kinds) or (lists == len(kinds) <= 2))
+
+
+class ExtensionTraining:
+    """Training by the extension ``penstock`` of the server."""
+
+    def __init__(self, engine: PostgresEngine) -> None:
+        self._engine = engine
+
+    def accepts(self, chosen: Settings, features: Sequence[str], schema: pa.Schema) -> bool:
+        """Return whether the extension is there and can train with these settings."""
+        return extension_supports(chosen, features, schema) and self._engine.extension() is not None
+
+    def train(
+        self, statement: Train, chosen: Settings, features: Sequence[str], *, catalog: Catalog, stream: Stream
+    ) -> LinearModel:
+        """Have the server train a model under the statement's name, and return it as the catalogue has it."""
+        options = {**server_options(statement, chosen, features), "replace": chosen.replace}
+        text = "SELECT * FROM penstock.train($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.jsonb)"
+        found = self._engine.run(text, [source_of(statement), chosen.config.model, statement.name, json.dumps(options)])
+        warnings = [told.removeprefix(_WARNING) for told in found.notices if told.startswith(_WARNING)]
+        for told in warnings:
+            stream.emit(Warned(told))
+        model = catalog.load(str(statement.name))
+        for told in warnings:
+            if told.startswith(_USELESS):
+                model = replace(model, metrics={**model.metrics, "useless": told.removeprefix(_USELESS)})
+        if model.kind != chosen.config.model and model.classes is not None:
+            stream.emit(
+                Warned(
+                    f"the label {model.encoder.label!r} has {len(model.classes)} classes, so the model is {model.kind}"
+                )
+            )
+        return (
+            model if model.history else replace(model, history=[_epoch(row, chosen.config.model) for row in found.rows])
+        )
+
+    def explain(self, statement: Train, chosen: Settings, features: Sequence[str], *, analyze: bool) -> Result:
+        """Return the server's own plan of a training; with ``analyze`` it runs, and keeps no model."""
+        text = "SELECT * FROM penstock.explain($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.jsonb, $4::boolean)"
+        options = json.dumps(server_options(statement, chosen, features))
+        found = self._engine.run(text, [source_of(statement), chosen.config.model, options, analyze])
+        return Result(("QUERY PLAN",), found.rows)
+
+
+def source_of(statement: Train) -> str:
+    """Return the rows as the extension takes them: a table's name as it was written, or a query."""
+    query = statement.query
+    plain = query.selected is not None and query.selected.columns is None
+    return query.selected.table if plain and query.selected is not None else query.alone
+
+
+def server_options(statement: Train, chosen: Settings, features: Sequence[str]) -> dict[str, Any]:
+    """Return the options as the extension takes them; sizes only where they were given."""
+    config, reading = chosen.config, chosen.reading
+    usual = Config(model=config.model)
+    options: dict[str, Any] = {  # its defaults are the same; what is left open it decides itself
+        name: getattr(config, name) for name in _CONFIG if getattr(config, name) != getattr(usual, name)
+    }
+    options |= {
+        "label": chosen.columns.label,
+        "features": list(features),
+        "nulls": reading.nulls,
+    }
+    if {"memory", "buffer_size"} & set(statement.options):
+        options["buffer_size"] = config.memory
+    if reading.block_size is not None:
+        options["block_size"] = reading.block_size
+    return options
+
+
+def _epoch(row: Sequence[Any], model: str) -> dict[str, Any]:
+    epoch, loss, score, _, seconds, rows = row
+    return {
+        "epoch": epoch,
+        "progressive_loss": loss,
+        f"progressive_{loss_of(model).metric}": score,
+        "seconds": seconds,
+        "rows": rows,
+    }

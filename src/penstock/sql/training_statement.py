@@ -1,0 +1,275 @@
+"""Runs ``TRAIN BY`` and ``CREATE MODEL``: opens a query's rows in blocks, trains, and saves the model.
+
+Nothing here knows an engine: rows come as a source, the model goes to the catalogue.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.blocks.base import BlockSource
+from penstock.blocks.pandas_index import index_notice
+from penstock.budget import Budget, show_bytes
+from penstock.errors import BudgetError, DataError
+from penstock.events import Stream, Warned
+from penstock.explanation.advice import plan_for
+from penstock.explanation.formatting import show_seconds
+from penstock.linear import LinearModel
+from penstock.memory_learner import LinearJob, linear_job
+from penstock.messages import Given, Name, Text, Use
+from penstock.metric_names import headline, useless_reason
+from penstock.sgd.losses import loss_of
+from penstock.sql.catalog import Catalog
+from penstock.sql.engines.base import Engine, QueryBlocks, ServerTraining
+from penstock.sql.options import Settings, settings
+from penstock.sql.result import Result
+from penstock.sql.statements import Train
+
+_OVER_A_WIRE = {"cache", "connections", "extension"}
+_FIELDS = (
+    "epoch",
+    *(f"{kind}_{name}" for kind in ("progressive", "held_out", "test") for name in ("loss", "accuracy", "r2")),
+    "seconds",
+    "prepare_seconds",
+    "rows",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTraining:
+    """A training about to begin: its settings, its rows, the job itself, and what opening the rows took."""
+
+    settings: Settings
+    opened: QueryBlocks
+    training: LinearJob
+    open_seconds: float
+
+    def phases(self) -> dict[str, float]:
+        """Return the seconds before the first epoch by phase: a survey of the table or a copy of the rows, and a scan."""
+        opening = "copy_seconds" if self.opened.copied is not None else "survey_seconds"
+        return {opening: self.open_seconds, "scan_seconds": self.training.scan_seconds}
+
+    def learn(self, schema: pa.Schema) -> LinearModel:
+        """Train, and return the model in terms of the query's own columns, with the snapshots that it was learnt from."""
+        try:
+            model = self.training.run()
+        except BudgetError as error:
+            # The fixes behind the first are for files.
+            smaller = Text("have smaller blocks: ", Use("block_size", "64kB"))
+            raise error.replace(fixes=[*error.fixes[:1], smaller]) from None
+        encoder = model.encoder
+        if encoder.origin is not None:
+            encoder = encoder.for_schema(schema, place="the query", scored=True)
+        phases = self.phases()
+        history = [dict(row) for row in model.history]
+        if history:
+            history[0]["prepare_seconds"] = sum(phases.values()) + history[0].get("prepare_seconds", 0.0)
+        metrics = {**model.metrics, **phases, **self._snapshots()}
+        return replace(model, encoder=encoder, history=history, metrics=metrics)
+
+    def _snapshots(self) -> dict[str, list[str]]:
+        """Return the states of the table that rows were read in, where the database tells."""
+        taken = [each.name for each in self.opened.source.snapshots]
+        return {"snapshots": taken} if taken else {}
+
+
+def run_training(statement: Train, engine: Engine, catalog: Catalog, *, stream: Stream) -> Result:
+    """Learn a model, put it into the catalogue, and return a row for each epoch."""
+    began = time.perf_counter()
+    name = statement.name
+    taken = name is not None and name in catalog
+    if taken and statement.exists == "skip":
+        return Result(None, status=f"model {name!r} is there already; nothing was trained")
+    schema = engine.describe(statement.query)
+    chosen = training_settings(statement, engine, schema, stream=stream)
+    if taken and not chosen.replace:
+        raise DataError(
+            f"there is a model {name!r} in {engine.place} already; take another name, DROP MODEL it, or write CREATE OR"
+            " REPLACE MODEL (or WITH (replace = true))"
+        )
+    catalog.require_writable()
+    stem = statement.query.selected.table if statement.query.selected else "model"
+    name = name or catalog.free_name(f"{unquote_table(stem)}_{chosen.config.model}")
+    server = server_for(chosen, engine, schema)
+    if server is not None:
+        statement = replace(statement, name=name)
+        model = server.train(statement, chosen, features_of(chosen), catalog=catalog, stream=stream)
+    else:
+        with prepare_training(statement, chosen, engine, stream=stream) as job:
+            model = job.learn(schema)
+            catalog.save(name, model, exists="replace" if chosen.replace else "error")
+    note = f"model {name!r} saved in {engine.place}; use it: SELECT … PREDICT BY {quote_if_needed(name)}"
+    useless = model.metrics.get("useless") or useless_reason(model.metrics)
+    warning = (
+        ()
+        if useless is None
+        else (f"the model is useless: {useless}; to remove it: DROP MODEL {quote_if_needed(name)}",)
+    )
+    return replace(
+        epoch_rows(model),
+        notes=(*score_note(model), *time_note(model, time.perf_counter() - began), note, *warning),
+        useless=useless,
+        status=f"TRAIN {model.history[-1]['rows'] if model.history else 0}",
+    )
+
+
+def unquote_table(name: str) -> str:
+    """Return the last part of a table's name as it is called.
+
+    Examples
+    --------
+    >>> unquote_table('public."my ""best"" table"'), unquote_table("shop.clicks")
+    ('my "best" table', 'clicks')
+    """
+    found = re.search(r'"((?:[^"]|"")*)"$', name)
+    return found[1].replace('""', '"') if found else name.rsplit(".", 1)[-1].strip("`")
+
+
+def quote_if_needed(name: str) -> str:
+    """Write a model's name as a user would in a statement."""
+    return name if name.isidentifier() and name.islower() else '"' + name.replace('"', '""') + '"'
+
+
+def training_settings(statement: Train, engine: Engine, schema: pa.Schema, *, stream: Stream) -> Settings:
+    """Settle a statement's options for the columns of its query, and warn of a key among the features."""
+    chosen = settings(statement, schema)
+    if statement.warehouse and (several := loss_of(chosen.config.model).several):
+        chosen = _several_classes(statement, chosen, engine, several)
+    for option in () if engine.remote else sorted(_OVER_A_WIRE & set(statement.options)):
+        told = f" is for rows that come over a wire; it changes nothing on {engine.dialect.title}"
+        stream.emit(Warned(Text(Name(option), told)))
+    notice = (
+        None if "features" in statement.options else index_notice(schema, chosen.wanted, exclude=_excluded(statement))
+    )
+    if notice is not None:
+        stream.emit(Warned(notice))
+    for name in unwanted_keys(chosen, engine.keys(statement.query)):
+        stream.emit(
+            Warned(
+                Text(f"{name!r} is the table's primary key, and a feature here; leave it out: ", Use("exclude", [name]))
+            )
+        )
+    return chosen
+
+
+def _excluded(statement: Train) -> list[str]:
+    """Return the columns that a statement leaves out by name."""
+    written = statement.options["exclude"].value if "exclude" in statement.options else None
+    if isinstance(written, str):
+        return [name.strip() for name in written.split(",")]
+    return [str(name) for name in written] if isinstance(written, list) else []
+
+
+def server_for(chosen: Settings, engine: Engine, schema: pa.Schema) -> ServerTraining | None:
+    """Return the server that does the training itself, where it can and may."""
+    server = engine.server_training if chosen.extension else None
+    return server if server is not None and server.accepts(chosen, features_of(chosen), schema) else None
+
+
+@contextmanager
+def prepare_training(
+    statement: Train, chosen: Settings, engine: Engine, *, stream: Stream
+) -> Iterator[PreparedTraining]:
+    """Open a statement's rows and make the job of learning from them."""
+    reading = replace(chosen.reading, pack=tuple(features_of(chosen)))
+    began = time.perf_counter()
+    with engine.open(statement.query, chosen.wanted, reading, stream=stream) as opened:
+        seconds = time.perf_counter() - began
+        chosen = _roomy(chosen.for_rows(int(opened.source.block_rows.sum())), opened.source, stream)
+        training = linear_job(
+            source=opened.source,
+            config=chosen.config,
+            columns=chosen.columns,
+            stream=stream,
+            scratch=chosen.reading.folder,
+        )
+        yield PreparedTraining(chosen, opened, training, seconds)
+
+
+def features_of(chosen: Settings) -> Sequence[str]:
+    """Return the columns that are features, in order."""
+    if chosen.columns.features is not None:
+        return chosen.columns.features
+    return [name for name in chosen.wanted if name not in (chosen.columns.label, chosen.columns.weight)]
+
+
+def unwanted_keys(chosen: Settings, keys: Sequence[str]) -> list[str]:
+    """Return the key columns that would be learnt from though nobody asked for them by name."""
+    if chosen.columns.features is not None:
+        return []
+    return [key for key in keys if key in features_of(chosen)]
+
+
+def epoch_rows(model: LinearModel) -> Result:
+    """Return a model's epochs as rows."""
+    names = tuple(name for name in _FIELDS if any(name in row for row in model.history))
+    rows = [tuple(row.get(name) for name in names) for row in model.history]
+    return Result(names or ("epoch",), rows, model=model)
+
+
+def score_note(model: LinearModel) -> tuple[str, ...]:
+    """Return in words how good the finished model is, and on which rows that was measured."""
+    score = headline(model.metrics)
+    if score is None:
+        return ()
+    rows = model.metrics.get(f"{score.name.removesuffix(f'_{score.metric}')}_rows")
+    return (f"{score.title} {score.value:.4f}" + ("" if rows is None else f", measured on {rows:,} rows"),)
+
+
+def time_note(model: LinearModel, seconds: float) -> tuple[str, ...]:
+    """Return in words what a statement's seconds went to; a server that trains by itself does not say."""
+    phases = phase_times(model.metrics)
+    if not phases:
+        return ()
+    epochs = sum(row["seconds"] for row in model.history)
+    return (f"{phases}, {show_seconds(epochs)} for {len(model.history)} epochs, {show_seconds(seconds)} in all",)
+
+
+def phase_times(figures: Mapping[str, Any]) -> str:
+    """Return in words what came before the first epoch: nothing where the figures do not say.
+
+    Examples
+    --------
+    >>> phase_times({"survey_seconds": 2.0, "scan_seconds": 1.0})
+    '3.0 s to prepare (survey 2.0 s, scan 1.0 s)'
+    """
+    known = {name: figures[f"{name}_seconds"] for name in ("survey", "copy", "scan") if f"{name}_seconds" in figures}
+    if not known:
+        return ""
+    parts = ", ".join(f"{name} {show_seconds(seconds)}" for name, seconds in known.items())
+    return f"{show_seconds(sum(known.values()))} to prepare ({parts})"
+
+
+def _roomy(chosen: Settings, source: BlockSource, stream: Stream) -> Settings:
+    """Return settings whose buffer holds two blocks, where it was given as a share of rows that are few."""
+    memory = chosen.config.memory
+    if not (isinstance(memory, str) and memory.rstrip().endswith("%")) or not len(source.block_rows):
+        return chosen
+    plan = plan_for(source, chosen.columns.encoder(source), chosen.config.shuffle, memory)
+    if plan.memory <= Budget.parse(memory).resolve(plan.data_bytes):
+        return chosen
+    enough = plan.memory
+    stream.emit(
+        Warned(
+            Text(
+                Given("memory", memory),
+                f" of these rows cannot hold two blocks; {show_bytes(enough)} are used instead",
+            )
+        )
+    )
+    return replace(chosen, config=replace(chosen.config, memory=enough))
+
+
+def _several_classes(statement: Train, chosen: Settings, engine: Engine, several: str) -> Settings:
+    """Return settings for softmax where the label has more than two classes: the warehouses' logistic_reg is both."""
+    label = engine.quote(str(chosen.columns.label))
+    text = f"SELECT count(*) FROM (SELECT DISTINCT {label} FROM ({statement.query.alone}\n) AS q LIMIT 3) AS found"
+    classes = engine.run(text).rows[0][0]
+    return chosen if classes < 3 else replace(chosen, config=replace(chosen.config, model=several))

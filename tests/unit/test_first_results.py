@@ -1,0 +1,84 @@
+"""What a first trial stumbled over: numbers beside hashed columns, numbers as classes, refused fits, useless models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import penstock
+from penstock.cli import app
+from penstock.config import Config
+from penstock.errors import ColumnError, UsageError
+from penstock.metric_names import useless_reason
+
+
+def sales(rows: int = 3000) -> pa.Table:
+    """Numbers far from 0 beside their spread, and a column of text."""
+    rng = np.random.default_rng(0)
+    city, effect = rng.integers(0, 4, rows), np.array([1.0, -1.0, 0.5, 0.0])
+    year, price = 2010.0 + rng.integers(-3, 4, rows), 1e5 + 2e3 * rng.normal(size=rows)
+    score = 0.8 * (year - 2010) + 1.5 * (price - 1e5) / 2e3 + effect[city]
+    y = (rng.random(rows) < 1 / (1 + np.exp(-score))).astype(int)
+    return pa.table({"year": year, "price": price, "city": pa.array([f"c{c}" for c in city]), "y": y})
+
+
+@pytest.mark.parametrize("options", [{}, {"solver": "sgd"}])
+def test_numbers_beside_hashed_columns_are_centered(tmp_path: Path, options: dict[str, Any]) -> None:
+    table = sales()
+    pq.write_table(table, tmp_path / "a.parquet")
+    model = penstock.LogisticRegression(**options).fit(tmp_path / "a.parquet", y="y", hash=["city:2^6"])
+    codes = table["city"].dictionary_encode().combine_chunks().indices.to_numpy()
+    x = np.column_stack([table["year"], table["price"], np.eye(4)[codes]])
+    dense = penstock.LogisticRegression().fit(x, table["y"].to_numpy())
+    assert model.evaluate(tmp_path / "a.parquet")["accuracy"] == pytest.approx(
+        dense.score(x, table["y"].to_numpy()), abs=0.01
+    )
+    np.testing.assert_allclose(model.coef_[0][:2], dense.coef_[0][:2], rtol=0.1)
+
+
+def test_many_different_values_are_not_taken_for_classes() -> None:
+    table = pa.table({"x": np.arange(300.0), "y": np.arange(300) / 7})
+    with pytest.raises(UsageError, match="'y' has 300 different values, which are hardly classes") as caught:
+        penstock.LogisticRegression().fit(table, y="y")
+    assert "model='linear'" in str(caught.value)
+
+
+def test_a_refused_fit_leaves_the_model_as_it_was() -> None:
+    x = np.random.default_rng(0).normal(size=(100, 2))
+    model = penstock.LogisticRegression().fit(x, x[:, 0] > 0)
+    coef = model.coef_.copy()
+    with pytest.raises(ColumnError):
+        model.fit(pa.table({"a": [1.0], "b": [0]}), y="nope")
+    np.testing.assert_array_equal(model.coef_, coef)
+    assert model.predict(x).shape == (100,)
+
+
+@pytest.mark.parametrize("option", ["epochs", "seed", "l2", "batch_size"])
+def test_a_number_that_is_text_is_refused_by_name(option: str) -> None:
+    with pytest.raises(UsageError, match=f"{option}='3' is not a number"):
+        Config(**{option: "3"})
+
+
+def test_an_accuracy_above_the_largest_class_by_chance_is_useless() -> None:
+    figures = {"test_confusion_matrix": [[260, 240], [236, 264]], "test_accuracy": 0.524, "test_rows": 1000}
+    assert useless_reason(figures | {"test_log_loss": 0.70}) is not None
+    assert useless_reason(figures | {"test_log_loss": 0.68}) is None
+    assert useless_reason(figures | {"test_log_loss": 0.70, "test_accuracy": 0.60}) is None
+
+
+def test_a_checkpoint_of_more_epochs_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    pq.write_table(pa.table({"x": rng.normal(size=2000), "y": rng.integers(0, 2, 2000)}), "a.parquet")
+    line = ["train", "a.parquet", "--label", "y", "--solver", "sgd", "--learning-rate", "5", "--no-average"]
+    assert CliRunner().invoke(app, [*line, "--epochs", "3"]).exit_code == 1  # useless, so that its checkpoint stays
+    again = CliRunner().invoke(app, [*line, "--epochs", "2", "--resume", "--keep-anyway"])
+    assert again.exit_code == 0, again.stderr
+    assert "the checkpoint has 3 epochs, more than --epochs 2" in " ".join(again.stderr.split())
+    assert CliRunner().invoke(app, [*line, "--epochs", "0"]).exit_code == 2
