@@ -29,8 +29,9 @@ from penstock.sgd import kernels, losses
 from penstock.sgd.loop import EpochStats
 
 _LEAST = 1 << 20
-_COPIES = 4
-"""Of rows as they came, put together, the places of their features, and those once more in the pool."""
+_COPIES = 6
+"""What scoring holds of its rows, as a multiple of their bytes: themselves, what the index map sorts to look features up (2.3),
+and the entries of known features with their positions, scaled values and slots (2.1)."""
 
 
 class Scorer(Closing):
@@ -63,8 +64,7 @@ class Scorer(Closing):
             rows = source.read(block, columns)
             return rows.select(list(keep)), encoded(encoder, source, block, rows, wide=True)
 
-        if beside:
-            give_back()  # what another pass over the row groups has left
+        give_back()  # what training, or another pass over the rows, has left
         held: list[tuple[pa.RecordBatch, Batch]] = []
         size = 0
         with (
@@ -73,12 +73,12 @@ class Scorer(Closing):
         ):
             for rows, batch in blocks:
                 if held and size + rows.nbytes + batch.nbytes > most:
-                    yield _joined(held)
-                    held, size = [], 0
+                    yield _join(held)
+                    size = 0
                 held.append((rows, batch))
                 size += rows.nbytes + batch.nbytes
         if held:
-            yield _joined(held)
+            yield _join(held)
 
     def scores(self, batch: Batch) -> Floats:
         """Return the scores of rows whose indices are the data's own."""
@@ -114,6 +114,9 @@ class Scorer(Closing):
         self._map.close()
 
 
-def _joined(held: list[tuple[pa.RecordBatch, Batch]]) -> tuple[pa.RecordBatch, Batch]:
+def _join(held: list[tuple[pa.RecordBatch, Batch]]) -> tuple[pa.RecordBatch, Batch]:
+    """Return blocks as one and empty the list: the parts are not to stay in memory while the whole is scored."""
     rows = pa.concat_batches([rows for rows, _ in held]) if held[0][0].num_columns else held[0][0]
-    return rows, Batch.concat([batch for _, batch in held])
+    batch = Batch.concat([batch for _, batch in held])
+    held.clear()
+    return rows, batch
