@@ -46,6 +46,25 @@ def test_the_fit_is_near_what_training_reaches_beside_the_largest_class() -> Non
     assert "--shuffle" not in found.recommendation.command
 
 
+def test_one_row_group_sorted_by_label_is_sampled_to_its_end(tmp_path: Path) -> None:
+    rows = table(rows=60_000)
+    pq.write_table(rows, tmp_path / "sorted.parquet", row_group_size=len(rows))
+    found = penstock.explain(tmp_path / "sorted.parquet", label="y", exclude=["z"], measure=False)
+    share = rows["y"].to_numpy().mean()
+    assert found.fit.constant == pytest.approx(max(share, 1 - share), abs=0.05)
+    assert not any("beginning" in str(warning) for warning in found.warnings)
+
+
+def test_row_groups_too_large_to_be_sampled_to_their_ends_are_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.explanation.sample._DECODED_BYTES", 0)  # a file of 400 MB would take long to write
+    rows = table(rows=60_000)
+    pq.write_table(rows, tmp_path / "sorted.parquet", row_group_size=len(rows))
+    found = penstock.explain(tmp_path / "sorted.parquet", label="y", exclude=["z"], measure=False)
+    assert any("the beginning of row groups" in str(warning) for warning in found.warnings)
+
+
 def test_a_regression_is_told_by_r2() -> None:
     found = penstock.explain(table(), label="z", exclude=["y"], model="linear", measure=False)
     assert found.fit is not None

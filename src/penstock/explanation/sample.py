@@ -1,7 +1,8 @@
 """A bounded look at the data: some blocks, some rows of each, and the classes seen there.
 
 Which blocks is chance from the seed; how many is bounded by decoded bytes, so that a terabyte costs what a
-gigabyte does. Parquet row groups decode only from their start, so there the first blocks of several are taken.
+gigabyte does. Parquet row groups decode only from their start: where decoding all of them is too much, the first blocks of several
+are taken, and where those are few, a warning says what was not looked at.
 What cannot be learned from as it stands is left out and told of, where training would refuse it.
 """
 
@@ -33,6 +34,9 @@ from penstock.training import Columns, default_label
 MOST_BLOCKS, MOST_ROWS, MOST_BYTES = 256, 64, 96_000_000
 _FITTED_ROWS, _FITTED_BYTES = 20_000, 64_000_000
 TIMED_BYTES = 32_000_000
+_DECODED_BYTES = 400_000_000
+"""Row groups are decoded to their ends, to sample them evenly, where all of them come to at most as much: a second or so."""
+_FEW_UNITS = 16
 # Values beyond which a label is taken for a number rather than a class.
 _CLASSES = 1000
 
@@ -136,7 +140,15 @@ def take_sample(
     """
     rng = seeds.generator(seed, "explain", "sample")
     blocks, timed = choose_blocks(source, encoder, rng)
-    encoder, model, outputs = _with_labels(source, encoder, blocks, model, warnings)
+    if source.units is not None and not _even(source, encoder):
+        seen = len(np.unique(source.units[blocks]))
+        if seen < _FEW_UNITS:
+            warnings.append(
+                "The sample is the beginning of row groups that are large and decode only from their start; row groups sampled:"
+                f" {seen}. If rows are sorted within them, the quick fit and the shares of classes may be far from those of all"
+                " rows."
+            )
+    encoder, model, outputs = _with_labels(source, encoder, np.union1d(blocks, timed), model, warnings)
     feed = Feed.of(source, encoder, Scaling.none())
     parts, fitted, places, counts, bad = [], [], [], [], 0
     for block in blocks.tolist():
@@ -169,19 +181,26 @@ def take_sample(
 
 
 def choose_blocks(source: BlockSource, encoder: Encoder, rng: np.random.Generator) -> tuple[Int64s, Int64s]:
-    """Return the blocks to sample and, among them, those to time, both ascending."""
+    """Return the blocks to sample and those to time, both ascending."""
     count = len(source.block_rows)
     mean = _decoded(source, encoder)
     most = int(np.clip(MOST_BYTES / mean, 4, MOST_BLOCKS))
+    few = max(1, int(TIMED_BYTES / mean))
     if source.units is None or len(np.unique(source.units)) == count:
         chosen = rng.permutation(count)[:most]
-        timed = chosen[: max(1, int(TIMED_BYTES / mean))]
+        timed = chosen[:few]
     else:
-        chosen = unit_heads(source.units, most, rng)
-        timed = _run_starts(source.units, chosen)[: max(1, int(TIMED_BYTES / mean))]
+        heads = unit_heads(source.units, most, rng)
+        timed = _run_starts(source.units, heads)[:few]
+        chosen = rng.permutation(count)[:most] if _even(source, encoder) else heads
     # The loader itself looks at these three where rows vary, so their classes have to be known.
     ends = np.linspace(0, count - 1, min(3, count)).astype(np.int64)
     return np.unique(np.concatenate([chosen, ends])), np.sort(timed)
+
+
+def _even(source: BlockSource, encoder: Encoder) -> bool:
+    """Whether blocks anywhere can be sampled, not only the first of row groups."""
+    return len(source.block_rows) * _decoded(source, encoder) <= _DECODED_BYTES
 
 
 def _decoded(source: BlockSource, encoder: Encoder) -> float:
