@@ -266,6 +266,8 @@ def main():
     (folder / f"{os.environ['RANK']}.json").write_text(json.dumps(seen))
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)  # gloo's threads abort the interpreter's exit now and then, without Penstock too
 
 
 if __name__ == "__main__":
