@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 import pytest
+import scipy.sparse as sp
 
 from penstock.blocks.memory import ArraySource
 from penstock.blocks.write import BlockWriter, convert
@@ -106,22 +107,12 @@ def write_sparse(path: Path, rows: int) -> None:
     rng = np.random.default_rng(0)
     indptr = np.arange(PIECE + 1, dtype=np.int32) * 20
     indices = np.sort(rng.integers(0, 10_000, (PIECE, 20)), axis=1).astype(np.int32).ravel()
-    matrix = _Matrix(indptr, indices, np.ones(len(indices), np.float32))
+    matrix = sp.csr_matrix((np.ones(len(indices), np.float32), indices, indptr))
     batch = ArraySource(matrix, np.arange(PIECE, dtype=np.int8) % 2, block_size=10**9).read(0)
     schema = pa.schema([field.with_nullable(False) for field in batch.schema])
     with BlockWriter(path, schema, rows_per_block=1000) as writer:
         for at in range(0, rows, PIECE):
             writer.write(batch.slice(0, min(PIECE, rows - at)))
-
-
-class _Matrix:
-    """Just enough of a SciPy matrix."""
-
-    def __init__(self, indptr: np.ndarray, indices: np.ndarray, data: np.ndarray) -> None:
-        self.indptr, self.indices, self.data = indptr, indices, data
-
-    def tocsr(self) -> _Matrix:
-        return self
 
 
 # Writer, suffix, rows, and the budget: a tenth of the decoded rows or less.

@@ -218,6 +218,13 @@ def test_hash_twins_agree_on_any_text():
     assert counts.tolist() == [2, 0]
 
 
+def test_words_of_a_text_that_are_repeated_are_one_entry():
+    x = Hashed.parse("text:2^20:words").encode(pa.array(["a b a a", "b", "a"]))
+    assert x.indptr.tolist() == [0, 2, 3, 4]
+    assert np.abs(x.values).tolist() == [3, 1, 1, 1]
+    assert (x.indices[0], x.indices[1]) == (x.indices[3], x.indices[2])
+
+
 @pytest.mark.parametrize("text", ["c:2^63", "c:2^0", "c:2^x", "c:2^3:2^4"])
 def test_hash_options_that_cannot_be_read(text):
     with pytest.raises(UsageError, match="hash="):

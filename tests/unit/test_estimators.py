@@ -437,3 +437,28 @@ def test_no_intercept_means_none(each):
     x, y = data()
     model = each(intercept=False, standardize=True, epochs=3).fit(x + 20, y)
     assert not np.any(model.intercept_)
+
+
+@pytest.mark.parametrize("make", [LogisticRegression, LinearRegression, LinearSVM, SoftmaxRegression])
+def test_columns_of_a_matrix_that_are_empty_are_features_too(make):
+    x = sp.random(300, 20, density=0.3, random_state=0, format="csr", dtype=np.float32)
+    x = sp.hstack([x, sp.csr_matrix((300, 3), dtype=np.float32)]).tocsr()
+    y = (x.sum(axis=1).A1 > 3).astype(np.int64)
+    fitted = make().fit(x, y)
+    assert fitted.n_features_in_ == 23
+    assert fitted.coef_.shape[-1] == 23
+    assert len(fitted.predict(x)) == 300
+
+
+def test_entries_of_a_matrix_at_one_place_count_together():
+    rng = np.random.default_rng(0)
+    apart = sp.csr_matrix(
+        (np.ones(40_000, np.float32), rng.integers(0, 9, 40_000), np.arange(0, 40_001, 100)), (400, 3000)
+    )
+    together = apart.copy()
+    together.sum_duplicates()
+    y = together[:, 0].toarray()[:, 0]
+    models = [LinearRegression(solver="sgd").fit(x, y) for x in (apart, together)]
+    assert models[0].coef_.tolist() == models[1].coef_.tolist()
+    assert models[0].score(together, y) > 0.9
+    assert apart.nnz == 40_000  # the caller's matrix is as it was

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
+import scipy.sparse as sp
 
 import penstock
 from penstock.batch import Csr
 from penstock.blocks.features import choose_features
 from penstock.blocks.hashing import Hashed, hash_rows_reference
+from penstock.blocks.memory import ArraySource
 from penstock.blocks.transpose import copy_part, copy_part_reference, join_parts
 from penstock.errors import FeatureError, UsageError
 
@@ -145,3 +147,13 @@ def test_a_model_in_memory_refuses_wide_hashes():
         Hashed("c", 32).encode(table["c"].chunk(0))
     with pytest.raises(UsageError, match=r"from 2\^1 to 2\^31, or to 2\^62"):
         Hashed("c", 63)
+
+
+def test_a_matrix_keeps_indices_of_64_bits():
+    x = sp.csr_matrix((np.ones(2, np.float32), np.array([3, 2**33 + 3]), np.array([0, 1, 2])), (2, 2**34))
+    with ArraySource(x, [0, 1]) as source:
+        encoder = choose_features(source.schema, place="here", label="label")
+        assert encoder.width == 2**34
+        assert encoder.encode(source.read(0), wide=True).x.indices.tolist() == [3, 2**33 + 3]
+        with pytest.raises(FeatureError, match=r"index 8589934595 .*2\^32 - 1"):
+            encoder.encode(source.read(0))

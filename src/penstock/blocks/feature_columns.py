@@ -22,6 +22,8 @@ from penstock.errors import ColumnError, FeatureError
 from penstock.messages import Text, TextPart, Use
 
 PAIRS = (("indices", "values"), ("features_k", "features_v"))
+_WIDTH = b"penstock.width"
+"""Metadata of a column of indices: how many features there are, which may be more than the highest index says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,8 @@ class FeatureColumns:
             raise FeatureError(f"{place}: column {pair[0]!r} is {indices}; sparse indices are a list of integers")
         if not (is_list(values) and is_number(values.value_type)):
             raise FeatureError(f"{place}: column {pair[1]!r} is {values}; sparse values are a list of numbers")
-        return cls(pair, "pairs", None)
+        noted = (schema.field(pair[0]).metadata or {}).get(_WIDTH)
+        return cls(pair, "pairs", None if noted is None else int(noted))
 
     def require_kind(self, schema: pa.Schema, *, place: str) -> None:
         """Raise where a column of other data is not of the kind that this part was learnt from."""
@@ -93,6 +96,12 @@ class Refusal:
     def text(self) -> Text:
         """All of it in one sentence."""
         return FeatureError(self.reason, fixes=self.fixes).text
+
+
+def with_pair_width(schema: pa.Schema, width: int) -> pa.Schema:
+    """Return a schema with ``indices`` that says how many features they are of."""
+    at = schema.get_field_index(PAIRS[0][0])
+    return schema.set(at, schema.field(at).with_metadata({_WIDTH: str(width)}))
 
 
 def classify(field: pa.Field, hashed: Hashed | None) -> FeatureColumns | Refusal:

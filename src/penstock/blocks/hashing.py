@@ -82,7 +82,11 @@ class Hashed:
             )
 
     def encode(self, array: pa.Array, *, wide: bool = False) -> Csr:
-        """Hash an array: one entry per value (or word); a null has none, since a missing category is no category."""
+        """Hash an array: one entry per value (or word); a null has none, since a missing category is no category.
+
+        Words that stand in a text several times are one entry: steps are bounded by the size of rows, which repeated entries
+        would understate.
+        """
         if not wide:
             self.require_narrow()
         offsets, data = _as_text(array, self.column)
@@ -106,6 +110,10 @@ class Hashed:
             hash_rows_wide(offsets, data, indptr, seed, np.uint64(self.width - 1), self.words, indices, values)
         else:
             hash_rows(offsets, data, indptr, seed, np.uint32(self.width - 1), self.words, indices, values)
+        if self.words and len(indices):
+            slots = np.full(1 << int(2 * counts.max()).bit_length(), -1, np.int64)
+            used = add_repeats(indptr, indices, values, slots)
+            indices, values = indices[:used], values[:used]
         return Csr(indptr, indices, values, self.width)
 
 
@@ -248,8 +256,38 @@ def hash_rows_wide(
             at = last
 
 
+@kernel
+def add_repeats(indptr: Any, indices: Any, values: Any, slots: Any) -> Any:
+    """Add up the values of entries of one row that have the same index, in place; return how many entries are left.
+
+    ``slots`` is a hash table of twice a row's entries or more, of -1 at first: it holds where an index was written. What earlier
+    rows wrote lies before the row's begin, so that nothing has to be cleared.
+    """
+    mask = len(slots) - 1
+    left = 0
+    at = np.int64(indptr[0])
+    for row in range(len(indptr) - 1):
+        begin = left
+        stop = np.int64(indptr[row + 1])
+        while at < stop:
+            index = indices[at]
+            slot = np.int64(index & np.uint64(mask))
+            while slots[slot] >= begin and indices[slots[slot]] != index:
+                slot = (slot + 1) & mask
+            if slots[slot] >= begin:
+                values[slots[slot]] += values[at]
+            else:
+                slots[slot] = left
+                indices[left] = index
+                values[left] = values[at]
+                left += 1
+            at += 1
+        indptr[row + 1] = left
+    return left
+
+
 def hash_rows_reference(texts: list[str | None], spec: Hashed) -> list[list[tuple[int, float]]]:
-    """Return each row's (index, sign) pairs, in plain Python."""
+    """Return each row's (index, value) pairs, in plain Python."""
     seed = murmur3_reference(spec.column.encode(), 0)
     rows = []
     for text in texts:
@@ -260,5 +298,9 @@ def hash_rows_reference(texts: list[str | None], spec: Hashed) -> list[list[tupl
         if spec.bits > NARROW_BITS:
             codes = [murmur3_reference(piece, code) << 32 | code for piece, code in zip(pieces, codes, strict=True)]
             top = 63
-        rows.append([(code & (spec.width - 1), -1.0 if code >> top else 1.0) for code in codes])
+        row: dict[int, float] = {}
+        for code in codes:
+            index = code & (spec.width - 1)
+            row[index] = row.get(index, 0.0) + (-1.0 if code >> top else 1.0)
+        rows.append(list(row.items()))
     return rows

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import Source, require_block, select_columns
+from penstock.blocks.feature_columns import with_pair_width
 from penstock.blocks.refined_source import RefinedSource, by_rows
 from penstock.errors import FeatureError, SourceError, UsageError
 
@@ -127,7 +128,8 @@ def to_arrow(X: Any, y: Any = None, *, weight: Any = None) -> pa.RecordBatch:
     """Return arrays, or a `Batch`, as a record batch with the columns of `ArraySource`."""
     if isinstance(X, Batch):
         X, y, weight = X.x, X.y if y is None else y, X.weight if weight is None else weight
-    columns = _sparse_columns(X) if isinstance(X, Csr) or hasattr(X, "tocsr") else _dense_columns(X)
+    sparse = isinstance(X, Csr) or hasattr(X, "tocsr")
+    columns = _sparse_columns(X) if sparse else _dense_columns(X)
     rows = len(next(iter(columns.values())))
     for column, values in (("label", y), ("weight", weight)):
         if values is not None:
@@ -135,7 +137,9 @@ def to_arrow(X: Any, y: Any = None, *, weight: Any = None) -> pa.RecordBatch:
             if len(array) != rows:
                 raise UsageError(f"{column} has {len(array)} values for {rows} rows of X")
             columns[column] = array
-    return pa.RecordBatch.from_pydict(columns)
+    batch = pa.RecordBatch.from_pydict(columns)
+    width = (X.width if isinstance(X, Csr) else X.shape[1]) if sparse else 0
+    return pa.RecordBatch.from_arrays(batch.columns, schema=with_pair_width(batch.schema, width)) if width else batch
 
 
 def _dense_columns(X: Any) -> dict[str, pa.Array]:
@@ -153,11 +157,15 @@ def _sparse_columns(X: Any) -> dict[str, pa.Array]:
         indptr, indices, values = X.indptr, X.indices, X.values
     else:
         X = X.tocsr()
+        if not X.has_canonical_format:  # entries of one place count together, and steps go by the sizes of rows
+            X = X.copy()
+            X.sum_duplicates()
         indptr, indices, values = X.indptr, X.indices, X.data
     large = int(indptr[-1]) > np.iinfo(np.int32).max
     offsets = pa.array(np.asarray(indptr, np.int64 if large else np.int32))
     kind = pa.LargeListArray if large else pa.ListArray
-    where = indices.view(np.uint32) if indices.dtype == np.int32 else np.asarray(indices, np.uint32)
+    narrow = not len(indices) or int(indices.max()) <= np.iinfo(np.uint32).max
+    where = indices.view(np.uint32) if indices.dtype == np.int32 else indices.astype(np.uint32 if narrow else np.uint64)
     return {
         "indices": kind.from_arrays(offsets, pa.array(where)),
         "values": kind.from_arrays(offsets, pa.array(np.asarray(values, np.float32))),
