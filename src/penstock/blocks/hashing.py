@@ -106,10 +106,8 @@ class Hashed:
         np.cumsum(counts, out=indptr[1:])
         indices = indices_of(int(indptr[-1]), wide=wide)
         values = np.empty(int(indptr[-1]), np.float32)
-        if self.bits > NARROW_BITS:
-            hash_rows_wide(offsets, data, indptr, seed, np.uint64(self.width - 1), self.words, indices, values)
-        else:
-            hash_rows(offsets, data, indptr, seed, np.uint32(self.width - 1), self.words, indices, values)
+        wide_hash, mask = self.bits > NARROW_BITS, np.uint64(self.width - 1)
+        hash_rows(offsets, data, indptr, seed, mask, wide_hash, self.words, indices, values)
         if self.words and len(indices):
             slots = np.full(1 << int(2 * counts.max()).bit_length(), -1, np.int64)
             used = add_repeats(indptr, indices, values, slots)
@@ -207,9 +205,12 @@ def count_words(offsets: Any, data: Any, counts: Any) -> None:
 
 @kernel
 def hash_rows(
-    offsets: Any, data: Any, indptr: Any, seed: Any, mask: Any, words: Any, indices: Any, values: Any
+    offsets: Any, data: Any, indptr: Any, seed: Any, mask: Any, wide: Any, words: Any, indices: Any, values: Any
 ) -> None:
-    """Hash each row's text, or its words, into indices and signs; rows of no entries are passed over."""
+    """Hash each row's text, or its words, into indices and signs; rows of no entries are passed over.
+
+    ``wide`` hashes have 64 bits, others 32.
+    """
     for row in range(len(indptr) - 1):
         entry = indptr[row]
         end = indptr[row + 1]
@@ -224,34 +225,12 @@ def hash_rows(
                 while last < stop and not _blank(data[last]):
                     last += 1
             code = murmur3(data, at, last, seed)
-            indices[entry] = np.uint32(code & mask)
+            index = np.uint64(code)
+            if wide:
+                code = murmur3(data, at, last, code)
+                index |= np.uint64(code) << np.uint64(32)
+            indices[entry] = index & mask
             values[entry] = np.float32(-1.0) if code >> np.uint32(31) else np.float32(1.0)
-            entry += np.uint64(1)
-            at = last
-
-
-@kernel
-def hash_rows_wide(
-    offsets: Any, data: Any, indptr: Any, seed: Any, mask: Any, words: Any, indices: Any, values: Any
-) -> None:
-    """Do the same with hashes of 64 bits."""
-    for row in range(len(indptr) - 1):
-        entry = indptr[row]
-        end = indptr[row + 1]
-        at = offsets[row]
-        stop = offsets[row + 1]
-        while entry < end:
-            last = stop
-            if words:
-                while at < stop and _blank(data[at]):
-                    at += 1
-                last = at
-                while last < stop and not _blank(data[last]):
-                    last += 1
-            low = murmur3(data, at, last, seed)
-            high = murmur3(data, at, last, low)
-            indices[entry] = ((np.uint64(high) << np.uint64(32)) | np.uint64(low)) & mask
-            values[entry] = np.float32(-1.0) if high >> np.uint32(31) else np.float32(1.0)
             entry += np.uint64(1)
             at = last
 

@@ -22,10 +22,9 @@ from penstock.errors import MissingExtraError, UsageError
 from penstock.groups.executor import Make
 from penstock.groups.grouped import Grouped
 from penstock.groups.modules import finite
-from penstock.groups.patterns.base import Refit, Targets
+from penstock.groups.patterns.base import Targets
 from penstock.groups.patterns.sequential import Sequential, SequentialWorker, State
 from penstock.groups.scale import Scale
-from penstock.sgd.loop import EarlyStopping
 from penstock.torch.creators import Creators
 from penstock.torch.scoring import Doubles, Loss
 from penstock.torch.stacked import Stack
@@ -48,8 +47,6 @@ class ModuleSgd(Sequential):
         What number each has in the search; its chance goes by that.
     batch_sizes : tuple of int
         Rows that each makes an update by.
-    stops : tuple
-        The patience and tolerance of each.
     layout : tuple
         What the numbers of a model are, for the index.
     """
@@ -58,7 +55,6 @@ class ModuleSgd(Sequential):
     choices: tuple[Mapping[str, Any], ...]
     numbers: tuple[int, ...]
     batch_sizes: tuple[int, ...]
-    stops: tuple[tuple[int | None, float], ...]
     layout: tuple[Any, ...] = ()
 
     def make(self) -> Make:
@@ -70,15 +66,7 @@ class ModuleSgd(Sequential):
             choices=tuple(self.choices[at] for at in configs),
             numbers=tuple(self.numbers[at] for at in configs),
             batch_sizes=tuple(self.batch_sizes[at] for at in configs),
-            stops=tuple(self.stops[at] for at in configs),
         )
-
-    def refit(self, refit: Refit) -> ModuleSgd:
-        return replace(Sequential.refit(self, refit), stops=((None, 0.0),))
-
-    def watch(self, config: int) -> EarlyStopping | None:
-        patience, tolerance = self.stops[config]
-        return None if patience is None else EarlyStopping(patience, tolerance)
 
     def learner(
         self,

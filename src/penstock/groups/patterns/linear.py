@@ -17,13 +17,13 @@ from penstock.config import Config
 from penstock.errors import UsageError
 from penstock.groups.grouped import Grouped
 from penstock.groups.patterns.algebraic import SOLVERS, Algebraic
-from penstock.groups.patterns.base import Doubles, Job, Refit, Targets
+from penstock.groups.patterns.base import Doubles, Job, Targets
 from penstock.groups.patterns.sequential import Sequential, State
 from penstock.groups.scale import Scale
 from penstock.groups.spec import LINEAR, Parameter
 from penstock.messages import Given
 from penstock.sgd import kernels, losses
-from penstock.sgd.loop import EarlyStopping, Spec
+from penstock.sgd.loop import Spec
 from penstock.sgd.model import Weights
 from penstock.sgd.scalar import HITS
 
@@ -159,28 +159,18 @@ class LinearSgd(Sequential):
         What each config is to learn and how.
     open_l2 : tuple of bool
         Configs whose L2 penalty is one over the group's training rows.
-    stops : tuple
-        Patience and tolerance of each config.
     outputs : int
         The classes of softmax, else 1.
     """
 
     specs: tuple[Spec, ...]
     open_l2: tuple[bool, ...]
-    stops: tuple[tuple[int | None, float], ...]
     outputs: int = 1
 
     def only(self, configs: Sequence[int]) -> LinearSgd:
-        names = ("specs", "open_l2", "stops")
+        names = ("specs", "open_l2")
         own: dict[str, Any] = {name: tuple(getattr(self, name)[config] for config in configs) for name in names}
         return replace(Sequential.only(self, configs), **own)
-
-    def refit(self, refit: Refit) -> LinearSgd:
-        return replace(Sequential.refit(self, refit), stops=((None, 0.0),))
-
-    def watch(self, config: int) -> EarlyStopping | None:
-        patience, tolerance = self.stops[config]
-        return None if patience is None else EarlyStopping(patience, tolerance)
 
     def learner(
         self,

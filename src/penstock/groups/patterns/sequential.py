@@ -79,9 +79,9 @@ class Sequential:
         A number for each config.
     validation, seed
         The share of each group's rows that is held out, and the seed of that choice and of the order of rows.
-    patience, tolerance
-        Stop a config when its loss on the rows to choose by (or in training, where there are none) has not fallen by the tolerance for so
-        many epochs. Its model is that of the best epoch.
+    stops : tuple
+        The patience, or None, and the tolerance of each config. It is stopped when its loss on the rows to choose by (or in training,
+        where there are none) has not fallen by the tolerance for as many epochs; its model is that of the best epoch.
     class_weighting : ClassWeighting, optional
         How much rows count by their class, within each group.
     standardize, shift : bool
@@ -94,10 +94,9 @@ class Sequential:
     folder: str
     loss: str
     epochs: NDArray[np.int64]
+    stops: tuple[tuple[int | None, float], ...]
     validation: float = 0.0
     seed: int = 0
-    patience: int | None = None
-    tolerance: float = 1e-4
     standardize: bool = False
     shift: bool = True
     shuffle: str = "corgipile"
@@ -121,13 +120,15 @@ class Sequential:
 
     def watch(self, config: int) -> EarlyStopping | None:
         """Return what says when a config has stopped falling, if anything does."""
-        return None if self.patience is None else EarlyStopping(self.patience, self.tolerance)
+        patience, tolerance = self.stops[config]
+        return None if patience is None else EarlyStopping(patience, tolerance)
 
     def only(self, configs: Sequence[int]) -> Self:
-        return replace(self, epochs=self.epochs[list(configs)])
+        return replace(self, epochs=self.epochs[list(configs)], stops=tuple(self.stops[config] for config in configs))
 
     def refit(self, refit: Refit) -> Self:
-        return replace(self.only([refit.config]), validation=0.0, epochs=np.array([refit.epochs]), patience=None)
+        only = self.only([refit.config])
+        return replace(only, validation=0.0, epochs=np.array([refit.epochs]), stops=((None, 0.0),))
 
     @property
     def counted_classes(self) -> int:
