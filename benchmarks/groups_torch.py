@@ -76,9 +76,9 @@ def adam(module: Any, config: dict[str, Any]) -> Any:
 
 def creators(model: Any, optimizer: Any) -> Any:
     from penstock.torch.creators import Creators
-    from penstock.torch.scoring import Loss
+    from penstock.torch.scoring import ModuleLoss
 
-    return Creators(model, optimizer, loss=Loss.of("logistic"), width=WIDTH)
+    return Creators(model, optimizer, loss=ModuleLoss.of("logistic"), width=WIDTH)
 
 
 def stacked(made: Any, x: Any, y: Any, epochs: int) -> Any:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 import penstock
-from penstock.groups import Result
+from penstock.groups import GroupModels
 
 
 def write_visits(path: Path, count: int, *, seed: int) -> None:
@@ -50,7 +50,7 @@ def main() -> None:
                 time.sleep(0.005)
             process.kill()
         subprocess.run([*train, "--resume"], stdout=subprocess.DEVNULL, check=True)
-        result = Result.open(models)
+        result = GroupModels.open(models)
         told = result.summary()
         why = result.failed["reason"][0].as_py()
         print(f"{told['groups']} groups, {told['groups_without_model']} without a model: {why}")

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 import penstock
 from penstock.groups.keys import to_text
-from penstock.groups.results import Result
+from penstock.groups.results import GroupModels
 
 KEYS = [("FR", "i/os"), ("Ελλάδα", "100 %"), (None, "ios"), ("FR", None), ("", "a"), ("DE", "web")]
 SIZES = [500, 260, 150, 120, 90, 80]
@@ -51,7 +51,7 @@ def logistic(**options: Any) -> penstock.LogisticRegression:
     return penstock.LogisticRegression(**usual | options)
 
 
-def frame_rows(result: Result, key: tuple[Any, ...]) -> list[dict[str, Any]]:
+def frame_rows(result: GroupModels, key: tuple[Any, ...]) -> list[dict[str, Any]]:
     return result.frame.filter(pc.equal(result.frame["text"], to_text(key))).to_pylist()
 
 
@@ -63,7 +63,7 @@ def chosen(table: pa.Table, key: tuple[Any, ...], by: tuple[str, ...] = ("countr
     return table.take(pa.array(places))
 
 
-def same_results(one: Result, two: Result) -> None:
+def same_results(one: GroupModels, two: GroupModels) -> None:
     """Compare all but the time it took."""
     for name in one.frame.column_names:
         if name == "seconds":
@@ -78,6 +78,6 @@ def same_results(one: Result, two: Result) -> None:
             np.testing.assert_allclose(mine, other, atol=1e-5)
 
 
-def coefficients(result: Result, key: Any) -> tuple[Any, Any]:
+def coefficients(result: GroupModels, key: Any) -> tuple[Any, Any]:
     weights = result.best(key).weights
     return weights.coef[0], weights.intercept

@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from penstock.groups.modules import finite
 from penstock.torch.creators import Creators
-from penstock.torch.scoring import Loss
+from penstock.torch.scoring import ModuleLoss
 from penstock.torch.stacked import Stack
 
 WIDTH, ROWS, BATCH = 6, 70, 16
@@ -39,7 +39,7 @@ def sgd(module: nn.Module, config: dict[str, Any]) -> torch.optim.Optimizer:
 
 
 def creators(model: Any = mlp, optimizer: Any = sgd, loss: Any = "logistic", kind: str | None = None) -> Creators:
-    return Creators(model, optimizer, loss=Loss.of(loss, kind), width=WIDTH)
+    return Creators(model, optimizer, loss=ModuleLoss.of(loss, kind), width=WIDTH)
 
 
 def mean_loss(loss: Any, output: Any, y: Any, weight: Any) -> Any:

@@ -83,7 +83,9 @@ _FACTOR = ModelKind(
     ("memory",),
     "penstock.bigmodel.factor:MatrixFactorization.of",
 )
-_GROUPS = ModelKind("folders of groups", is_group_folder, "penstock.groups.results:Result.open", ("model", "unseen"))
+_GROUPS = ModelKind(
+    "folders of groups", is_group_folder, "penstock.groups.results:GroupModels.open", ("model", "unseen")
+)
 _MODULE = ModelKind(
     "torch modules", _file_with("encoder", "params"), "penstock.groups.modules:ModuleModel.load", ("model",)
 )
@@ -162,7 +164,7 @@ def load(path: str | os.PathLike[str], *, memory: str | int | None = None, model
     -------
     estimator, or `penstock.model.Model`
         Of linear models and factorizations the fitted estimator, whose ``model_`` is the model; its weights stay on disk if
-        they lie in a directory. Of groups a `penstock.groups.Result`; of trees and modules the model itself.
+        they lie in a directory. Of groups a `penstock.groups.GroupModels`; of trees and modules the model itself.
 
     Examples
     --------

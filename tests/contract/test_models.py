@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock import bigmodel
-from penstock.groups import Boosting, GroupBy, Result
+from penstock.groups import Boosting, GroupBy, GroupModels
 from penstock.model_kinds import KINDS, kind_of, open_model
 from penstock.testing.models import ModelContract
 
@@ -200,7 +200,7 @@ def test_rows_of_unseen_groups_get_what_was_asked_for(tmp_path_factory):
     path, table = contract.saved(tmp_path_factory), contract.table()
     strange = table.set_column(3, "city", pa.array(["Z"] * len(table)))
     with open_model(path, unseen="largest") as model:
-        assert isinstance(model, Result)
+        assert isinstance(model, GroupModels)
         assert pa.Table.from_batches(model.predictions(contract.source(strange)))["prediction"].null_count == 0
     with open_model(path) as model:
         assert pa.Table.from_batches(model.predictions(contract.source(strange)))["prediction"].null_count == 300

@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli import app
-from penstock.groups import Result
+from penstock.groups import GroupModels
 
 TRAIN = ("groups", "train", "visits.parquet", "--by", "country,device", "--label", "clicked", "--workers", "1")
 COUNTRIES, DEVICES = ("FR", "DE", "NO"), ("ios", "web")
@@ -160,7 +160,7 @@ def test_a_search_from_a_file_and_by_try_are_the_same() -> None:
     by_file = as_json(*TRAIN, "--grid", "grid.toml", "--out", "a")
     by_try = as_json(*TRAIN, "--try", "l2=1,0.001", "--try", "learning_rate=1, 0.5", "--out", "b")
     assert by_file["configs"] == by_try["configs"] == 4
-    one, other = Result.open("a"), Result.open("b")
+    one, other = GroupModels.open("a"), GroupModels.open("b")
     assert one.frame.drop_columns(["seconds"]).equals(other.frame.drop_columns(["seconds"]))
 
 
@@ -172,7 +172,7 @@ def test_a_random_search() -> None:
 def test_without_a_search_there_is_one_config() -> None:
     told = as_json(*TRAIN, "--epochs", "3")
     assert (told["configs"], told["chosen"][0]["params"]) == (1, {})
-    assert max(Result.open("models").frame["epochs"].to_pylist()) == 3
+    assert max(GroupModels.open("models").frame["epochs"].to_pylist()) == 3
     assert "as given" in run("groups", "show", "models").stdout
 
 
@@ -185,7 +185,7 @@ def test_linear_gd_placement_validation_intercept() -> None:
     none = as_json(*options, "--validation", "0", "--no-intercept", "--out", "none")
     assert none["score"] is None
     assert "\ntraining  loss from " in run("groups", "show", "none").stdout
-    model = Result.open("none").best("FR/ios")
+    model = GroupModels.open("none").best("FR/ios")
     assert model.weights.intercept.tolist() == [0]
     weights = {seed: as_json(*options, "--seed", seed, "--out", f"s{seed}")["held_out_loss"] for seed in ("1", "2")}
     assert weights["1"] != weights["2"]
@@ -197,11 +197,11 @@ def test_columns() -> None:
     pq.write_table(table, "visits.parquet", row_group_size=200)
     assert "column 'city' is string" in refused(*TRAIN, code=1)
     run(*TRAIN, "--exclude", "city", "--weight", "mass", "--out", "a")
-    assert Result.open("a").best("FR/ios").weights.coef.shape == (1, 2)
+    assert GroupModels.open("a").best("FR/ios").weights.coef.shape == (1, 2)
     run(*TRAIN, "--features", "age", "--out", "b")
-    assert Result.open("b").best("FR/ios").weights.coef.shape == (1, 1)
+    assert GroupModels.open("b").best("FR/ios").weights.coef.shape == (1, 1)
     run(*TRAIN, "--hash", "city:2^5", "--exclude", "mass", "--out", "c")
-    assert Result.open("c").best("FR/ios").weights.coef.shape == (1, 34)
+    assert GroupModels.open("c").best("FR/ios").weights.coef.shape == (1, 34)
 
 
 def test_csv_text_without_a_header() -> None:
@@ -225,7 +225,7 @@ def test_folders_that_name_the_groups() -> None:
         part = table.filter(pa.compute.equal(table["country"], country)).drop_columns(["country"])
         pq.write_table(part, place / "rows.parquet")
     run("groups", "train", "parts", "--by", "country", "--label", "clicked")
-    assert Result.open("models").groups == ["DE", "FR", "NO"]
+    assert GroupModels.open("models").groups == ["DE", "FR", "NO"]
     assert as_json("groups", "predict", "models", "parts")["without_model"] == 0
 
 
@@ -233,7 +233,7 @@ def test_rows_are_kept_and_used_again() -> None:
     run(*TRAIN, "--rows", "rows", "--memory", "100MB", "--out", "a")
     again = ("groups", "train", "rows", "--by", "country,device", "--out", "b", "--json")
     assert json.loads(run(*again).stdout)["label"] == "clicked"
-    np.testing.assert_allclose(Result.open("a").frame["loss"], Result.open("b").frame["loss"], rtol=1e-6)
+    np.testing.assert_allclose(GroupModels.open("a").frame["loss"], GroupModels.open("b").frame["loss"], rtol=1e-6)
     assert "--features is not for rows: its rows are grouped already" in refused(*again[:-1], "--features", "age")
     assert "rows by country, device, not by country" in refused("groups", "train", "rows", "--by", "country")
     assert "'clicked', not 'age'" in refused("groups", "train", "rows", "--by", "country,device", "--label", "age")
@@ -277,7 +277,7 @@ def test_ctrl_c_keeps_the_groups_that_are_done() -> None:
     assert stderr.endswith(f"interrupted; continue with: penstock {' '.join(train)} --resume\n")
     part = run("groups", "show", "models", "--lines", "0")
     assert "was not finished, and groups may lack their models; go on with it by --resume" in part.stderr
-    done = len(Result.open("models").groups)
+    done = len(GroupModels.open("models").groups)
     assert 0 < done < 4_000
 
 
@@ -307,7 +307,7 @@ def test_a_terminal_gets_the_largest_groups_only(monkeypatch: pytest.MonkeyPatch
     from penstock.groups import tables
 
     run(*TRAIN)
-    result = Result.open("models")
+    result = GroupModels.open("models")
     rows = tables.best(result) * 10
     assert len(list(tables.table(rows, result))) == 61
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)

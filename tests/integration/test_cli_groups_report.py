@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli import app
-from penstock.groups import Result
+from penstock.groups import GroupModels
 from penstock.groups.cost import APPROACHES
 from penstock.report import GroupPage
 from penstock.sealed import read_note, write_note
@@ -82,7 +82,7 @@ def test_report_of_a_folder() -> None:
 
 
 def test_page_has_the_numbers_of_the_frame() -> None:
-    result = Result.open("models")
+    result = GroupModels.open("models")
     page = GroupPage.of(result)
     assert (page.groups, len(page.configs), len(page.chosen), len(page.modelless)) == (5, 2, 4, 1)
     assert [page.text[at] for at in page.chosen] == result.chosen["text"].to_pylist()
@@ -92,7 +92,7 @@ def test_page_has_the_numbers_of_the_frame() -> None:
 
 
 def test_unfinished_training_is_told_of(tmp_path: Path) -> None:
-    Result.open("models").save(tmp_path / "half")
+    GroupModels.open("models").save(tmp_path / "half")
     index = tmp_path / "half" / "index.json"
     write_note(index, read_note(index) | {"finished": False, "held_out": {}})
     found = run("groups", "report", str(tmp_path / "half"), "--out", str(tmp_path / "page.html"))

@@ -18,7 +18,7 @@ from penstock.groups import Boosting, GroupBy, running
 from penstock.groups.etl import group
 from penstock.groups.grouped import Grouped
 from penstock.groups.keys import to_text
-from penstock.groups.results import Result
+from penstock.groups.results import GroupModels
 from penstock.groups.spec import Search
 from penstock.groups.split import HELD_OUT, SELECTION, TRAINING, Split
 from penstock.testing.executors import InlineExecutor
@@ -45,7 +45,7 @@ def table() -> pa.Table:
 
 
 @pytest.fixture(scope="module")
-def result(table: pa.Table) -> Result:
+def result(table: pa.Table) -> GroupModels:
     """Two processes, several columns, a dict to search."""
     return GroupBy(table, by=["country", "device"]).fit(
         logistic(), y="clicked", search={"l2": L2}, validation=0.2, workers=2
@@ -53,7 +53,7 @@ def result(table: pa.Table) -> Result:
 
 
 class TestAgainstScikitLearn:
-    def test_the_frame_has_a_row_for_each_group_and_config(self, result: Result) -> None:
+    def test_the_frame_has_a_row_for_each_group_and_config(self, result: GroupModels) -> None:
         assert result.frame.column_names == [
             *("country", "device", "text", "group", "rows", "selection_rows", "held_out_rows", "config", "param_l2"),
             *("loss", "selection_loss", "selection_accuracy", "held_out_loss", "held_out_accuracy"),
@@ -69,7 +69,7 @@ class TestAgainstScikitLearn:
             assert all(row["seconds"] > 0 and row["epochs"] > 1 for row in found)
 
     @pytest.mark.parametrize("key", KEYS, ids=to_text)
-    def test_every_model_and_figure(self, result: Result, table: pa.Table, key: tuple[Any, ...]) -> None:
+    def test_every_model_and_figure(self, result: GroupModels, table: pa.Table, key: tuple[Any, ...]) -> None:
         own = chosen(table, key)
         x = np.stack([own[name].to_numpy() for name in "abc"], axis=1)
         y = own["clicked"].to_numpy()
@@ -94,7 +94,7 @@ class TestAgainstScikitLearn:
         np.testing.assert_array_equal(result.best(key).weights.coef, result.model(key, best).weights.coef)
         assert result.best(to_text(key)).weights.coef.tolist() == result.best(key).weights.coef.tolist()
 
-    def test_predictions_are_by_each_rows_group(self, result: Result, table: pa.Table) -> None:
+    def test_predictions_are_by_each_rows_group(self, result: GroupModels, table: pa.Table) -> None:
         table = table.filter(pc.is_finite(table["a"]))
         predicted = result.predict(table, keep=["country"])
         assert isinstance(predicted, pa.Table)
@@ -109,7 +109,7 @@ class TestAgainstScikitLearn:
         for key in BAD:
             assert {guesses[place] for place, found in enumerate(both) if found == key} == {None}
 
-    def test_groups_that_were_not_there(self, result: Result) -> None:
+    def test_groups_that_were_not_there(self, result: GroupModels) -> None:
         new = pa.table({"country": ["XX", "FR"], "device": ["ios", "i/os"], **{name: [1.0, 1.0] for name in "abc"}})
         assert result.predict(new)["prediction"].is_null().to_pylist() == [True, False]
         largest = result.predict(new.set_column(0, "country", [["FR", "FR"]]).set_column(1, "device", [["i/os"] * 2]))
@@ -127,7 +127,9 @@ class TestAgainstScikitLearn:
             (("not a", "number"), "a feature is not a finite number"),
         ],
     )
-    def test_groups_that_cannot_be_trained_say_why(self, result: Result, key: tuple[str, str], reason: str) -> None:
+    def test_groups_that_cannot_be_trained_say_why(
+        self, result: GroupModels, key: tuple[str, str], reason: str
+    ) -> None:
         found = frame_rows(result, key)
         assert len(found) == len(L2)
         for row in found:
@@ -136,7 +138,7 @@ class TestAgainstScikitLearn:
         with pytest.raises(UsageError, match=reason):
             result.best(key)
 
-    def test_the_result_in_figures(self, result: Result) -> None:
+    def test_the_result_in_figures(self, result: GroupModels) -> None:
         told = result.summary()
         assert (told["groups"], told["groups_without_model"], told["configs"]) == (len(KEYS) + len(BAD), len(BAD), 3)
         assert told["finished"]
@@ -146,7 +148,7 @@ class TestAgainstScikitLearn:
 class TestSearch:
     SIZES: ClassVar = {("x",): 120, ("y",): 80}
 
-    def fit(self, search: Any, **options: Any) -> Result:
+    def fit(self, search: Any, **options: Any) -> GroupModels:
         data = rows_of(self.SIZES, by=("g",)).drop_columns(["amount"])
         return GroupBy(data, by="g").fit(logistic(**options), y="clicked", search=search)
 

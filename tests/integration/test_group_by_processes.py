@@ -21,7 +21,7 @@ from penstock.groups import GroupBy, running
 from penstock.groups.drivers import hops, passes
 from penstock.groups.index import JUDGED
 from penstock.groups.local import LocalExecutor
-from penstock.groups.results import Result
+from penstock.groups.results import GroupModels
 from penstock.testing.executors import InlineExecutor, await_that
 from tests.group_tables import frame_rows, logistic, rows_of, same_results
 
@@ -40,13 +40,13 @@ class TestProcesses:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def expected(cls, path: Path) -> Iterator[Result]:
+    def expected(cls, path: Path) -> Iterator[GroupModels]:
         """What an uninterrupted run gives."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(running.EXECUTORS, "local", InlineExecutor)
             yield GroupBy(path, by="g").fit(logistic(epochs=4), y="clicked", search={"l2": [0.5, 0.2]}, workers=2)
 
-    def test_a_worker_is_killed(self, path: Path, expected: Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_worker_is_killed(self, path: Path, expected: GroupModels, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(passes, "BUNDLE", 1)
         made: list[LocalExecutor] = []
         seen: set[int] = set()
@@ -75,7 +75,7 @@ class TestProcesses:
         assert not any(Path(f"/proc/{pid}").exists() for pid in seen)
 
     def test_the_driver_is_killed_and_goes_on(
-        self, path: Path, expected: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, path: Path, expected: GroupModels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         out, done = tmp_path / "models", 5
         with self.driver(path, out, tmp_path, when=done, what="os.kill(os.getpid(), signal.SIGKILL)") as killed:
@@ -84,7 +84,7 @@ class TestProcesses:
         assert killed.returncode == -signal.SIGKILL
         assert said == ""
         await_that(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "a worker is left")
-        finished = Result.open(out)
+        finished = GroupModels.open(out)
         assert not finished.summary()["finished"]
         assert len(finished.groups) == done - 1, "the one that was being told of is not written yet"
         monkeypatch.setitem(running.EXECUTORS, "local", InlineExecutor)
@@ -131,7 +131,7 @@ class TestProcesses:
         assert said.rstrip().endswith("KeyboardInterrupt")
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
         assert list((tmp_path / "left").iterdir()) == []
-        assert Result.open(tmp_path / "models").groups == ["y"], "what was done is kept"
+        assert GroupModels.open(tmp_path / "models").groups == ["y"], "what was done is kept"
 
     def driver(
         self, path: Path, out: Path, folder: Path, *, when: int, what: str, forever: bool = False
@@ -185,7 +185,7 @@ class TestSgd:
         pq.write_table(rows_of({("x",): 3000, ("y",): 400}, by=("g",)).drop_columns(["amount"]), place)
         return place
 
-    def fit(self, path: Path, **options: Any) -> Result:
+    def fit(self, path: Path, **options: Any) -> GroupModels:
         model = penstock.LogisticRegression(solver="sgd", epochs=4, seed=3)
         return GroupBy(path, by="g").fit(model, y="clicked", search=self.SEARCH, **{"workers": 2, **options})
 

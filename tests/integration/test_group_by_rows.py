@@ -15,7 +15,7 @@ from penstock.errors import PenstockError, UsageError
 from penstock.events import Advanced, Event, Started
 from penstock.groups import GroupBy
 from penstock.groups.etl import group
-from penstock.groups.results import Result
+from penstock.groups.results import GroupModels
 from tests.group_tables import (
     logistic,
     rows_of,
@@ -95,7 +95,7 @@ class TestRowsAndFolders:
     def test_a_folder_of_models(self, tmp_path: Path) -> None:
         data = rows_of({("x",): 100, ("y",): 50}, by=("g",)).drop_columns(["amount"])
         found = GroupBy(data, by="g").fit(logistic(), y="clicked", search={"l2": [0.1]}, out=tmp_path / "models")
-        same_results(found, Result.open(tmp_path / "models"))
+        same_results(found, GroupModels.open(tmp_path / "models"))
         with pytest.raises(UsageError, match="holds models already"):
             GroupBy(data, by="g").fit(logistic(), y="clicked", search={"l2": [0.1]}, out=tmp_path / "models")
 

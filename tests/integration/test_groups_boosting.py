@@ -18,7 +18,7 @@ import pytest
 
 from penstock.batch import Batch
 from penstock.errors import ModelFileError, UnknownOptionError, UsageError
-from penstock.groups import GroupBy, Result, running
+from penstock.groups import GroupBy, GroupModels, running
 from penstock.groups.boosting import Boosting
 from penstock.groups.drivers.gangs import GangsDrive
 from penstock.groups.etl import group
@@ -61,7 +61,7 @@ def test_from_rows_to_predictions(kind: str, tmp_path: Path, capfd: pytest.Captu
     made = GroupBy(rows, by="country", **hashed).fit(
         Boosting(objective, rounds=20, patience=5), y="y", search=SEARCH, validation=0.2, workers=2, out=out
     )
-    result = Result.open(out)
+    result = GroupModels.open(out)
     assert made.groups == result.groups
     assert result.frame.num_rows == len(SIZES) * 4
     reasons = {row["text"]: row["reason"] for row in result.failed.to_pylist()}
@@ -157,7 +157,7 @@ def test_a_damaged_model_is_named(tmp_path: Path) -> None:
     pq.write_table(rows, tmp_path / "rows.parquet")
     path.unlink()
     with pytest.raises(ModelFileError, match="cannot read the model"):
-        Result.open(tmp_path / "models").predict(tmp_path / "rows.parquet", out=tmp_path / "out.parquet")
+        GroupModels.open(tmp_path / "models").predict(tmp_path / "rows.parquet", out=tmp_path / "out.parquet")
 
 
 def test_lightgbm_is_imported_only_when_it_is_used() -> None:

@@ -15,7 +15,7 @@ from sklearn.svm import LinearSVC
 
 import penstock
 from penstock.events import Event, Warned
-from penstock.groups import GroupBy, Result
+from penstock.groups import GroupBy, GroupModels
 
 pytestmark = pytest.mark.usefixtures("inline")
 
@@ -50,7 +50,7 @@ MODELS: dict[str, tuple[Any, Any]] = {
 }
 
 
-def fitted(kind: str, table: pa.Table, **options: Any) -> Result:
+def fitted(kind: str, table: pa.Table, **options: Any) -> GroupModels:
     return GroupBy(table, by="g").fit(MODELS[kind][0], y="y", **options)
 
 

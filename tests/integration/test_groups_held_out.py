@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression as Theirs
 from sklearn.metrics import r2_score
 
 import penstock
-from penstock.groups import Boosting, GroupBy, Result
+from penstock.groups import Boosting, GroupBy, GroupModels
 from penstock.groups.split import HELD_OUT, TRAINING, Split
 from penstock.groups.tables import figures, lines
 from tests.group_tables import logistic, rows_of
@@ -19,7 +19,7 @@ from tests.group_tables import logistic, rows_of
 pytestmark = pytest.mark.usefixtures("inline")
 
 
-def halves(result: Result, table: pa.Table) -> Any:
+def halves(result: GroupModels, table: pa.Table) -> Any:
     """Return which rows of a table are held out, by the split of a result's groups."""
     numbers = dict(zip(result.frame["text"].to_pylist(), result.frame["group"].to_pylist(), strict=True))
     texts = np.array(table["g"].to_pylist())

@@ -14,7 +14,7 @@ import pytest
 
 import penstock
 from penstock.events import Event, Warned
-from penstock.groups import GroupBy, Result, running
+from penstock.groups import GroupBy, GroupModels, running
 from penstock.groups.etl import group
 from penstock.groups.ray import RayExecutor
 from penstock.groups.shipping import Copies
@@ -43,13 +43,13 @@ def table() -> pa.Table:
     return pa.table({"country": country, **{name: x[:, place] for place, name in enumerate("abc")}, "clicked": clicked})
 
 
-def fit(table: Any, executor: str, **options: Any) -> Result:
+def fit(table: Any, executor: str, **options: Any) -> GroupModels:
     model = penstock.LogisticRegression(**{"solver": "lbfgs", "epochs": 8} | options.pop("model", {}))
     y = None if isinstance(table, Path) else "clicked"
     return GroupBy(table, by="country").fit(model, y=y, search=SEARCH, workers=2, executor=executor, **options)
 
 
-def require_equal(one: Result, other: Result) -> None:
+def require_equal(one: GroupModels, other: GroupModels) -> None:
     assert one.frame.drop_columns(["seconds"]).equals(other.frame.drop_columns(["seconds"]))
     for country in SIZES:
         for config in range(2):

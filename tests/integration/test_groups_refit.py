@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock.events import Advanced, Event, Finished, Started
-from penstock.groups import Boosting, GroupBy, Result
+from penstock.groups import Boosting, GroupBy, GroupModels
 from penstock.groups.registry import REFIT, Registry
 from tests.group_tables import logistic, rows_of, with_bad
 
@@ -27,7 +27,7 @@ MODELS: dict[str, tuple[Any, dict[str, list[Any]]]] = {
 }
 
 
-def fit(name: str, search: dict[str, list[Any]] | None = None, **options: Any) -> Result:
+def fit(name: str, search: dict[str, list[Any]] | None = None, **options: Any) -> GroupModels:
     """Train one of the models; the classes unless it is a regression."""
     model, own = MODELS[name]
     label, other = ("amount", "clicked") if name == "exact" else ("clicked", "amount")
@@ -35,19 +35,19 @@ def fit(name: str, search: dict[str, list[Any]] | None = None, **options: Any) -
     return GroupBy(TABLE.drop_columns([other]), by="g").fit(model, y=label, **given)
 
 
-def parameters(result: Result, text: str | tuple[()]) -> Any:
+def parameters(result: GroupModels, text: str | tuple[()]) -> Any:
     """Return the numbers, or the text, of a group's model."""
     model: Any = result.best(text)
     return model.text if hasattr(model, "text") else np.append(model.weights.coef, model.weights.intercept)
 
 
-def config_of(result: Result, place: int) -> dict[str, list[Any]]:
+def config_of(result: GroupModels, place: int) -> dict[str, list[Any]]:
     """Return the config that was chosen for a group, as a search."""
     number = result.chosen["config"][place].as_py()
     return {name: [value] for name, value in result.registry.index.configs[number].items()}
 
 
-def figures(result: Result) -> tuple[Any, Any]:
+def figures(result: GroupModels) -> tuple[Any, Any]:
     """Return all that is told of models but the time they took."""
     told = {name: value for name, value in result.summary().items() if name not in ("seconds", "refitted")}
     return result.frame.drop_columns(["seconds"]), told
@@ -62,7 +62,7 @@ class TestWeights:
         if workers > 1 and name == "sgd":
             pytest.skip("SGD goes by the parts of a group, which configs share otherwise than one config does")
         found = fit(name, workers=workers)
-        judged = Result(Registry.open(found.registry.folder, refit=False), refits=False)
+        judged = GroupModels(Registry.open(found.registry.folder, refit=False), refits=False)
         for place, text in enumerate(found.groups):
             expected = fit(name, config_of(found, place), validation=0.0, workers=workers)
             if name == "trees":
@@ -130,7 +130,7 @@ class TestFigures:
     def test_a_copy_of_the_folder_serves_the_same(self, tmp_path: Path) -> None:
         found = fit("lbfgs")
         found.save(tmp_path / "copy")
-        assert Result.open(tmp_path / "copy").predict(TABLE).equals(found.predict(TABLE))
+        assert GroupModels.open(tmp_path / "copy").predict(TABLE).equals(found.predict(TABLE))
 
 
 class StopError(Exception):
@@ -168,7 +168,7 @@ class TestResume:
         assert figures(found)[0].equals(before[0])
         self.same(found, fit("lbfgs"))
 
-    def same(self, found: Result, expected: Result) -> None:
+    def same(self, found: GroupModels, expected: GroupModels) -> None:
         assert figures(found)[0].equals(figures(expected)[0])
         assert figures(found)[1] == figures(expected)[1]
         assert found.summary()["refitted"] == 3

@@ -24,10 +24,10 @@ from penstock.errors import MissingExtraError, ModelFileError, UnknownOptionErro
 from penstock.groups import GroupBy, running  # noqa: E402
 from penstock.groups.etl import group  # noqa: E402
 from penstock.groups.grouped import Grouped  # noqa: E402
-from penstock.groups.modules import arrays_of, finite  # noqa: E402
+from penstock.groups.modules import config_arrays, finite  # noqa: E402
 from penstock.groups.patterns.sequential import SequentialWorker  # noqa: E402
 from penstock.groups.patterns.shuffled import Shuffled  # noqa: E402
-from penstock.groups.results import Result  # noqa: E402
+from penstock.groups.results import GroupModels  # noqa: E402
 from penstock.groups.turns import shard_order  # noqa: E402
 from penstock.testing.executors import InlineExecutor  # noqa: E402
 from penstock.torch import TorchModel  # noqa: E402
@@ -80,7 +80,7 @@ def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def fit(what: TorchModel, table: pa.Table | None = None, **options: Any) -> Result:
+def fit(what: TorchModel, table: pa.Table | None = None, **options: Any) -> GroupModels:
     data = GroupBy(rows_of() if table is None else table, by="city", exclude=options.pop("exclude", ["amount"]))
     return data.fit(what, **{"y": "y", "search": SEARCH, "validation": 0.2} | options)
 
@@ -154,18 +154,18 @@ def test_figures_models_and_predictions(tmp_path: Path) -> None:
     )
     assert np.mean(np.array(predicted["prediction"].to_pylist()) == np.array(table["y"].to_pylist())) > 0.75
 
-    opened = Result.open(tmp_path / "models")
+    opened = GroupModels.open(tmp_path / "models")
     np.testing.assert_array_equal(opened.best("B").state_dict()["2.weight"], best.state_dict()["2.weight"])
-    with pytest.raises(UsageError, match=r"Result.open\(folder, model=TorchModel"):
+    with pytest.raises(UsageError, match=r"GroupModels.open\(folder, model=TorchModel"):
         opened.predict(table)
     with pytest.raises(UsageError, match="code of these modules is not in their folder"):
         opened.best("B").module()
-    again = Result.open(tmp_path / "models", model=model())
+    again = GroupModels.open(tmp_path / "models", model=model())
     assert again.predict(table).equals(result.predict(table))
     with pytest.raises(ModelFileError, match="makes another module than the one that was trained"):
-        Result.open(tmp_path / "models", model=model(model=lambda config: nn.Linear(4, 1))).predict(table)
+        GroupModels.open(tmp_path / "models", model=model(model=lambda config: nn.Linear(4, 1))).predict(table)
     result.save(tmp_path / "copy")
-    assert Result.open(tmp_path / "copy", model=model()).predict(table).equals(result.predict(table))
+    assert GroupModels.open(tmp_path / "copy", model=model()).predict(table).equals(result.predict(table))
     best.save(tmp_path / "b.safetensors")
     from safetensors.torch import load_file
 
@@ -223,7 +223,7 @@ def test_configs_may_have_modules_of_different_sizes(tmp_path: Path) -> None:
         alone = fit(model(standardize=True), search={"hidden": [hidden], "lr": [found.params["lr"], 0.5]})
         if config == 0:  # another number in the search has another chance
             np.testing.assert_allclose(alone.model("A", 0).arrays["2.weight"], found.arrays["2.weight"], rtol=1e-4)
-    assert Result.open(tmp_path / "models", model=model()).predict(rows_of()).num_rows == sum(SIZES)
+    assert GroupModels.open(tmp_path / "models", model=model()).predict(rows_of()).num_rows == sum(SIZES)
     halved = fit(model(epochs=3), search=search, halving=True)
     assert sorted(set(halved.frame["status"].to_pylist())) == ["done", "stopped"]
     assert halved.predict(rows_of()).num_rows == sum(SIZES)
@@ -296,10 +296,10 @@ def test_an_exception_in_one_group_fails_that_group_alone(options: dict[str, Any
 
 def test_what_is_infinite_in_a_module_is_kept() -> None:
     assert np.isfinite(finite(np.array([np.inf, -np.inf]))).all()
-    kept = arrays_of([["mask", [3], "float32"]], 0, finite(np.array([1, np.inf, -np.inf])))
+    kept = config_arrays([["mask", [3], "float32"]], 0, finite(np.array([1, np.inf, -np.inf])))
     assert kept["mask"].tolist() == [1, np.inf, -np.inf]
     with pytest.raises(ModelFileError, match="a model has 2 numbers, and its layout 3"):
-        arrays_of([["mask", [3], "float32"]], 0, np.zeros(2, np.float32))
+        config_arrays([["mask", [3], "float32"]], 0, np.zeros(2, np.float32))
 
 
 def test_batches_of_one_row_and_batch_norm() -> None:

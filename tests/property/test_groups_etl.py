@@ -56,7 +56,7 @@ def table_of(keys, entries):
 def test_every_row_comes_once_and_in_order(case):
     keys, entries, block_rows, chunk, fan, block, window, scatter = case
     table = table_of(keys, entries)
-    settle = etl.Plan.of
+    settle = etl.SortingPlan.of
 
     def of(*args):
         room, plan = merging.Room(block - 1024, min(window, block - 1024), 1), settle(*args)
@@ -67,7 +67,7 @@ def test_every_row_comes_once_and_in_order(case):
     source = TableSource.of(table, block_size=max(block_rows * table.nbytes // len(table), 1))
     with (
         tempfile.TemporaryDirectory() as folder,
-        mock.patch.object(etl.Plan, "of", of),
+        mock.patch.object(etl.SortingPlan, "of", of),
         mock.patch.object(scattering, "LEAST_ROWS", 0),
         mock.patch.object(merging, "FAN", fan),
         group(source, ["a", "b"], f"{folder}/g", label="y", weight="w", memory="50MB", block_size=block) as grouped,

@@ -12,25 +12,25 @@ from penstock.groups import etl, merging, scattering
 @pytest.fixture
 def small_runs(monkeypatch):
     """Sort a few kilobytes at a time, so that small data make many runs."""
-    settle = etl.Plan.of
+    settle = etl.SortingPlan.of
 
     def of(*args):
         room = merging.Room(args[3] - 1024, min(args[3] - 1024, 2000), 2)
         return dataclasses.replace(settle(*args), chunk=8000, together=1000, room=room, scatter=0)
 
-    monkeypatch.setattr(etl.Plan, "of", of)
+    monkeypatch.setattr(etl.SortingPlan, "of", of)
 
 
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Put a few kilobytes in place at a time, where rows need no sorting."""
-    settle = etl.Plan.of
+    settle = etl.SortingPlan.of
 
     def of(*args):
         plan = settle(*args)
         return dataclasses.replace(plan, chunk=8000, together=1000, count=1000, scatter=min(plan.scatter, 8000))
 
-    monkeypatch.setattr(etl.Plan, "of", of)
+    monkeypatch.setattr(etl.SortingPlan, "of", of)
     monkeypatch.setattr(scattering, "LEAST_ROWS", 0)
 
 

@@ -28,7 +28,7 @@ from penstock.events import Advanced, Warned
 from penstock.groups import GroupBy
 from penstock.groups.etl import group
 from penstock.groups.grouped import Grouped
-from penstock.groups.results import Result
+from penstock.groups.results import GroupModels
 from penstock.loader import Loader
 from penstock.loader.batches import batches
 from penstock.sealed import read_note, read_sealed, seal, write_note
@@ -209,7 +209,7 @@ def use_factors(folder: Path) -> object:
 
 
 def use_groups(folder: Path) -> object:
-    result = Result.open(folder)
+    result = GroupModels.open(folder)
     return [result.registry.weights(row).tolist() for row in range(len(result.registry.table))], (
         result.frame.to_pylist(),
         None if result.timeline is None else result.timeline.to_pylist(),

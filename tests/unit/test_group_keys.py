@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ColumnError, DataError, UsageError
-from penstock.groups.keys import Numbering, coded, from_columns, from_text, kind_of, ordered, to_columns, to_text
+from penstock.groups.keys import Numbering, coded, from_columns, from_text, key_type, ordered, to_columns, to_text
 
 VALUES = [
     ("FR", pa.string()),
@@ -111,14 +111,14 @@ def test_all_kinds_of_text_make_the_same_keys(kind):
     array = (
         pa.array(["x", None, "y"]).cast(kind) if not pa.types.is_string_view(kind) else pa.array(["x", None, "y"], kind)
     )
-    assert coded([array], [kind_of(kind, column="c")])[1] == [("x",), (None,), ("y",)]
+    assert coded([array], [key_type(kind, column="c")])[1] == [("x",), (None,), ("y",)]
 
 
 def test_moments_in_a_zone_are_told_apart_when_the_clock_goes_back():
     zone = pa.timestamp("s", "Europe/Paris")
     hour = 3600
     october = int(datetime.datetime(2024, 10, 27, 0, 30, tzinfo=datetime.UTC).timestamp())
-    kind = kind_of(zone, column="when")
+    kind = key_type(zone, column="when")
     _, keys = coded([pa.array([october, october + hour], zone)], [kind])
     assert len({*keys}) == 2
     assert to_text(keys[0]) == "2024-10-27T00:30:00+00:00"
@@ -127,13 +127,13 @@ def test_moments_in_a_zone_are_told_apart_when_the_clock_goes_back():
 def test_nanoseconds_that_do_not_fit_are_refused():
     array = pa.array([1], pa.timestamp("ns"))
     with pytest.raises(DataError, match="microseconds"):
-        coded([array], [kind_of(array.type, column="when")])
+        coded([array], [key_type(array.type, column="when")])
 
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.binary(), pa.struct([("a", pa.int64())]), pa.duration("s")])
 def test_what_cannot_name_groups_is_refused_by_name(kind):
     with pytest.raises(ColumnError, match=r"here: column 'c' is .* cannot name groups"):
-        kind_of(kind, column="c", place="here")
+        key_type(kind, column="c", place="here")
 
 
 @pytest.mark.parametrize(("text", "match"), [("FR", "2 grouping columns"), ("FR/x", "'x' where a value of type int64")])

@@ -111,8 +111,8 @@ def test_a_changed_bit_in_what_is_taken_up_again_changes_no_rows(way, names, tmp
 
 @pytest.mark.parametrize(("scatter", "tasks"), [(0, ["scan", "group", "write"]), (64_000_000, ["scan", "group"])])
 def test_an_interruption_before_anything_is_done_leaves_nothing(scatter, tasks, tmp_path, monkeypatch):
-    settle = etl.Plan.of
-    monkeypatch.setattr(etl.Plan, "of", lambda *args: dataclasses.replace(settle(*args), scatter=scatter))
+    settle = etl.SortingPlan.of
+    monkeypatch.setattr(etl.SortingPlan, "of", lambda *args: dataclasses.replace(settle(*args), scatter=scatter))
     source = TableSource.of(rows_table(), block_size=1000)
     for task in tasks:
         with pytest.raises(KeyboardInterrupt):
@@ -126,8 +126,8 @@ KILLED = """
 import dataclasses, os, sys
 from penstock.events import Advanced, Stream
 from penstock.groups import etl
-settle = etl.Plan.of
-etl.Plan.of = lambda *args: dataclasses.replace(settle(*args), chunk=8000, together=1000, scatter=int(sys.argv[3]))
+settle = etl.SortingPlan.of
+etl.SortingPlan.of = lambda *args: dataclasses.replace(settle(*args), chunk=8000, together=1000, scatter=int(sys.argv[3]))
 seen = []
 def die(event):
     if isinstance(event, Advanced) and event.task.startswith("group"):

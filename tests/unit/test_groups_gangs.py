@@ -17,7 +17,7 @@ from penstock.groups.etl import group
 from penstock.groups.executor import Done, Lost
 from penstock.groups.grouped import Grouped
 from penstock.groups.patterns.base import Fit, Targets
-from penstock.groups.patterns.lifeline import FOLLOWED, Address
+from penstock.groups.patterns.lifeline import FOLLOWED, WorkerAddress
 from penstock.groups.patterns.sampling import Boosted, Called, Share
 from penstock.groups.place import Placement, Shard, constrained
 
@@ -85,7 +85,7 @@ class Puppets:
             return Fit(group, Targets(), 0.0)
         if what == "call":
             number = len(self.asked)
-            return Called(Address("10.0.0.1", number, number), self.targets(group, rest[1]))
+            return Called(WorkerAddress("10.0.0.1", number, number), self.targets(group, rest[1]))
         self._begun.append(rest[3])
         share = Share.of(1, weight=float(rest[1]), broken=self.broken(group))
         share.loss[:] = rest[1]

@@ -127,8 +127,8 @@ def test_a_group_is_solved_alike_in_one_call_and_by_sums(
 ) -> None:
     worker = AlgebraicWorker(job_of(folder, loss=loss_of(kind), **GRID))
     called: list[int] = []
-    solve = patterns.solve
-    monkeypatch.setattr(patterns, "solve", lambda *args, **named: (called.append(1), solve(*args, **named))[1])
+    solve = patterns.solve_small
+    monkeypatch.setattr(patterns, "solve_small", lambda *args, **named: (called.append(1), solve(*args, **named))[1])
     small = [worker.solve(number) for number in range(len(SIZES))]
     assert len(called) == len(SIZES)
     monkeypatch.setattr(patterns, "_SMALL", -1)

@@ -25,11 +25,11 @@ from penstock.groups import pilot, sampled
 from penstock.groups.cost import APPROACHES, Pilot, Timed, Work
 from penstock.groups.etl import group
 from penstock.groups.executor import Done
-from penstock.groups.patterns.linear import LinearModel
+from penstock.groups.patterns.linear import GroupedLinear
 from penstock.groups.simulate import simulate
 
-LBFGS = LinearModel(Config(model="logistic", solver="lbfgs", epochs=6, standardize=True))
-SGD = LinearModel(Config(model="logistic", solver="sgd", epochs=6))
+LBFGS = GroupedLinear(Config(model="logistic", solver="lbfgs", epochs=6, standardize=True))
+SGD = GroupedLinear(Config(model="logistic", solver="sgd", epochs=6))
 L2 = [{"l2": 0.1}, {"l2": 0.01}, {"l2": 0.001}]
 ROW, PASS = 2e-8, 3e-6
 """Seconds that the clock of `Told` has for a row, config and pass, and for a config and pass."""
@@ -165,7 +165,7 @@ def test_groups_of_the_sample_have_their_sizes_and_their_share_of_labels() -> No
 
 
 @pytest.mark.parametrize("model", [LBFGS, SGD])
-def test_rates_are_those_of_the_clock(told: None, model: LinearModel) -> None:
+def test_rates_are_those_of_the_clock(told: None, model: GroupedLinear) -> None:
     rates = look(visits(), model=model).pilot
     assert rates.together.row_config == pytest.approx(ROW, rel=0.02)
     assert rates.together.update == pytest.approx(PASS, rel=0.1)
@@ -183,7 +183,7 @@ def test_what_noise_hides_is_left_out() -> None:
 
 
 def test_configs_that_are_done_early_are_reckoned_so(told: None) -> None:
-    patient = LinearModel(Config(model="logistic", solver="lbfgs", epochs=400, standardize=True))
+    patient = GroupedLinear(Config(model="logistic", solver="lbfgs", epochs=400, standardize=True))
     found = look(visits(), model=patient)
     assert found.pilot.passes == 400
     assert found.pilot.epochs < 100

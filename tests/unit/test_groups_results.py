@@ -20,7 +20,7 @@ from penstock.events import Finished, Stream
 from penstock.groups import families
 from penstock.groups.choosing import choose
 from penstock.groups.registry import Index, Outcome, Writer
-from penstock.groups.results import Result
+from penstock.groups.results import GroupModels
 from penstock.linear import LinearModel
 
 CONFIGS = ({"l2": 0.1, "learning_rate": 0.5}, {"l2": 0.0, "learning_rate": 1.0})
@@ -78,7 +78,7 @@ def trained(folder, table, *, kind="logistic", failed=(), **changes):
             if group == 1:
                 writer.commit()
         writer.finish()
-    return Result.open(folder), weights
+    return GroupModels.open(folder), weights
 
 
 @pytest.fixture(params=[False, True], ids=["dense", "sparse"])
@@ -168,7 +168,7 @@ def test_one_group_column_may_be_named_by_its_value(tmp_path):
     with Writer(tmp_path, Index("logistic", encoder.to_dict(), ("city",), ({},)), keys=table.schema) as writer:
         writer.add([Outcome(group=0, key=(3,), rows=1, loss=[0.1], weights=np.ones((2, 1)))])
         writer.finish()
-    result = Result.open(tmp_path)
+    result = GroupModels.open(tmp_path)
     assert result.best(3).metrics["group"] == result.best("3").metrics["group"] == "3"
     # Text files may tell whole numbers otherwise than the data trained on.
     other = table.set_column(0, "city", pa.array([3.0, 4.0]))
@@ -318,13 +318,13 @@ def test_summary_is_plain_and_weighted_by_rows(tmp_path, data):
         "selection_accuracy": pytest.approx(0.8),
         "chosen": [{"config": 1, "params": CONFIGS[1], "groups": 4}],
     }
-    assert repr(result) == "<Result of 5 groups by country, device, 2 configs: 4 groups with a model>"
+    assert repr(result) == "<GroupModels of 5 groups by country, device, 2 configs: 4 groups with a model>"
 
 
 def test_saved_elsewhere_and_opened(tmp_path, data):
     result, _ = trained(tmp_path / "here", data[0])
     result.save(tmp_path / "there")
-    again = Result.open(tmp_path / "there")
+    again = GroupModels.open(tmp_path / "there")
     assert again.frame.equals(result.frame)
     assert again.predict(data[0]).equals(result.predict(data[0]))
     with pytest.raises(UsageError, match="there holds models already; choose another folder"):
@@ -334,7 +334,7 @@ def test_saved_elsewhere_and_opened(tmp_path, data):
 
 def test_a_training_not_finished_can_be_saved(tmp_path, data):
     trained(tmp_path / "whole", data[0])
-    index = Result.open(tmp_path / "whole").registry.index
+    index = GroupModels.open(tmp_path / "whole").registry.index
     with Writer(
         tmp_path / "part",
         Index(**{n: getattr(index, n) for n in ("kind", "encoder", "by", "configs")}),
@@ -343,8 +343,8 @@ def test_a_training_not_finished_can_be_saved(tmp_path, data):
         for group in range(2):
             writer.add([Outcome(group=group, key=KEYS[group], rows=5, loss=[1, 2], weights=np.ones((WIDTH + 1, 2)))])
             writer.commit()
-        Result.open(tmp_path / "part").save(tmp_path / "copy")
-    copied = Result.open(tmp_path / "copy")
+        GroupModels.open(tmp_path / "part").save(tmp_path / "copy")
+    copied = GroupModels.open(tmp_path / "copy")
     assert copied.groups == ["FR/1", "FR/2"]
     assert not copied.summary()["finished"]
     assert copied.best("FR/2").weights.intercept.tolist() == [1]
@@ -372,7 +372,7 @@ def test_models_of_trees_are_read_as_text(tmp_path):
     with Writer(tmp_path, index, keys=table.schema) as writer:
         writer.add([Outcome(group=0, key=KEYS[0], rows=5, loss=[1, 2], trees=["one", "two"])])
         writer.finish()
-    result = Result.open(tmp_path)
+    result = GroupModels.open(tmp_path)
     assert result.registry.trees(1) == "two"
     assert result.best("FR/1").text == "one"
     for ask in (lambda: result.best("FR/1").booster, lambda: result.predict(table)):
@@ -396,4 +396,6 @@ def test_sparse_features_of_no_stated_width_have_that_of_the_models(tmp_path):
         writer.add([Outcome(group=0, key=KEYS[0], rows=5, loss=[1], weights=np.ones((2, 1)))])
         writer.finish()
     one = table.slice(0, 1).to_pylist()[0] | {"country": "FR", "device": 1, "indices": [0, 3], "values": [2.0, 4.0]}
-    assert Result.open(tmp_path).predict(pa.Table.from_pylist([one], table.schema))["prediction"].to_pylist() == [3.0]
+    assert GroupModels.open(tmp_path).predict(pa.Table.from_pylist([one], table.schema))["prediction"].to_pylist() == [
+        3.0
+    ]

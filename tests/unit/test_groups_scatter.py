@@ -35,12 +35,12 @@ def small_chunks(monkeypatch):
 
 
 def patch_plan(monkeypatch, **changes):
-    settle = etl.Plan.of
+    settle = etl.SortingPlan.of
 
     def of(*args):
         return dataclasses.replace(settle(*args), together=1000, count=1000, **changes)
 
-    monkeypatch.setattr(etl.Plan, "of", of)
+    monkeypatch.setattr(etl.SortingPlan, "of", of)
 
 
 def files(folder):

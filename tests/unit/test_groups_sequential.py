@@ -19,7 +19,7 @@ from penstock.groups.grouped import Grouped
 from penstock.groups.halving import Halving
 from penstock.groups.patterns import shuffled as patterns
 from penstock.groups.patterns.base import Fit
-from penstock.groups.patterns.linear import LinearModel, LinearSgd
+from penstock.groups.patterns.linear import GroupedLinear, LinearSgd
 from penstock.groups.patterns.sequential import SequentialWorker
 from penstock.groups.patterns.shuffled import ORDERED, Shuffled
 from penstock.groups.place import Placement, sequential, spread
@@ -66,7 +66,7 @@ def job_of(grouped: Grouped, choices: list[dict[str, Any]] | None = None, **opti
     validation = options.pop("validation", 0.1)
     usual = {"model": "logistic", "solver": "sgd", "epochs": 3, "seed": 5, "l2": 0.0, "standardize": False}
     config = Config(**(usual | options))
-    job = LinearModel(config).job(grouped, CHOICES if choices is None else choices, validation=validation)
+    job = GroupedLinear(config).job(grouped, CHOICES if choices is None else choices, validation=validation)
     assert isinstance(job, LinearSgd)
     return job
 

@@ -29,19 +29,6 @@ DOTTED = re.compile(r"(?<![\w./:-])penstock(?:\.[A-Za-z_]\w*)+")
 
 # The same model in memory and on disk: users exchange one import for the other, so the estimators have the same names.
 IN_MEMORY_AND_ON_DISK = {"LinearRegression", "LinearSVM", "LogisticRegression"}
-# Names that two or more files still define. Entries may only be removed, never added.
-STILL_DEFINED_TWICE = """
-    Address Column Copy Failure Forest Form Held Index Job Layout Learner LinearModel Look Loss
-    Measuring Model Numbering Part Passes Piece Place Plan Pool Prediction Prepared Range Reader Recipe
-    Result Rows Run Running Sample Scan Shape Shuffled SparseRows Split Storage Stored Work array
-    arrays_of assert_same checksum checksum_reference choose columns_of compare connect convert count
-    counted cut dense_rows describe draw evaluate explain figures find findings finite
-    fit_of gather gather_reference group grown in_order kind_of lines listed load main matrix measure
-    mix mix_reference named number numbers open_rows opened packed pieces pieces_of pinned plain
-    predict quote read_blocks read_note render rewrite run runs scan scatter select show show_score
-    show_seconds solve sparse_rows split spread survey table table_of tally tensor train without_nulls
-    words
-"""
 
 
 def modules() -> list[str]:
@@ -132,7 +119,7 @@ def test_no_public_name_is_defined_in_two_files() -> None:
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
                 files.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
-    allowed = IN_MEMORY_AND_ON_DISK | set(STILL_DEFINED_TWICE.split())
+    allowed = IN_MEMORY_AND_ON_DISK
     twice = {name: paths for name, paths in files.items() if len(set(paths)) > 1 and name not in allowed}
     assert not twice, "one noun per idea: rename all but the definition in the lowest room"
 

@@ -96,7 +96,7 @@ READERS: list[Callable[[str], Any]] = [
     penstock.open,
     lambda path: penstock.convert(path, "out.arrow"),
     penstock.load,
-    groups.Result.open,
+    groups.GroupModels.open,
     MatrixFactorization.load,
 ]
 

@@ -16,7 +16,7 @@ from penstock.errors import FeatureError, UsageError
 from penstock.sgd.float32 import RUN
 from penstock.sgd.full import sums
 from penstock.sgd.lbfgs import Lbfgs
-from penstock.sgd.small import Solved, solve, solve_rows
+from penstock.sgd.small import Solved, solve_rows, solve_small
 from penstock.sgd.terms import CONVERGED, FAILED, SPENT, STALLED
 
 GRID: dict[str, Any] = {
@@ -71,7 +71,7 @@ def assert_twins(found: Solved, twin: Solved) -> None:
 def test_equals_its_twin(loss: str, l1: float, rows: int, width: int) -> None:
     data = draw(rows, width, loss=loss)
     terms: dict[str, Any] = {**GRID, "configs": 12, "l1": l1, "epochs": np.arange(1, 13) % 8 + 1, "loss": loss}
-    assert_twins(solve(**data, **terms), solve_reference(**data, **terms))
+    assert_twins(solve_small(**data, **terms), solve_reference(**data, **terms))
 
 
 @given(
@@ -96,17 +96,17 @@ def test_equals_its_twin_on_any_group(
         "configs": 3, "l1": [0.0, l1, l1], "l2": [0.1, 0.1, 0.02], "rate": [1.0, 1.0, rate], "epochs": 6,
         "history": history, "intercept": intercept, "loss": loss,
     }  # fmt: skip
-    found, twin = solve(**data, **terms), solve_reference(**data, **terms)
-    # Where a comparison hangs on the last bit the two may part; both then are as low.
+    found, twin = solve_small(**data, **terms), solve_reference(**data, **terms)
+    # Where a comparison depends on the last bit the two may part; both then are as low, beside the 0.5 or so of weights of 0.
     finite = np.isfinite(twin.objective)
     np.testing.assert_array_equal(np.isfinite(found.objective), finite)
-    np.testing.assert_allclose(found.objective[finite], twin.objective[finite], rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(found.objective[finite], twin.objective[finite], rtol=1e-3, atol=1e-4)
     np.testing.assert_array_equal(found.status == FAILED, twin.status == FAILED)
 
 
 def test_to_the_end_it_is_scikit_learns_logistic_regression() -> None:
     data = draw(200, 10)
-    found = solve(data["x"], data["y"], configs=1, l2=0.01, tolerance=1e-6)
+    found = solve_small(data["x"], data["y"], configs=1, l2=0.01, tolerance=1e-6)
     peer = LogisticRegression(C=1 / (0.01 * 200), tol=1e-8, max_iter=5000).fit(data["x"].astype(float), data["y"])
     np.testing.assert_allclose(found.w[:, 0], np.append(peer.coef_[0], peer.intercept_[0]), atol=1e-3)
     assert found.status[0] in (CONVERGED, STALLED)
@@ -117,28 +117,28 @@ def test_to_the_end_it_is_scikit_learns_logistic_regression() -> None:
 
 def test_it_repeats_itself_to_the_last_bit_and_configs_do_not_touch_each_other() -> None:
     data = draw(200, 8)
-    whole = solve(**data, configs=12, **GRID, epochs=10)
-    again = solve(**data, configs=12, **GRID, epochs=10)
+    whole = solve_small(**data, configs=12, **GRID, epochs=10)
+    again = solve_small(**data, configs=12, **GRID, epochs=10)
     np.testing.assert_array_equal(whole.w, again.w)
     for c in (0, 7):
-        alone = solve(**data, configs=1, rate=GRID["rate"][c], l2=GRID["l2"][c], epochs=10)
+        alone = solve_small(**data, configs=1, rate=GRID["rate"][c], l2=GRID["l2"][c], epochs=10)
         np.testing.assert_array_equal(alone.w[:, 0], whole.w[:, c])
 
 
 def test_rows_that_cannot_be_written_to_are_solved_as_they_are() -> None:
     data = draw(200, 8)
-    expected, at = solve(**data, configs=2, epochs=5), np.ones((9, 2))
+    expected, at = solve_small(**data, configs=2, epochs=5), np.ones((9, 2))
     summed = sums(**data, at=at)
     for array in data.values():
         array.flags.writeable = False
-    np.testing.assert_array_equal(solve(**data, configs=2, epochs=5).w, expected.w)
+    np.testing.assert_array_equal(solve_small(**data, configs=2, epochs=5).w, expected.w)
     np.testing.assert_array_equal(sums(**data, at=at).gradient, summed.gradient)
 
 
 def test_a_config_that_diverges_fails_alone() -> None:
     data = draw(200, 8, loss="squared")
-    found = solve(**data, configs=3, rate=[1, 1e30, 1], l2=0.01, epochs=30, loss="squared")
-    calm = solve(**data, configs=1, l2=0.01, epochs=30, loss="squared")
+    found = solve_small(**data, configs=3, rate=[1, 1e30, 1], l2=0.01, epochs=30, loss="squared")
+    calm = solve_small(**data, configs=1, l2=0.01, epochs=30, loss="squared")
     assert (found.status == FAILED).tolist() == [False, True, False]
     np.testing.assert_array_equal(found.w[:, 2], calm.w[:, 0])
     assert np.isfinite(found.w).all()
@@ -149,7 +149,7 @@ def test_what_is_not_finite_fails_a_group_only_where_it_is_trained_on(where: str
     data = draw(100, 4)
     data["weight"][5], data["hold"][5] = (0 if where == "weight zero" else 1), where == "held"
     data["x"][5, 1] = np.nan
-    found = solve(**data, configs=2, l2=0.1, epochs=5)
+    found = solve_small(**data, configs=2, l2=0.1, epochs=5)
     assert (found.status == (FAILED if where == "train" else SPENT)).all()
     assert np.isfinite(found.w).all()
     assert np.isfinite(found.held_loss).all() == (where != "held")
@@ -158,16 +158,16 @@ def test_what_is_not_finite_fails_a_group_only_where_it_is_trained_on(where: str
 @pytest.mark.parametrize("rows", [0, 1, 3])
 def test_groups_of_next_to_nothing_end_without_an_error(rows: int) -> None:
     data = draw(rows, 4)
-    found = solve(data["x"], data["y"], configs=2, l2=0.1, epochs=10)
+    found = solve_small(data["x"], data["y"], configs=2, l2=0.1, epochs=10)
     assert found.w.shape == (5, 2)
     assert (found.status == FAILED).all() == (rows == 0)
-    everything = solve(data["x"], data["y"], hold=np.ones(rows, bool), configs=2, l2=0.1, epochs=10)
+    everything = solve_small(data["x"], data["y"], hold=np.ones(rows, bool), configs=2, l2=0.1, epochs=10)
     assert (everything.status == FAILED).all()
 
 
 def test_a_single_class_is_learnt_from_as_far_as_penalties_let_it() -> None:
     data = draw(50, 3)
-    found = solve(data["x"], np.ones(50, np.float32), configs=1, l2=0.1, epochs=20)
+    found = solve_small(data["x"], np.ones(50, np.float32), configs=1, l2=0.1, epochs=20)
     assert np.isfinite(found.w).all()
     assert found.status[0] != FAILED
 
@@ -182,7 +182,7 @@ def test_a_sparse_group_is_solved_over_the_features_it_has() -> None:
     sparse = Csr(indptr, places[column].astype(np.uint32), x[row, column], 100_000)
     terms: dict[str, Any] = {"configs": 3, "l1": [0, 0, 0.01], "l2": [0.1, 0.01, 0.0], "epochs": 9}
     rest = {name: data[name] for name in ("weight", "hold")}
-    found, dense = solve(sparse, data["y"], **rest, **terms), solve(**data, **terms)
+    found, dense = solve_small(sparse, data["y"], **rest, **terms), solve_small(**data, **terms)
     np.testing.assert_array_equal(found.w[[*places, -1]], dense.w)
     assert np.count_nonzero(found.w[:-1]) == np.count_nonzero(dense.w[:-1])
     assert_twins(found, solve_reference(sparse, data["y"], **rest, **terms))
@@ -196,12 +196,12 @@ def test_it_goes_on_from_given_weights(sparse: bool) -> None:
         indptr, indices = np.arange(301, dtype=np.uint64) * 6, np.tile(np.arange(6, dtype=np.uint32) * 10, 300)
         x = Csr(indptr, indices, x.ravel(), 70)
     terms: dict[str, Any] = {"configs": 2, "l2": [0.1, 0.01], "tolerance": 1e-6}
-    whole = solve(x, **data, **terms, epochs=100)
-    start = solve(x, **data, **terms, epochs=4).w
-    found = solve(x, **data, **terms, epochs=3, start=start)
+    whole = solve_small(x, **data, **terms, epochs=100)
+    start = solve_small(x, **data, **terms, epochs=4).w
+    found = solve_small(x, **data, **terms, epochs=3, start=start)
     assert_twins(found, solve_reference(x, **data, **terms, epochs=3, start=start))
-    assert (found.objective < solve(x, **data, **terms, epochs=4).objective).all()
-    again = solve(x, **data, **terms, epochs=100, start=whole.w)
+    assert (found.objective < solve_small(x, **data, **terms, epochs=4).objective).all()
+    again = solve_small(x, **data, **terms, epochs=100, start=whole.w)
     assert (again.evaluations < whole.evaluations / 2).all()
     np.testing.assert_allclose(again.w, whole.w, atol=1e-3)
 
@@ -209,10 +209,11 @@ def test_it_goes_on_from_given_weights(sparse: bool) -> None:
 def test_threads_solve_side_by_side() -> None:
     assert solve_rows.targetoptions["nogil"]
     data = draw(RUN, 4)
-    expected = solve(**data, configs=12, **GRID, epochs=10)
+    expected = solve_small(**data, configs=12, **GRID, epochs=10)
     found: list[Solved] = []
     threads = [
-        threading.Thread(target=lambda: found.append(solve(**data, configs=12, **GRID, epochs=10))) for _ in range(4)
+        threading.Thread(target=lambda: found.append(solve_small(**data, configs=12, **GRID, epochs=10)))
+        for _ in range(4)
     ]
     for thread in threads:
         thread.start()
@@ -226,11 +227,11 @@ def test_threads_solve_side_by_side() -> None:
 def test_misfits_are_refused() -> None:
     data = draw(20, 2)
     with pytest.raises(UsageError, match="solver='sgd'"):
-        solve(**data, configs=1, loss="softmax")
+        solve_small(**data, configs=1, loss="softmax")
     with pytest.raises(UsageError, match="history=0"):
-        solve(**data, configs=1, history=0)
+        solve_small(**data, configs=1, history=0)
     with pytest.raises(UsageError, match="l2=-1"):
-        solve(**data, configs=1, l2=-1)
+        solve_small(**data, configs=1, l2=-1)
     sparse = Csr(np.array([0, 1], np.uint64), np.array([4], np.uint32), np.ones(1, np.float32), 3)
     with pytest.raises(FeatureError, match="feature 4"):
-        solve(sparse, np.ones(1, np.float32), configs=1)
+        solve_small(sparse, np.ones(1, np.float32), configs=1)

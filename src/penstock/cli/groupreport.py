@@ -6,17 +6,17 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from penstock.groups.results import Result
+from penstock.groups.results import GroupModels
 from penstock.report import GroupPage, write_report
 from penstock.report.group_page import group_findings
 
 
-def write_group_page(result: Result, path: Path, *, title: str, data: str | None = None) -> dict[str, Any]:
+def write_group_page(result: GroupModels, path: Path, *, title: str, data: str | None = None) -> dict[str, Any]:
     """Write the page, and return what it found in sentences and how large it is.
 
     Parameters
     ----------
-    result : Result
+    result : GroupModels
         The models.
     path : Path
         The file to write.

@@ -97,11 +97,11 @@ def groups_report_command(*, models: str, out: str, json: bool) -> None:
     from penstock.cli.groupreport import write_group_page
     from penstock.cli.models import warn_unfinished
     from penstock.cli.screen import Screen
-    from penstock.groups.results import Result
+    from penstock.groups.results import GroupModels
     from penstock.outputs import require_file
 
     target = require_file(out)
-    with Screen(json=json, rows=False) as screen, Result.open(models) as result:
+    with Screen(json=json, rows=False) as screen, GroupModels.open(models) as result:
         warn_unfinished(result, models, screen.stream)
         told = write_group_page(result, target, title=models)
         for sentence in told["findings"]:

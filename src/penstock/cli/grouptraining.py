@@ -23,7 +23,7 @@ from penstock.groups.group_by import GroupBy
 from penstock.groups.grouped import NOTE
 from penstock.groups.index import INDEX
 from penstock.groups.patterns.base import Trainable
-from penstock.groups.patterns.linear import LinearModel
+from penstock.groups.patterns.linear import GroupedLinear
 from penstock.groups.running import Race
 from penstock.groups.spec import Search
 from penstock.groups.tables import figures, lines
@@ -59,7 +59,7 @@ def trainable_of(params: dict[str, Any]) -> Trainable:
         )
     names = ("optimizer", "epochs", "patience", "class_weight", "intercept", "seed", "standardize")
     config = Config(model=model, solver=solver, **{name: params[name] for name in names if name in params})
-    return LinearModel(config)
+    return GroupedLinear(config)
 
 
 def require_new(data: str, given: list[str], label: str | None) -> None:

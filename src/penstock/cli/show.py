@@ -8,7 +8,7 @@ from penstock.cli import options as o
 
 if TYPE_CHECKING:
     from penstock.cli.screen import Screen
-    from penstock.groups.results import Result
+    from penstock.groups.results import GroupModels
 
 _LINES = 20
 
@@ -29,9 +29,9 @@ def show_command(
         require_file(csv)
     with Screen(json=json, rows=False) as screen, opened_model(model_file, db=db, stream=screen.stream) as known:
         if group is not None or csv is not None:
-            from penstock.groups.results import Result
+            from penstock.groups.results import GroupModels
 
-            if not isinstance(known, Result):
+            if not isinstance(known, GroupModels):
                 raise UsageError(
                     f"--group and --csv are for folders of groups, and {model_file} is a single model; leave them out"
                 )
@@ -44,7 +44,7 @@ def show_command(
         screen.give({"model_file": model_file, **description.values})
 
 
-def _show_groups(screen: Screen, result: Result, *, group: str | None, csv: str | None) -> None:
+def _show_groups(screen: Screen, result: GroupModels, *, group: str | None, csv: str | None) -> None:
     """Show all configs of one group, or write those of one or of all groups to a file."""
     from pathlib import Path
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.groups.boosting import Boosting
 from penstock.groups.group_by import GroupBy
 from penstock.groups.grouped import Grouped
-from penstock.groups.results import Result
+from penstock.groups.results import GroupModels
 from penstock.groups.spec import Search
 
-__all__ = ["Boosting", "GroupBy", "Grouped", "Result", "Search"]
+__all__ = ["Boosting", "GroupBy", "GroupModels", "Grouped", "Search"]

@@ -37,7 +37,7 @@ _LONGEST = 19
 _KNOWN = "A worker died or was killed|Raylet is terminated|has been marked dead"
 
 
-def load() -> Any:
+def load_ray() -> Any:
     """Return Ray."""
     with _environment(RAY_DEDUP_LOGS_SKIP_REGEX=os.environ.get("RAY_DEDUP_LOGS_SKIP_REGEX", _KNOWN)):
         try:
@@ -67,7 +67,7 @@ class Cluster(Closing):
     """
 
     def __init__(self, address: str | None, workers: int | None) -> None:
-        self.ray = load()
+        self.ray = load_ray()
         self._ours = False
         self._folder: str | None = None
         self._handler: Any = None

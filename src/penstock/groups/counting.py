@@ -66,7 +66,7 @@ class Counted:
 
     def before(self, row: int) -> Int64s:
         """Return how many rows of each group stand before a row."""
-        return tally(self.numbers, row, len(self.numbering))
+        return count_numbers(self.numbers, row, len(self.numbering))
 
 
 def count(
@@ -140,10 +140,10 @@ def count(
     }
     write_note(folder / COUNTED, note)
     stream.emit(Finished("scan"))
-    return Counted(path, numbering, classes, tally(path, total, len(numbering)))
+    return Counted(path, numbering, classes, count_numbers(path, total, len(numbering)))
 
 
-def tally(numbers: Path, rows: int, groups: int) -> Int64s:
+def count_numbers(numbers: Path, rows: int, groups: int) -> Int64s:
     """Return how many of the first so many rows are of each group."""
     counts = np.zeros(groups, np.int64)
     for at in range(0, rows, _STEP):
@@ -165,7 +165,7 @@ def _resumed(folder: Path, kinds: Sequence[pa.DataType], rows: int) -> Counted |
         labels = None if note["labels"] is None else LabelMap.from_dict(note["labels"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return Counted(path, numbering, labels, tally(path, rows, len(numbering)), resumed=True)
+    return Counted(path, numbering, labels, count_numbers(path, rows, len(numbering)), resumed=True)
 
 
 def _sizes(source: BlockSource, columns: Sequence[str]) -> Int64s:

@@ -32,15 +32,15 @@ from penstock.events import Advanced, Finished, Started, Stream, Warned
 from penstock.groups import merging
 from penstock.groups.counting import Counted, count
 from penstock.groups.grouped import VERSION, Grouped
-from penstock.groups.keys import Key, Numbering, coded, kind_of
+from penstock.groups.keys import Key, Numbering, coded, key_type
 from penstock.groups.merging import merge_runs, merged
 from penstock.groups.partitioned import PartitionedSource
-from penstock.groups.partitioned import opened as open_data
+from penstock.groups.partitioned import open_partitioned as open_data
 from penstock.groups.reading import stretches
 from penstock.groups.scattering import Scatter, chunk_bytes
 from penstock.groups.scratch import Placed, Scratch, reusable
-from penstock.groups.sharing import HEADER, Plan, decoded_bytes, dense_bytes
-from penstock.groups.sorting import Run, Shape, StoredRun
+from penstock.groups.sharing import HEADER, SortingPlan, decoded_bytes, dense_bytes
+from penstock.groups.sorting import RowShape, SortedRun, StoredRun
 from penstock.groups.spilling import RunFolder, Sorter
 from penstock.groups.writing import GroupedWriter
 from penstock.loader.scan import scan
@@ -109,7 +109,7 @@ def group(
         notice = index_notice(opened.schema, [*encoder.columns, *names], exclude=exclude)
         if notice is not None:
             stream.emit(Warned(notice))
-        kinds = [kind_of(opened.schema.field(name).type, column=name, place=opened.name) for name in names]
+        kinds = [key_type(opened.schema.field(name).type, column=name, place=opened.name) for name in names]
         if not len(opened.block_rows) or not int(opened.block_rows.sum()):
             raise DataError(f"{opened.name} has no rows; there is nothing to group")
         asked = {
@@ -124,7 +124,7 @@ def group(
         found = reusable(Path(folder), asked)
         if found is not None:
             return found
-        plan = Plan.of(opened, encoder, budget.resolve(decoded_bytes(opened, encoder)), block)
+        plan = SortingPlan.of(opened, encoder, budget.resolve(decoded_bytes(opened, encoder)), block)
         with Scratch(Path(folder), asked) as scratch:
             work = _Work(opened, names, kinds, encoder, plan, stream)
             counted = work.count(scratch, classes=loss.classifies) if plan.scatter else None
@@ -153,7 +153,7 @@ class _Work:
         by: Sequence[str],
         kinds: Sequence[pa.DataType],
         encoder: Encoder,
-        plan: Plan,
+        plan: SortingPlan,
         stream: Stream,
     ) -> None:
         self.width = 0
@@ -238,7 +238,7 @@ class _Work:
 
     def sort(self, folder: Path, writer: GroupedWriter, counted: Counted | None) -> Numbering:
         """Sort rows by group and write them."""
-        shape, room = Shape(self._encoder), self._plan.room
+        shape, room = RowShape(self._encoder), self._plan.room
         stored = RunFolder(folder, shape, self._kinds)
         numbering, begin = stored.resume()
         numbering = numbering if counted is None else counted.numbering
@@ -274,7 +274,7 @@ class _Work:
         writer.flush()
         return numbering
 
-    def _gather(self, runs: Sequence[Run], writer: GroupedWriter, shape: Shape, groups: int) -> None:
+    def _gather(self, runs: Sequence[SortedRun], writer: GroupedWriter, shape: RowShape, groups: int) -> None:
         total = sum(int(run.index(run.slices, run.slices).rows[0]) for run in runs)
         if not total:
             raise DataError(f"{self._source.name} has no rows; there is nothing to group")

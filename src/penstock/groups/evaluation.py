@@ -15,11 +15,11 @@ from penstock.evaluation import evaluate_scores, measured_encoder, without_loss
 from penstock.measures import OnScores
 
 if TYPE_CHECKING:
-    from penstock.groups.results import Result
+    from penstock.groups.results import GroupModels
 
 
-def evaluate(
-    result: Result,
+def evaluate_groups(
+    result: GroupModels,
     source: BlockSource,
     *,
     label: str | None = None,

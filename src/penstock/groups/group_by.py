@@ -21,10 +21,10 @@ from penstock.events import Listener, Stream, Warned
 from penstock.groups.etl import group as write_grouped
 from penstock.groups.grouped import NOTE, Grouped
 from penstock.groups.judging import judge
-from penstock.groups.patterns.base import Job, Trainable
-from penstock.groups.patterns.linear import LinearModel, require_linear
+from penstock.groups.patterns.base import GroupJob, Trainable
+from penstock.groups.patterns.linear import GroupedLinear, require_linear
 from penstock.groups.registry import POOLED, REFIT, Index, Outcome, Registry, Writer
-from penstock.groups.results import Result
+from penstock.groups.results import GroupModels
 from penstock.groups.running import EXECUTORS, PLACEMENTS, Race, Running
 from penstock.groups.spec import Search
 from penstock.groups.split import DEFAULT_SHARE
@@ -37,7 +37,7 @@ _BINNED = 2
 """Times the bytes of its rows that trees take in memory at most: a copy, and bins."""
 
 
-class Model(Protocol):
+class GroupEstimator(Protocol):
     """What is trained: the estimators of `penstock` are such."""
 
     def to_config(self) -> Config:
@@ -86,7 +86,7 @@ class GroupBy:
 
     def fit(
         self,
-        model: Model | Trainable,
+        model: GroupEstimator | Trainable,
         *,
         y: str | None = None,
         search: Mapping[str, Any] | str | os.PathLike[str] | Search | None = None,
@@ -100,7 +100,7 @@ class GroupBy:
         out: str | os.PathLike[str] | None = None,
         resume: bool = False,
         listeners: Sequence[Listener] = (),
-    ) -> Result:
+    ) -> GroupModels:
         """Train every config of a search for every group, and return what came of it.
 
         Parameters
@@ -180,7 +180,7 @@ class GroupBy:
                 failing.callback(owner.remove)
                 out = owner.path / "models"
             grouped = stack.enter_context(self._grouped(stack, what, y, stream))
-            if isinstance(what, LinearModel):
+            if isinstance(what, GroupedLinear):
                 what = _resolved(what, grouped, [choice.params for choice in choices], stream)
             job = what.job(grouped, [choice.params for choice in choices], validation=share)
             fixed = {**what.fixed(), "validation": validation}
@@ -209,13 +209,13 @@ class GroupBy:
                         setattr(running, name, stack.enter_context(again))
             running.train(EXECUTORS[executor], workers=workers, address=address)
             if share:
-                result = Result(Registry.open(out, refit=False), model=what, refits=False)
+                result = GroupModels(Registry.open(out, refit=False), model=what, refits=False)
                 judgement = judge(result, result.pooled, grouped, job.split)
                 writer.finish(judgement.columns, judgement.figures)
             else:
                 writer.finish()
             failing.pop_all()
-        return Result(Registry.open(out), owner=owner, model=what)
+        return GroupModels(Registry.open(out), owner=owner, model=what)
 
     def _grouped(self, stack: ExitStack, what: Trainable, y: str | None, stream: Stream) -> Grouped:
         """Return the rows by group, sorted now unless they are there."""
@@ -252,7 +252,9 @@ class GroupBy:
         )
 
 
-def _pooled_writer(out: str | os.PathLike[str], index: Index, job: Job, grouped: Grouped, *, resume: bool) -> Writer:
+def _pooled_writer(
+    out: str | os.PathLike[str], index: Index, job: GroupJob, grouped: Grouped, *, resume: bool
+) -> Writer:
     """Return what takes the pooled model; where it cannot be trained in memory, it is recorded as failed with the reason."""
     writer = Writer(Path(out) / POOLED, replace(index, by=()), keys=pa.schema([]), resume=resume)
     whole, memory = job.pattern == "sampling", available_memory()
@@ -267,8 +269,8 @@ def _pooled_writer(out: str | os.PathLike[str], index: Index, job: Job, grouped:
 
 
 def _resolved(
-    model: LinearModel, grouped: Grouped, choices: Sequence[Mapping[str, Any]], stream: Stream
-) -> LinearModel:
+    model: GroupedLinear, grouped: Grouped, choices: Sequence[Mapping[str, Any]], stream: Stream
+) -> GroupedLinear:
     """Return the model that fits the label, and say so where it is another than was asked for."""
     labels, resolved = grouped.encoder.labels, model.resolve(grouped.encoder, choices)
     if resolved.kind != model.kind and labels is not None:
@@ -308,4 +310,4 @@ def _trainable(model: Any) -> Trainable:
         )
     config = model.to_config()
     require_linear(config)
-    return LinearModel(config)
+    return GroupedLinear(config)

@@ -80,7 +80,7 @@ class Grouped(Closing):
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
-        self.note = read_note(self.folder)
+        self.note = read_grouped_note(self.folder)
         try:
             self.by: tuple[str, ...] = tuple(self.note["by"])
             self.encoder = Encoder.from_dict(self.note["encoder"])
@@ -248,7 +248,7 @@ def padded(nbytes: Any) -> Any:
     return -(-nbytes // 8) * 8
 
 
-def read_note(folder: Path) -> dict[str, Any]:
+def read_grouped_note(folder: Path) -> dict[str, Any]:
     """Return what a folder of grouped rows says of itself."""
     try:
         note = sealed.read_note(folder / NOTE)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from penstock.errors import BudgetError, UsageError
 
 
-class Run(NamedTuple):
+class EpochRun(NamedTuple):
     """Train this config of this group from one epoch to another."""
 
     group: int
@@ -46,7 +46,7 @@ class _Group:
     stopped: bool = False
     over: bool = False
     furthest: int = -1
-    running: dict[int, tuple[int, Run]] = field(default_factory=dict)
+    running: dict[int, tuple[int, EpochRun]] = field(default_factory=dict)
     ends: dict[int, float] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)
     converged: set[int] = field(default_factory=set)
@@ -113,7 +113,7 @@ class Halving:
         self.spent = 0
         self._states = [_Group([_Rung() for _ in self._epochs]) for _ in range(groups)]
         self._ready: list[tuple[int, int, float, int, bool]] = []
-        self._again: deque[Run] = deque()
+        self._again: deque[EpochRun] = deque()
         self._cursor = 0
         self._open = groups
         self._ended: list[int] = []
@@ -123,7 +123,7 @@ class Halving:
         """Whether every group is over."""
         return self._open == 0
 
-    def next(self) -> Run | None:
+    def next(self) -> EpochRun | None:
         """Return what to train now; None while all depends on runs under way, and when all is done."""
         while True:
             if self._again:
@@ -187,7 +187,7 @@ class Halving:
         words |= dict.fromkeys(state.ends, "done")
         return list(words.values())
 
-    def _promoted(self) -> Run | None:
+    def _promoted(self) -> EpochRun | None:
         """Send the first of the queue on, unless others have overtaken it or there is nothing left to explore with."""
         below, group, loss, config, forced = heapq.heappop(self._ready)
         state, number = self._states[group], -below
@@ -202,7 +202,7 @@ class Halving:
         self._settle(group)
         return None
 
-    def _started(self) -> Run | None:
+    def _started(self) -> EpochRun | None:
         """Start the next config, one for each group in turn; a group that cannot afford it makes do with those it has."""
         config, group = divmod(self._cursor, self.groups)
         self._cursor += 1
@@ -216,7 +216,7 @@ class Halving:
         self._settle(group)
         return None
 
-    def _under_way(self, group: int, config: int) -> tuple[int, Run]:
+    def _under_way(self, group: int, config: int) -> tuple[int, EpochRun]:
         known = 0 <= group < self.groups and config in self._states[group].running
         if not known:
             raise UsageError(f"config {config} of group {group} is not being trained; report the runs that `next` gave")
@@ -260,9 +260,9 @@ class Halving:
         state.furthest = furthest
         self._reserve += 0 if ended else cost * (self._epochs[-1] - self._reached(state))
 
-    def _send(self, group: int, config: int, rung: int) -> Run:
+    def _send(self, group: int, config: int, rung: int) -> EpochRun:
         state = self._states[group]
-        run = Run(group, config, self._epoch(rung - 1, config), self._epoch(rung, config))
+        run = EpochRun(group, config, self._epoch(rung - 1, config), self._epoch(rung, config))
         state.rungs[rung].sent += 1
         state.running[config] = rung, run
         self.spent += self._cost[group] * (run.to_epoch - run.from_epoch)

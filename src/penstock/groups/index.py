@@ -212,7 +212,7 @@ def read_tables(folder: Path) -> tuple[pa.Table | None, int]:
     return (pa.concat_tables(plain) if plain else None), merged
 
 
-def in_order(table: pa.Table) -> pa.Table:
+def sort_table(table: pa.Table) -> pa.Table:
     """Return a table by group and config."""
     order = np.lexsort([table["config"].to_numpy(), table["group"].to_numpy()])
     return table.combine_chunks() if (np.diff(order) == 1).all() else table.take(pa.array(order)).combine_chunks()

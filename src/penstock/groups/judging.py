@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from penstock.batch import Batch
 from penstock.evaluation import loss_targets
 from penstock.groups.grouped import Grouped
-from penstock.groups.results import Result
+from penstock.groups.results import GroupModels
 from penstock.groups.split import HELD_OUT, Split
 from penstock.measures import Measures
 from penstock.measuring import measures_for
@@ -61,8 +61,8 @@ class _Sums:
 class _Judging:
     """Adds up what the models of a result, and a pooled one, say of held-out rows."""
 
-    result: Result
-    pooled: Result | None
+    result: GroupModels
+    pooled: GroupModels | None
     sums: dict[str, _Sums]
     weight: Doubles
     rows: Doubles
@@ -105,7 +105,7 @@ class _Judging:
             self._add("pooled", self.pooled, groups, own, batch, y, mass)
 
     def _add(
-        self, name: str, result: Result, groups: Any, models: Any, batch: Batch, y: Doubles, mass: Doubles
+        self, name: str, result: GroupModels, groups: Any, models: Any, batch: Batch, y: Doubles, mass: Doubles
     ) -> None:
         sums = self.sums[name]
         loss = loss_of(result.registry.index.kind)
@@ -118,12 +118,12 @@ class _Judging:
         self.measures[name].add(scores[there], y[there], mass[there])
 
 
-def judge(result: Result, pooled: Result | None, grouped: Grouped, split: Split) -> Judgement:
+def judge(result: GroupModels, pooled: GroupModels | None, grouped: Grouped, split: Split) -> Judgement:
     """Score the chosen model of each group on its held-out rows, and a pooled model on the same ones.
 
     Parameters
     ----------
-    result, pooled : Result
+    result, pooled : GroupModels
         The models of all groups, and of a single group of all rows; the latter None where there is none.
     grouped, split
         The rows, and the way they were split in training.

@@ -28,12 +28,12 @@ _NAN = math.nan
 _WHOLE = 2**53
 
 
-def kind_of(kind: pa.DataType, *, column: str, place: str = "the data") -> pa.DataType:
+def key_type(kind: pa.DataType, *, column: str, place: str = "the data") -> pa.DataType:
     """Return the type in which a column's values are kept as keys, or refuse the column.
 
     Examples
     --------
-    >>> kind_of(pa.dictionary(pa.int32(), pa.large_string()), column="country")
+    >>> key_type(pa.dictionary(pa.int32(), pa.large_string()), column="country")
     DataType(string)
     """
     types = pa.types

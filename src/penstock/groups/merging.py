@@ -15,7 +15,7 @@ import numpy as np
 
 from penstock.batch import Batch
 from penstock.blocks.base import Int64s
-from penstock.groups.sorting import Run, RunWriter, Shape, StoredRun, find, tally
+from penstock.groups.sorting import RowShape, RunWriter, SortedRun, StoredRun, count_runs, find
 from penstock.parallel import in_order
 
 FAN = 256
@@ -56,7 +56,7 @@ class _Job:
     block: bool
 
 
-def merged(runs: Sequence[Run], shape: Shape, *, groups: int, room: Room) -> Generator[Piece, None, None]:
+def merged(runs: Sequence[SortedRun], shape: RowShape, *, groups: int, room: Room) -> Generator[Piece, None, None]:
     """Yield the rows of all runs by group, from the first to the last.
 
     Parameters
@@ -70,7 +70,7 @@ def merged(runs: Sequence[Run], shape: Shape, *, groups: int, room: Room) -> Gen
     room : Room
         What may be held.
     """
-    rows, entries = tally(runs, groups)
+    rows, entries = count_runs(runs, groups)
     sizes = shape.nbytes(rows, entries)
     spans = list(_spans(sizes, room))
     borders = np.array([*(first for first, _ in spans), groups], np.int64)
@@ -95,9 +95,9 @@ def merged(runs: Sequence[Run], shape: Shape, *, groups: int, room: Room) -> Gen
         yield from pieces
 
 
-def merge_runs(runs: Sequence[StoredRun], path: str, shape: Shape, *, groups: int, room: Room) -> StoredRun:
+def merge_runs(runs: Sequence[StoredRun], path: str, shape: RowShape, *, groups: int, room: Room) -> StoredRun:
     """Write several runs as one; theirs stay."""
-    rows, entries = tally(runs, groups)
+    rows, entries = count_runs(runs, groups)
     slices = int(np.count_nonzero(rows))
     writer = RunWriter(path, shape, slices=slices, rows=int(rows.sum()), entries=int(entries.sum()))
     try:
@@ -126,7 +126,7 @@ def _spans(sizes: Int64s, room: Room) -> Iterator[tuple[int, int]]:
 
 
 def _blocks(
-    runs: Sequence[Run], held: Sequence[tuple[int, int, int]], shape: Shape, most: int
+    runs: Sequence[SortedRun], held: Sequence[tuple[int, int, int]], shape: RowShape, most: int
 ) -> Iterator[tuple[tuple[int, int, int], ...]]:
     """Cut a group into blocks of at most so many bytes; each is a stretch of rows of one run or several."""
     spans = [(r, *map(int, runs[r].index(first, last).rows[[0, -1]])) for r, first, last in held]
@@ -160,7 +160,7 @@ def _blocks(
         )
 
 
-def _concatenated(runs: Sequence[Run], stretches: Sequence[tuple[int, int, int]], shape: Shape) -> Batch:
+def _concatenated(runs: Sequence[SortedRun], stretches: Sequence[tuple[int, int, int]], shape: RowShape) -> Batch:
     """Read stretches of rows of several runs, one after another."""
     if len(stretches) == 1:
         number, first, last = stretches[0]
@@ -173,7 +173,7 @@ def _concatenated(runs: Sequence[Run], stretches: Sequence[tuple[int, int, int]]
     return into
 
 
-def _gathered(runs: Sequence[Run], job: _Job, counts: Int64s, shape: Shape) -> Batch:
+def _gathered(runs: Sequence[SortedRun], job: _Job, counts: Int64s, shape: RowShape) -> Batch:
     """Read whole groups of several runs, and put the rows of each group together."""
     indexes = [(r, runs[r].index(first, last)) for r, first, last in job.stretches]
     if len(indexes) == 1 or job.last - job.first == 1:

@@ -1,7 +1,7 @@
 """Modules that were trained for groups: one to look into and ask, and those of many groups to predict rows by.
 
 A model is a row of numbers, and the index tells which arrays these are. To ask one takes the code that it was made by, which
-is in no file: whoever trained it, or gives the same `penstock.torch.TorchModel` to `Result.open`, has it.
+is in no file: whoever trained it, or gives the same `penstock.torch.TorchModel` to `GroupModels.open`, has it.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def finite(values: NDArray[Any]) -> Floats:
     return clipped
 
 
-def arrays_of(layout: Sequence[Any], config: int, numbers: Floats) -> Arrays:
+def config_arrays(layout: Sequence[Any], config: int, numbers: Floats) -> Arrays:
     """Part a model's row of numbers into the arrays of a config's layout.
 
     Examples
     --------
-    >>> arrays_of([["weight", [1, 2], "float32"], ["steps", [], "int64"]], 0, np.array([1, 2, 7], np.float32))
+    >>> config_arrays([["weight", [1, 2], "float32"], ["steps", [], "int64"]], 0, np.array([1, 2, 7], np.float32))
     {'weight': array([[1., 2.]], dtype=float32), 'steps': array(7)}
     """
     if layout and isinstance(layout[0], Mapping):  # configs have different modules
@@ -187,7 +187,7 @@ class Modules:
         """Return the model at a row of the table."""
         index = self._registry.index
         number = int(self._registry.table["config"][row].as_py())
-        arrays = arrays_of(index.layout, number, self._registry.weights(row))
+        arrays = config_arrays(index.layout, number, self._registry.weights(row))
         return ModuleModel(index.kind, arrays, self._encoder, index.configs[number], config or {}, self._maker, **told)
 
     def scores(self, batch: Batch, models: NDArray[np.int64]) -> Floats:
@@ -204,6 +204,6 @@ def require_maker(maker: Maker | None) -> Maker:
     if maker is None:
         raise UsageError(
             "the code of these modules is not in their folder; give what they were trained by:"
-            " Result.open(folder, model=TorchModel(model_creator, optimizer_creator, …))"
+            " GroupModels.open(folder, model=TorchModel(model_creator, optimizer_creator, …))"
         )
     return maker

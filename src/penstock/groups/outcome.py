@@ -15,7 +15,7 @@ from penstock.batch import Floats
 from penstock.checksum import checksum
 from penstock.errors import UsageError
 from penstock.groups.index import JUDGED, Index
-from penstock.groups.keys import Key, kind_of, to_columns, to_text
+from penstock.groups.keys import Key, key_type, to_columns, to_text
 
 STATUSES = ("done", "stopped", "failed")
 """How a config of a group came out: trained, given up by halving, or failed."""
@@ -123,7 +123,7 @@ def table_of(
     counts = [len(outcome.numbers) for outcome in outcomes]
     configs = np.concatenate([np.empty(0, np.int64), *(outcome.numbers for outcome in outcomes)]).astype(np.int32)
     owner = pa.array(np.repeat(np.arange(len(outcomes)), counts))
-    kinds = [kind_of(keys.field(column).type, column=column) for column in index.by]
+    kinds = [key_type(keys.field(column).type, column=column) for column in index.by]
     columns = dict(zip(index.key_columns.values(), to_columns([outcome.key for outcome in outcomes], kinds)))
     columns["text"] = pa.array([to_text(outcome.key) for outcome in outcomes], pa.string())
     for name in ("group", "rows", "selection_rows", "held_out_rows"):

@@ -34,7 +34,7 @@ def partitioned(data: Any, by: Sequence[str]) -> PartitionedSource | None:
 
 
 @contextmanager
-def opened(data: Any, by: Sequence[str]) -> Iterator[BlockSource]:
+def open_partitioned(data: Any, by: Sequence[str]) -> Iterator[BlockSource]:
     """Open data, with the columns that stand in its paths where its files do not have them all, and close what was opened."""
     source: BlockSource = partitioned(data, by) or open_source(data)
     with nullcontext(source) if source is data else source:

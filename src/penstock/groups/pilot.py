@@ -23,7 +23,7 @@ from penstock.groups.cost import Pilot, Timed, fit
 from penstock.groups.executor import Done
 from penstock.groups.grouped import Grouped
 from penstock.groups.local import LocalExecutor
-from penstock.groups.patterns.base import Fit, Job, Trainable
+from penstock.groups.patterns.base import Fit, GroupJob, Trainable
 from penstock.groups.writing import GroupedWriter
 
 _REPEATS = 3
@@ -72,7 +72,7 @@ class Rates:
 class PilotWorker:
     """Does what the workers of several jobs would do."""
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
+    def __init__(self, jobs: Sequence[GroupJob]) -> None:
         self._workers = [job.make()() for job in jobs]
 
     def run(self, which: int, groups: Sequence[int]) -> list[Fit]:

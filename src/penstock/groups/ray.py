@@ -17,7 +17,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any, Self
 
 from penstock.errors import UsageError, WorkerDiedError
-from penstock.groups.cluster import Cluster, load
+from penstock.groups.cluster import Cluster, load_ray
 from penstock.groups.executor import Done, Lost, Make
 from penstock.groups.local import pickled
 from penstock.groups.serve import Raised, Served
@@ -44,7 +44,7 @@ class _Actor:
 
     def hello(self) -> tuple[str, str, int]:
         """Return on which node it is, that node's address, and its process."""
-        ray = load()
+        ray = load_ray()
         return ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address(), os.getpid()
 
     def look(self, folder: str) -> str:

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from penstock.batch import Floats
 from penstock.groups.choosing import numbers
 from penstock.groups.grouped import Grouped
-from penstock.groups.patterns.base import Job, Refit
+from penstock.groups.patterns.base import GroupJob, Refit
 from penstock.groups.patterns.sampling import rounds_of
 from penstock.groups.registry import Registry
-from penstock.groups.results import Result
+from penstock.groups.results import GroupModels
 from penstock.memory_learner import REFIT_PASSES, REFIT_ROWS
 
 
@@ -48,7 +48,7 @@ class Refits:
     @classmethod
     def of(
         cls,
-        search: Job,
+        search: GroupJob,
         grouped: Grouped,
         models: tuple[Path, Path | None],
         done: tuple[Container[int], Container[int]],
@@ -63,7 +63,7 @@ class Refits:
             registries.append(registry)
             if registry is None:
                 continue
-            chosen = Result(registry).chosen_rows
+            chosen = GroupModels(registry).chosen_rows
             group, size, apart, more, config, made = (
                 numbers(registry.table[name])[chosen]
                 for name in ("group", "rows", "held_out_rows", "selection_rows", "config", "epochs")

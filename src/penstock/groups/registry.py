@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from penstock.batch import Batch, Floats
 from penstock.closing import Closing
 from penstock.errors import ModelFileError, UsageError
-from penstock.groups.index import INDEX, MEND, TABLE, Index, in_order, part_name, parts, read_tables, write_table
+from penstock.groups.index import INDEX, MEND, TABLE, Index, part_name, parts, read_tables, sort_table, write_table
 from penstock.groups.keys import to_text
 from penstock.groups.outcome import Outcome, gathered, table_of, text_checksum
 from penstock.lock import locked
@@ -120,7 +120,7 @@ class Writer(Closing):
         table, _ = read_tables(self.folder)
         if table is None:
             table = table_of(self.index, self.keys, [], np.empty(0, np.int64), generation=0)
-        write_table(in_order(table), self.folder / TABLE, generations=self._generation)
+        write_table(sort_table(table), self.folder / TABLE, generations=self._generation)
         for path in parts(self.folder).values():
             path.unlink()
 
@@ -242,7 +242,7 @@ class Registry:
             raise ModelFileError(f"the tables in {place} lack {', '.join(missing)}; {MEND}")
         again = place / REFIT
         there = refit and (again / INDEX).is_file() and read_tables(again)[0] is not None
-        return cls(place, index, in_order(table), refit=cls.open(again, refit=False) if there else None)
+        return cls(place, index, sort_table(table), refit=cls.open(again, refit=False) if there else None)
 
     def has_model(self) -> NDArray[np.bool_]:
         """Say of which rows of the table there is a model."""

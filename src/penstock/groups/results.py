@@ -40,8 +40,8 @@ from penstock.groups import timeline
 from penstock.groups.choosing import choose, numbers
 from penstock.groups.families import Family, family_of
 from penstock.groups.index import INDEX, MEND, read_tables
-from penstock.groups.keys import Key, coded, kind_of, to_text
-from penstock.groups.partitioned import opened
+from penstock.groups.keys import Key, coded, key_type, to_text
+from penstock.groups.partitioned import open_partitioned
 from penstock.groups.registry import POOLED, Registry
 from penstock.groups.summary import summarize
 from penstock.lock import locked
@@ -57,7 +57,7 @@ UNSEEN = ("null", "error", "largest")
 _INNER = ("generation", "place")
 
 
-class Result(Closing):
+class GroupModels(Closing):
     """The models of all groups, with how they came out.
 
     Parameters
@@ -89,7 +89,7 @@ class Result(Closing):
     ...         weights = np.array([[10.0**group], [0.5]])
     ...         writer.add([Outcome(group=group, key=(key,), rows=2, loss=[0.1], weights=weights)])
     ...     writer.finish()
-    >>> result = Result.open(folder)
+    >>> result = GroupModels.open(folder)
     >>> result.predict(rows)["prediction"].to_pylist()
     [10.5, 2.5, 30.5, None]
     >>> result.best("FR").weights.coef
@@ -118,7 +118,7 @@ class Result(Closing):
         self._refits = refits
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str], *, model: Any = None, unseen: str = "null") -> Result:
+    def open(cls, folder: str | os.PathLike[str], *, model: Any = None, unseen: str = "null") -> GroupModels:
         """Open a folder of models; see `Registry.open`."""
         return cls(Registry.open(folder), model=model, unseen=unseen)
 
@@ -177,7 +177,7 @@ class Result(Closing):
     def __repr__(self) -> str:
         index = self.registry.index
         return (
-            f"<Result of {len(self.groups):,} groups by {', '.join(index.by)}, {len(index.configs)} configs:"
+            f"<GroupModels of {len(self.groups):,} groups by {', '.join(index.by)}, {len(index.configs)} configs:"
             f" {len(self._chosen):,} groups with a model>"
         )
 
@@ -235,12 +235,12 @@ class Result(Closing):
         return f"there is no group {text!r}; there are: {some_of(self.groups, 5)}{nearest(text, self.groups)}"
 
     @cached_property
-    def pooled(self) -> Result | None:
+    def pooled(self) -> GroupModels | None:
         """The model that was trained on the rows of all groups, as the only group of a result; None where there is none."""
         folder = self.registry.folder / POOLED
         if not (folder / INDEX).is_file() or not read_tables(folder)[0]:
             return None
-        return Result(Registry.open(folder, refit=self._refits), model=self._trainable)
+        return GroupModels(Registry.open(folder, refit=self._refits), model=self._trainable)
 
     def summary(self) -> dict[str, Any]:
         """Return the figures of all groups together: plain values.
@@ -282,15 +282,15 @@ class Result(Closing):
         if out is not None:
             require_file(out)
         with ExitStack() as stack:
-            source = stack.enter_context(opened(data, self.by))
+            source = stack.enter_context(open_partitioned(data, self.by))
             if out is not None:
                 return write_predictions(asked, source, out, keep=keep, stream=stream)
             batches = list(stack.enter_context(closing(asked.predictions(source, keep=keep))))
         return pa.Table.from_batches(batches) if batches else pa.table({"prediction": pa.array([], pa.float32())})
 
-    def answering(self, unseen: str) -> Result:
+    def answering(self, unseen: str) -> GroupModels:
         """Return the same models with another answer to rows whose group has none; see ``unseen``."""
-        return Result(self.registry, owner=self._owner, model=self._trainable, unseen=unseen)
+        return GroupModels(self.registry, owner=self._owner, model=self._trainable, unseen=unseen)
 
     def predictions(self, source: BlockSource, *, keep: Sequence[str] = ()) -> Generator[pa.RecordBatch, None, None]:
         """Yield, block by block in stored order, the prediction of each row, after the columns to keep."""
@@ -308,17 +308,17 @@ class Result(Closing):
         memory: str | int = "512MB",
         on_scores: OnScores | None = None,
     ) -> dict[str, Any]:
-        """Measure the models on labelled rows, each by its group's model; see `penstock.groups.evaluation.evaluate`."""
-        from penstock.groups.evaluation import evaluate
+        """Measure the models on labelled rows, each by its group's model; see `penstock.groups.evaluation.evaluate_groups`."""
+        from penstock.groups.evaluation import evaluate_groups
 
-        with opened(data, self.by) as source:
-            return evaluate(self, source, label=label, memory=memory, on_scores=on_scores)
+        with open_partitioned(data, self.by) as source:
+            return evaluate_groups(self, source, label=label, memory=memory, on_scores=on_scores)
 
     def describe(self, *, most: int | None = None) -> Description:
         """Say how the models came out: figures of all groups, and the config chosen for each, the largest groups first."""
-        from penstock.groups.tables import describe
+        from penstock.groups.tables import describe_groups
 
-        return describe(self, most=most)
+        return describe_groups(self, most=most)
 
     def score(self, data: Any, *, label: str | None = None) -> float:
         """Return the accuracy, or for regressions the R², over labelled rows, each answered by its group's model."""
@@ -336,7 +336,7 @@ class Result(Closing):
         for column in index.by:
             if column not in source.schema.names:
                 raise ColumnError.missing(column, source.schema.names, place=source.name, role="group column")
-        kinds = [kind_of(source.schema.field(c).type, column=c, place=source.name) for c in index.by]
+        kinds = [key_type(source.schema.field(c).type, column=c, place=source.name) for c in index.by]
         columns = list(dict.fromkeys([*encoder.columns, *index.by, *keep]))
         other = self._largest() if unseen == "largest" else -1
         chosen, met = self._models, dict[Key, int]()

@@ -23,7 +23,7 @@ from penstock.groups.grouped import Grouped
 from penstock.groups.halving import Halving
 from penstock.groups.keys import Key
 from penstock.groups.local import LocalExecutor
-from penstock.groups.patterns.base import NOT_FINITE, Fit, Job
+from penstock.groups.patterns.base import NOT_FINITE, Fit, GroupJob
 from penstock.groups.place import Placement, constrained, sequential, spread, wrap_around
 from penstock.groups.ray import RayExecutor
 from penstock.groups.refitting import Refits
@@ -115,7 +115,7 @@ class Race:
         """Return plain JSON."""
         return asdict(self)
 
-    def require(self, job: Job, sizes: NDArray[np.int64]) -> None:
+    def require(self, job: GroupJob, sizes: NDArray[np.int64]) -> None:
         """Raise where a job cannot be halved, or not within the budget."""
         if job.pattern != "sequential":
             raise UsageError(
@@ -152,7 +152,7 @@ class Running:
     """Training of the groups that are not in the folder of models yet."""
 
     grouped: Grouped
-    job: Job
+    job: GroupJob
     writer: Writer
     stream: Stream
     race: Race | None = None

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from penstock import seeds
 from penstock.blocks.base import BlockSource, Int64s
 from penstock.errors import ColumnError, DataError
-from penstock.groups.keys import Numbering, coded, kind_of
+from penstock.groups.keys import Numbering, coded, key_type
 from penstock.groups.reading import stretches
 from penstock.parallel import in_order
 
@@ -70,7 +70,7 @@ def sizes_of(source: BlockSource, by: Sequence[str], *, seconds: float = math.in
     for name in by:
         if name not in source.schema.names:
             raise ColumnError.missing(name, source.schema.names, place=source.name, role="column to group by")
-    kinds = [kind_of(source.schema.field(name).type, column=name, place=source.name) for name in by]
+    kinds = [key_type(source.schema.field(name).type, column=name, place=source.name) for name in by]
     tasks = _spread_out(source, seed)
 
     def read(number: int) -> tuple[NDArray[np.int64], list[tuple[object, ...]]]:

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from penstock.checksum import checksum
 from penstock.errors import DataChangedError, DataError, SourceError, UsageError, WriteError
-from penstock.groups.grouped import NOTE, Grouped, read_note
+from penstock.groups.grouped import NOTE, Grouped, read_grouped_note
 from penstock.outputs import local_path
 from penstock.rawfile import writing
 
@@ -52,7 +52,7 @@ def reusable(folder: Path, asked: Mapping[str, Any]) -> Grouped | None:
             f"{folder} holds something else than grouped rows; name a folder that is empty or not there yet"
         )
     try:
-        noted, wanted = read_note(folder).get("asked", {}), json.loads(json.dumps(asked))
+        noted, wanted = read_grouped_note(folder).get("asked", {}), json.loads(json.dumps(asked))
         if noted == wanted:
             return Grouped(folder)
     except (SourceError, DataError):  # damaged, or of another version

@@ -46,7 +46,7 @@ class Served:
             return ForkingPickler.dumps((task, _raised(error, method), seconds))
 
 
-def main(descriptor: int) -> None:
+def serve_pipe(descriptor: int) -> None:
     """Serve the pipe that was handed down to this process, and end with it."""
     threading.Thread(target=_watch, args=(descriptor,), daemon=True).start()
     serve(Connection(descriptor))

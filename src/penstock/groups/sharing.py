@@ -24,7 +24,7 @@ _SCATTER = 64_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SortingPlan:
     """How memory is used: bytes read by a task, threads that read, rows' bytes sorted at once, and room for merging.
 
     ``scatter`` is the most bytes of rows to be put in place at once, 0 where rows must be sorted; ``count`` those of a task
@@ -39,7 +39,7 @@ class Plan:
     count: int
 
     @classmethod
-    def of(cls, source: BlockSource, encoder: Encoder, memory: int, block: int) -> Plan:
+    def of(cls, source: BlockSource, encoder: Encoder, memory: int, block: int) -> SortingPlan:
         threads = source.threads or min(4, max(2, cores()))
         held = unit_bytes(source, encoder.columns) if divided(source) else 0
         largest = int(source.block_bytes.max()) + int(source.block_rows.max()) * (dense_bytes(encoder) + SORT_BYTES)

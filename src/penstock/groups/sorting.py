@@ -31,7 +31,7 @@ _STEP = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class RowShape:
     """What rows are: dense of a width, or sparse; with weights or without."""
 
     encoder: Encoder
@@ -74,7 +74,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class GroupOffsets:
     """Groups in ascending order, and where the rows and the entries of each begin; one more for the end."""
 
     groups: Int64s
@@ -82,13 +82,13 @@ class Index:
     entries: Int64s
 
 
-class Run(Protocol):
+class SortedRun(Protocol):
     """Rows sorted by group."""
 
     slices: int
     """How many groups there are rows of."""
 
-    def index(self, first: int, last: int) -> Index:
+    def index(self, first: int, last: int) -> GroupOffsets:
         """Return a part of the index."""
         ...
 
@@ -110,14 +110,14 @@ class Run(Protocol):
 class MemoryRun:
     """A run that is held."""
 
-    def __init__(self, index: Index, rows: Batch) -> None:
+    def __init__(self, index: GroupOffsets, rows: Batch) -> None:
         self.slices = len(index.groups)
         self._index = index
         self._rows = rows
 
-    def index(self, first: int, last: int) -> Index:
+    def index(self, first: int, last: int) -> GroupOffsets:
         found = self._index
-        return Index(found.groups[first:last], found.rows[first : last + 1], found.entries[first : last + 1])
+        return GroupOffsets(found.groups[first:last], found.rows[first : last + 1], found.entries[first : last + 1])
 
     def entry(self, row: int) -> int:
         return int(self._rows.x.indptr[row]) if isinstance(self._rows.x, Csr) else 0
@@ -135,7 +135,7 @@ class MemoryRun:
 class StoredRun:
     """A run on disk; the file is opened when it is first read."""
 
-    def __init__(self, path: str, shape: Shape, *, slices: int, rows: int, entries: int) -> None:
+    def __init__(self, path: str, shape: RowShape, *, slices: int, rows: int, entries: int) -> None:
         self.path = path
         self.shape = shape
         self.slices, self.rows, self.entries = slices, rows, entries
@@ -148,10 +148,12 @@ class StoredRun:
         """Whether the file has the size it should have."""
         return os.path.exists(self.path) and os.path.getsize(self.path) == self._at["end"]
 
-    def index(self, first: int, last: int) -> Index:
+    def index(self, first: int, last: int) -> GroupOffsets:
         groups, rows = self._read("groups", first, last, np.int64), self._read("rows", first, last + 1, np.int64)
         sparse = self.shape.sparse
-        return Index(groups, rows, self._read("counts", first, last + 1, np.int64) if sparse else np.zeros_like(rows))
+        return GroupOffsets(
+            groups, rows, self._read("counts", first, last + 1, np.int64) if sparse else np.zeros_like(rows)
+        )
 
     def entry(self, row: int) -> int:
         return int(self._read("ends", row, row + 1, np.uint64)[0]) if self.shape.sparse else 0
@@ -208,7 +210,7 @@ class StoredRun:
 class RunWriter:
     """Writes a run whose size is known, a few groups after another; the file appears when it is whole."""
 
-    def __init__(self, path: str, shape: Shape, *, slices: int, rows: int, entries: int) -> None:
+    def __init__(self, path: str, shape: RowShape, *, slices: int, rows: int, entries: int) -> None:
         self.run = StoredRun(path, shape, slices=slices, rows=rows, entries=entries)
         self._at = _regions(shape, slices, rows, entries)
         self._done = [0, 0, 0]
@@ -262,7 +264,9 @@ class RunWriter:
                 os.remove(self._temporary)
 
 
-def sort_rows(parts: Sequence[Batch], numbers: Sequence[Int64s], shape: Shape, *, groups: int) -> tuple[Index, Batch]:
+def sort_rows(
+    parts: Sequence[Batch], numbers: Sequence[Int64s], shape: RowShape, *, groups: int
+) -> tuple[GroupOffsets, Batch]:
     """Sort rows by the number of their group, those of a group staying in order.
 
     Parameters
@@ -287,7 +291,7 @@ def sort_rows(parts: Sequence[Batch], numbers: Sequence[Int64s], shape: Shape, *
         places(some, ends, into)
     rows = shape.join(parts, slots, int(starts[-1]))
     entries = rows.x.indptr[starts].astype(np.int64) if isinstance(rows.x, Csr) else np.zeros_like(starts)
-    return Index(present, starts, entries), rows
+    return GroupOffsets(present, starts, entries), rows
 
 
 @kernel
@@ -306,7 +310,7 @@ def places_reference(numbers: Int64s, ends: Int64s, slots: NDArray[np.uint32]) -
         ends[number] += 1
 
 
-def find(run: Run, borders: Int64s) -> Int64s:
+def find(run: SortedRun, borders: Int64s) -> Int64s:
     """Return how many of a run's groups stand below each border, reading its index piece by piece."""
     found = np.zeros(len(borders), np.int64)
     for first in range(0, run.slices, _STEP):
@@ -314,7 +318,7 @@ def find(run: Run, borders: Int64s) -> Int64s:
     return found
 
 
-def tally(runs: Sequence[Run], groups: int) -> tuple[Int64s, Int64s]:
+def count_runs(runs: Sequence[SortedRun], groups: int) -> tuple[Int64s, Int64s]:
     """Return the rows and the entries of each group in all runs."""
     rows, entries = np.zeros(groups, np.int64), np.zeros(groups, np.int64)
     for run in runs:
@@ -325,7 +329,7 @@ def tally(runs: Sequence[Run], groups: int) -> tuple[Int64s, Int64s]:
     return rows, entries
 
 
-def _regions(shape: Shape, slices: int, rows: int, entries: int) -> dict[str, int]:
+def _regions(shape: RowShape, slices: int, rows: int, entries: int) -> dict[str, int]:
     """Return where each array of a run's file begins, and where the file ends."""
     sizes = {"groups": 8 * slices, "rows": 8 * (slices + 1), "y": 4 * rows, "weight": 4 * rows * shape.weighted}
     if shape.sparse:

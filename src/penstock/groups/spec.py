@@ -69,7 +69,7 @@ class Parameter:
 
     def check(self, name: str, value: Any) -> Any:
         """Return a value as the parameter wants it, or raise `UsageError` saying what it should be."""
-        value = plain(name, value)
+        value = json_value(name, value)
         number = isinstance(value, int | float) and not isinstance(value, bool)
         fits = {
             "number": number,
@@ -132,7 +132,7 @@ class Range:
             return None
         if any(isinstance(end, str | bool) for end in given[1:]):
             return None
-        scale, low, high = given[0], plain(name, given[1]), plain(name, given[2])
+        scale, low, high = given[0], json_value(name, given[1]), json_value(name, given[2])
         if scale not in SCALES:
             raise UnknownOptionError.of(f"the scale of {name}", scale, SCALES)
         if low >= high:
@@ -357,7 +357,7 @@ class Search:
         return tuple(checked)
 
 
-def plain(name: str, value: Any) -> Any:
+def json_value(name: str, value: Any) -> Any:
     """Return a value as plain JSON can hold it; lists, nothing at all and what is not finite are refused."""
     if isinstance(value, np.generic):
         value = value.item()
@@ -378,7 +378,7 @@ def _listed(name: str, given: Any) -> tuple[Any, ...]:
         raise UsageError(
             "is not a list of values", option=name, value=given, fixes=[Text("write ", Use(name, [given]))]
         )
-    values = [plain(name, value) for value in given]
+    values = [json_value(name, value) for value in given]
     if not values:
         raise UsageError(f"{name} has no values to try; give at least one, or leave it out of the search")
     return _distinct(name, values)

@@ -22,7 +22,7 @@ from penstock.blocks.base import Int64s
 from penstock.checksum import checksum_path
 from penstock.groups.keys import Numbering, from_text, to_text
 from penstock.groups.scratch import boot
-from penstock.groups.sorting import Index, MemoryRun, Run, RunWriter, Shape, StoredRun, sort_rows
+from penstock.groups.sorting import GroupOffsets, MemoryRun, RowShape, RunWriter, SortedRun, StoredRun, sort_rows
 from penstock.sealed import read_note, write_note
 
 SORT_BYTES = 20
@@ -44,7 +44,7 @@ class _Noted:
 class RunFolder:
     """Runs on disk, in the order of the data."""
 
-    def __init__(self, folder: Path, shape: Shape, kinds: Sequence[pa.DataType]) -> None:
+    def __init__(self, folder: Path, shape: RowShape, kinds: Sequence[pa.DataType]) -> None:
         self._folder, self._shape, self._kinds = folder, shape, kinds
         self._noted: list[_Noted] = []
         self._boot = boot()
@@ -130,7 +130,7 @@ class Sorter:
     Writing goes on in the background while the next rows are collected, so twice ``most`` may be held.
     """
 
-    def __init__(self, folder: RunFolder, shape: Shape, numbering: Numbering, *, begin: int, most: int) -> None:
+    def __init__(self, folder: RunFolder, shape: RowShape, numbering: Numbering, *, begin: int, most: int) -> None:
         self._folder, self._shape, self._numbering, self._most = folder, shape, numbering, most
         self._parts: list[Batch] = []
         self._numbers: list[Int64s] = []
@@ -152,7 +152,7 @@ class Sorter:
         if isinstance(rows.x, Csr):
             self._width = max(self._width, rows.x.width)
 
-    def finish(self) -> list[Run]:
+    def finish(self) -> list[SortedRun]:
         """Return all runs: the rows themselves where they never had to be set aside."""
         if not self._folder.runs and self._writing is None:
             return [MemoryRun(*self._sorted())]
@@ -178,12 +178,12 @@ class Sorter:
         self._first = last
         self._writing = self._pool.submit(self._write, index, rows, first, last, keys, width)
 
-    def _sorted(self) -> tuple[Index, Batch]:
+    def _sorted(self) -> tuple[GroupOffsets, Batch]:
         parts, numbers = self._parts, self._numbers
         self._parts, self._numbers, self._held = [], [], 0
         return sort_rows(parts, numbers, self._shape, groups=len(self._numbering))
 
-    def _write(self, index: Index, rows: Batch, first: int, last: int, keys: list[str], width: int) -> None:
+    def _write(self, index: GroupOffsets, rows: Batch, first: int, last: int, keys: list[str], width: int) -> None:
         sizes: dict[str, Any] = {"slices": len(index.groups), "rows": len(rows), "entries": int(index.entries[-1])}
         writer = RunWriter(self._folder.name(first, last), self._shape, **sizes)
         try:

@@ -10,11 +10,11 @@ import numpy as np
 from penstock.groups.choosing import firsts, numbers
 
 if TYPE_CHECKING:
-    from penstock.groups.results import Result
+    from penstock.groups.results import GroupModels
 
 
-def summarize(result: Result) -> dict[str, Any]:
-    """Return the figures of all groups together; see `penstock.groups.Result.summary`."""
+def summarize(result: GroupModels) -> dict[str, Any]:
+    """Return the figures of all groups together; see `penstock.groups.GroupModels.summary`."""
     frame, chosen, index = result.frame, result.chosen, result.registry.index
     told: dict[str, Any] = {
         "model": index.kind,
@@ -48,7 +48,7 @@ def summarize(result: Result) -> dict[str, Any]:
     return told
 
 
-def _pooled(result: Result) -> dict[str, Any] | None:
+def _pooled(result: GroupModels) -> dict[str, Any] | None:
     index, pooled = result.registry.index, result.pooled
     if pooled is None:
         return None
@@ -62,7 +62,7 @@ def _pooled(result: Result) -> dict[str, Any] | None:
     return told | {f"held_out_{name.removeprefix('pooled_')}": value for name, value in every.items()}
 
 
-def _compared(result: Result) -> dict[str, int]:
+def _compared(result: GroupModels) -> dict[str, int]:
     """Return in how many groups the pooled model is better, or worse, on held-out rows than the group's own."""
     metric, chosen = result.registry.index.metric, result.chosen
     own, one = numbers(chosen[f"held_out_{metric}"]), numbers(chosen[f"pooled_{metric}"])

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from penstock.errors import UsageError
-from penstock.groups.results import Result
+from penstock.groups.results import GroupModels
 from penstock.groups.spec import Choice
 from penstock.measure_lines import show_score, strict_json
 from penstock.metric_names import title
@@ -29,25 +29,25 @@ _COMPARABLE = 10
 """Held-out rows from which on the score of a group says anything of its model; of fewer it is mostly chance."""
 
 
-def describe(result: Result, *, most: int | None = None) -> Description:
-    """Say how the models came out; see `Result.describe`. All groups are among the values, ``most`` among the lines."""
+def describe_groups(result: GroupModels, *, most: int | None = None) -> Description:
+    """Say how the models came out; see `GroupModels.describe`. All groups are among the values, ``most`` among the lines."""
     told, rows = figures(result), best(result)
     common = {"label": result.label, "classes": result.classes, "metrics": result.metrics, "config": result.config}
     values = {"models": str(result.registry.folder), **common, **told, "best": rows}
     return Description(strict_json(values), (*lines(told), "", *table(rows, result, most=most)))
 
 
-def figures(result: Result) -> dict[str, Any]:
+def figures(result: GroupModels) -> dict[str, Any]:
     """Return the figures of all groups together, as plain values."""
     told = result.summary()
     told["worker_seconds"] = told.pop("seconds")
     told["reasons"] = reasons(result)
-    told["score"] = spread(result, result.registry.index.score)
-    told["loss_spread"] = spread(result, "loss")
+    told["score"] = figure_spread(result, result.registry.index.score)
+    told["loss_spread"] = figure_spread(result, "loss")
     return told
 
 
-def reasons(result: Result) -> list[dict[str, Any]]:
+def reasons(result: GroupModels) -> list[dict[str, Any]]:
     """Return why groups and configs failed, the most common reason first."""
     failed = result.failed
     configs = Counter(failed["reason"].to_pylist())
@@ -58,7 +58,7 @@ def reasons(result: Result) -> list[dict[str, Any]]:
     ]
 
 
-def spread(result: Result, name: str) -> dict[str, Any] | None:
+def figure_spread(result: GroupModels, name: str) -> dict[str, Any] | None:
     """Return how a figure of the chosen models is spread over groups: for held-out scores, groups of enough such rows."""
     chosen = result.chosen
     values = chosen[name].to_numpy()
@@ -154,7 +154,7 @@ def _why_not(told: Mapping[str, Any]) -> str:
     return "nothing was held out to judge by" if told["finished"] else "judged when training is finished"
 
 
-def best(result: Result) -> list[dict[str, Any]]:
+def best(result: GroupModels) -> list[dict[str, Any]]:
     """Return a row for each group, the largest first: of the config chosen, or of a failed one where none was."""
     frame, chosen = result.frame, result.chosen
     first = np.unique(frame["group"].to_numpy(), return_index=True)[1]
@@ -165,7 +165,7 @@ def best(result: Result) -> list[dict[str, Any]]:
     return _rows(result, found.take(pa.array(order)), set(chosen["group"].to_pylist()))
 
 
-def of_group(result: Result, text: str) -> list[dict[str, Any]]:
+def of_group(result: GroupModels, text: str) -> list[dict[str, Any]]:
     """Return a row for each config of a group."""
     rows = result.frame.filter(pc.equal(result.frame["text"], text))
     if not len(rows):
@@ -177,7 +177,7 @@ def of_group(result: Result, text: str) -> list[dict[str, Any]]:
     return [{**row, "chosen": row["config"] in config} for row in found]
 
 
-def _rows(result: Result, table: pa.Table, with_model: set[int]) -> list[dict[str, Any]]:
+def _rows(result: GroupModels, table: pa.Table, with_model: set[int]) -> list[dict[str, Any]]:
     index = result.registry.index
     kept = (
         *("rows", "selection_rows", "held_out_rows", "config", "loss", "selection_loss", index.selection_score),
@@ -194,7 +194,7 @@ def _rows(result: Result, table: pa.Table, with_model: set[int]) -> list[dict[st
 
 
 def table(
-    rows: Sequence[Mapping[str, Any]], result: Result, *, most: int | None = None, chosen: bool = False
+    rows: Sequence[Mapping[str, Any]], result: GroupModels, *, most: int | None = None, chosen: bool = False
 ) -> Iterator[str]:
     """Yield the lines of a table of such rows.
 
@@ -255,7 +255,7 @@ def _aligned(cells: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "  ".join(parts).rstrip()
 
 
-def write_csv(result: Result, path: Path, *, group: str | None = None) -> int:
+def write_csv(result: GroupModels, path: Path, *, group: str | None = None) -> int:
     """Write the frame, of all groups or one, and return how many rows it has."""
     frame = result.frame
     if group is not None:

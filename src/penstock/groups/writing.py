@@ -32,7 +32,7 @@ from penstock.groups.grouped import BLOCKS, GROUPS, NOTE, padded, rows_name
 from penstock.groups.keys import Key
 from penstock.groups.laying import HollowFile, Laid
 from penstock.groups.merging import Piece
-from penstock.groups.sorting import Shape
+from penstock.groups.sorting import RowShape
 from penstock.outputs import atomic_path
 from penstock.rawfile import writing
 from penstock.sealed import seal, write_note
@@ -56,7 +56,7 @@ class GroupedWriter(Closing):
     def __init__(self, folder: Path, encoder: Encoder, *, most: int) -> None:
         self.folder = folder
         self.rows = self.nbytes = 0
-        self._shape = Shape(encoder)
+        self._shape = RowShape(encoder)
         self._schema = _schema(encoder)
         self._kinds = [field.type for field in self._schema]
         self._most = most
@@ -254,7 +254,7 @@ class GroupedWriter(Closing):
         return max(int(np.searchsorted(sizes, self._most, side="right")), 1)
 
 
-def body_bytes(shape: Shape, rows: Int64s, entries: Int64s) -> Int64s:
+def body_bytes(shape: RowShape, rows: Int64s, entries: Int64s) -> Int64s:
     """Return the bytes of record batches' bodies: what `Grouped.read` counts on."""
     lists = 2 * (padded(4 * rows + 4) + padded(4 * entries)) if shape.sparse else padded(4 * rows * shape.width)
     sizes: Int64s = lists + padded(4 * rows) * (1 + shape.weighted)

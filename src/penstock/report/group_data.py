@@ -1,6 +1,6 @@
 """What the page of a search over groups is drawn from: a value for each group × config, and which of them were chosen.
 
-Plain arrays, taken from a `penstock.groups.Result` or made by hand.
+Plain arrays, taken from a `penstock.groups.GroupModels` or made by hand.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from penstock.report.gantt import Spans
 
 if TYPE_CHECKING:
-    from penstock.groups import Result
+    from penstock.groups import GroupModels
 
 Doubles = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -64,7 +64,7 @@ class GroupPage:
 
     @classmethod
     def of(
-        cls, result: Result, *, title: str | None = None, data: str | None = None, date: str | None = None
+        cls, result: GroupModels, *, title: str | None = None, data: str | None = None, date: str | None = None
     ) -> GroupPage:
         """Take what a search over groups gave."""
         frame, index = result.frame, result.registry.index

@@ -38,7 +38,7 @@ class Solved(NamedTuple):
     status: Whole
 
 
-def solve(
+def solve_small(
     x: Floats | Csr,
     y: Floats,
     *,

@@ -19,7 +19,7 @@ from penstock.torch.chains import chain
 from penstock.torch.layers import Layer
 from penstock.torch.optimizers import require_plain
 from penstock.torch.rules import Recipe
-from penstock.torch.scoring import Loss
+from penstock.torch.scoring import ModuleLoss
 from penstock.torch.stacking import numbers_of, plain, stackable, structure
 
 Config = Mapping[str, Any]
@@ -101,7 +101,7 @@ class Creators:
     ----------
     model, optimizer : callables
         ``model(config)`` and ``optimizer(module, config)``.
-    loss : Loss
+    loss : ModuleLoss
         What is made small.
     width : int
         Features of a row.
@@ -111,7 +111,7 @@ class Creators:
     >>> creators = Creators(
     ...     lambda config: nn.Linear(4, 1),
     ...     lambda module, config: torch.optim.SGD(module.parameters(), lr=config["lr"]),
-    ...     loss=Loss.of("logistic"),
+    ...     loss=ModuleLoss.of("logistic"),
     ...     width=4,
     ... )
     >>> creators.blueprint({"lr": 0.1}).way
@@ -120,7 +120,7 @@ class Creators:
 
     model: ModelCreator
     optimizer: OptimizerCreator
-    loss: Loss = field(kw_only=True)
+    loss: ModuleLoss = field(kw_only=True)
     width: int = field(kw_only=True)
     _read: dict[str, Blueprint] = field(default_factory=dict, init=False)
 

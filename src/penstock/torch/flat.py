@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from penstock.torch.creators import Blueprint, Creators
 from penstock.torch.layers import Generators
-from penstock.torch.optimizers import State, array, memory_of, remember, tensor
+from penstock.torch.optimizers import State, array, memory_of, remember, state_tensor
 from penstock.torch.parts import Part, mixed
 from penstock.torch.rules import Doubles, rule
 from penstock.torch.stacking import functional, numbers_of
@@ -101,7 +101,7 @@ class _Flat(Part):
         self.updates[place] = state["updates"][0]
         self._w[place] = torch.from_numpy(np.array(state["weights"]))
         for name, values in self._fixed.items():
-            values[place] = tensor(state[f"fixed/{name}"], values.dtype)
+            values[place] = state_tensor(state[f"fixed/{name}"], values.dtype)
 
     def _remember(self, place: int, state: State) -> None:
         if self._rule is None:

@@ -24,8 +24,8 @@ from penstock.groups.modules import SCALE, Arrays
 from penstock.groups.patterns.shuffled import require_ordered
 from penstock.groups.spec import Parameter
 from penstock.torch.creators import Blueprint, Creators, ModelCreator, OptimizerCreator
-from penstock.torch.learning import ModuleSgd, dense, packed
-from penstock.torch.scoring import JUDGED, Loss, LossFunction
+from penstock.torch.learning import ModuleSgd, dense, pack_code
+from penstock.torch.scoring import JUDGED, LossFunction, ModuleLoss
 
 TARGETS = {"numbers": "linear", "signs": "logistic", "classes": "softmax"}
 """What a user's own loss may take for targets."""
@@ -164,7 +164,7 @@ class TorchModel:
             standardize=self.standardize,
             shuffle=self.shuffle,
             memory=parse_size(self.memory, option="memory") // _WINDOW,
-            code=packed(self.model_creator, self.optimizer_creator, loss),
+            code=pack_code(self.model_creator, self.optimizer_creator, loss),
             choices=tuple(dict(choice) for choice in choices),
             numbers=tuple(range(len(choices))),
             batch_sizes=sizes,
@@ -195,14 +195,14 @@ class TorchModel:
             found: Floats = self._loss().formed(module.eval()(rows).unsqueeze(0))[0].numpy()
         return found
 
-    def _loss(self) -> Loss:
+    def _loss(self) -> ModuleLoss:
         if self.targets is not None and self.targets not in TARGETS:
             raise UnknownOptionError.of("targets", self.targets, TARGETS)
         if isinstance(self.loss, str) and self.targets is not None:
             raise UsageError(
                 "is for a loss that is a function", option="targets", value=self.targets, fixes=["leave it out"]
             )
-        return Loss.of(self.loss, None if self.targets is None else TARGETS[self.targets])
+        return ModuleLoss.of(self.loss, None if self.targets is None else TARGETS[self.targets])
 
 
 class Standardize(nn.Module):

@@ -26,7 +26,7 @@ from penstock.groups.patterns.base import Targets
 from penstock.groups.patterns.sequential import Sequential, SequentialWorker, State
 from penstock.groups.scale import Scale
 from penstock.torch.creators import Creators
-from penstock.torch.scoring import Doubles, Loss
+from penstock.torch.scoring import Doubles, ModuleLoss
 from penstock.torch.stacked import Stack
 
 _LOADED = 8
@@ -156,7 +156,7 @@ def dense(x: Floats | Csr) -> Floats:
     return made
 
 
-def packed(model: Any, optimizer: Any, loss: Loss) -> bytes:
+def pack_code(model: Any, optimizer: Any, loss: ModuleLoss) -> bytes:
     """Return functions as bytes that any process can make them of again, be they of a script, a notebook or a test."""
     cloudpickle = _cloudpickle()
     strangers = [module for each in (model, optimizer, loss.loss) if (module := _stranger(each)) is not None]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from penstock.torch.creators import Blueprint, Creators
-from penstock.torch.optimizers import State, array, memory_of, remember, tensor
+from penstock.torch.optimizers import State, array, memory_of, remember, state_tensor
 from penstock.torch.parts import Part, mixed
 from penstock.torch.rules import Doubles
 from penstock.torch.stacking import numbers_of
@@ -43,7 +43,7 @@ class OneByOne(Part):
             self.updates[place] = state["updates"][0]
             with torch.no_grad():
                 for name, value in numbers_of(self._modules[place]).items():
-                    value.copy_(tensor(state[f"module/{name}"], value.dtype))
+                    value.copy_(state_tensor(state[f"module/{name}"], value.dtype))
             remember(self._optimizers[place], state)
         if states is not None:
             self._dead = self.failed()

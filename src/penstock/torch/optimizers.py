@@ -45,7 +45,7 @@ def array(tensor: Tensor) -> NDArray[Any]:
     return copied
 
 
-def tensor(values: NDArray[Any], dtype: torch.dtype) -> Tensor:
+def state_tensor(values: NDArray[Any], dtype: torch.dtype) -> Tensor:
     """Return what `array` made an array of."""
     made = torch.from_numpy(np.array(values))
     return made.view(dtype) if dtype in _WIDE else made.to(dtype)
@@ -81,7 +81,7 @@ def remember(optimizer: torch.optim.Optimizer, told: Mapping[str, NDArray[Any]])
         if what == "weight":
             entry = optimizer.state[entry["params"][int(path[1])]]
         form, name = path[-2:]
-        entry[name] = values.item() if form == "number" else tensor(values, getattr(torch, form))
+        entry[name] = values.item() if form == "number" else state_tensor(values, getattr(torch, form))
 
 
 def _told(place: str, name: str, value: Any) -> State:

@@ -29,7 +29,7 @@ JUDGED = {kind: name for name, kind in KINDS.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class ModuleLoss:
     """What is made small, and what labels are.
 
     Attributes
@@ -42,7 +42,7 @@ class Loss:
 
     Examples
     --------
-    >>> loss = Loss.of("squared")
+    >>> loss = ModuleLoss.of("squared")
     >>> sums, slopes = loss(torch.tensor([[1.0, 2.0]]), torch.tensor([0.0, 2.0]), None)
     >>> sums, slopes
     (array([0.5]), tensor([[0.5000, 0.0000]]))
@@ -52,7 +52,7 @@ class Loss:
     kind: str
 
     @classmethod
-    def of(cls, loss: str | LossFunction, kind: str | None = None) -> Loss:
+    def of(cls, loss: str | LossFunction, kind: str | None = None) -> ModuleLoss:
         """Check what was given; ``kind`` is for functions, which take numbers for targets unless it says otherwise."""
         if isinstance(loss, str):
             if loss not in KINDS:

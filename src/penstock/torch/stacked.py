@@ -51,11 +51,11 @@ class Stack:
     Examples
     --------
     >>> from torch import nn
-    >>> from penstock.torch.scoring import Loss
+    >>> from penstock.torch.scoring import ModuleLoss
     >>> creators = Creators(
     ...     lambda config: nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)),
     ...     lambda module, config: torch.optim.Adam(module.parameters(), lr=config["lr"]),
-    ...     loss=Loss.of("logistic"),
+    ...     loss=ModuleLoss.of("logistic"),
     ...     width=2,
     ... )
     >>> stack = Stack(creators, [{"lr": 0.1}, {"lr": 0.01}], seeds=[1, 2])

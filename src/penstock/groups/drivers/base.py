@@ -18,7 +18,7 @@ import numpy as np
 
 from penstock.groups.executor import Done, Executor, Lost
 from penstock.groups.grouped import Grouped
-from penstock.groups.patterns.base import Failure, Fit, Job, Refit, Targets
+from penstock.groups.patterns.base import Failure, Fit, GroupJob, Refit, Targets
 from penstock.groups.place import Placement
 
 _TRIES = 3
@@ -37,7 +37,7 @@ class Span(NamedTuple):
 
 OnFit = Callable[[Fit], None]
 OnSpan = Callable[[Span], None]
-AnyJob = TypeVar("AnyJob", bound=Job)
+AnyJob = TypeVar("AnyJob", bound=GroupJob)
 
 
 class RefitsOfGroups(Protocol):

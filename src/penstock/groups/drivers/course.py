@@ -120,7 +120,7 @@ class Course:
 
 
 @dataclass(slots=True)
-class Measuring:
+class PartialMeasures:
     """Configs of a group that are being measured, part by part."""
 
     configs: list[int]

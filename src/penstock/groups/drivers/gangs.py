@@ -15,7 +15,7 @@ from penstock.groups.drivers.base import Drive, Task
 from penstock.groups.executor import Lost
 from penstock.groups.patterns.base import Failure, Fit, Targets
 from penstock.groups.patterns.lifeline import FOLLOWED, machines
-from penstock.groups.patterns.sampling import Boosted, Called, Share, fit_of
+from penstock.groups.patterns.sampling import Boosted, Called, Share, boosted_fit
 from penstock.groups.place import Shard
 
 _OVERHEAD = 2_000
@@ -194,7 +194,9 @@ class GangsDrive(Drive[Boosted]):
         elif gang.shares:
             self._end(gang)
             shares, targets = [gang.shares[worker] for worker in gang.workers], gang.targets
-            self.done(fit_of(gang.group, targets, self.job, shares, seconds=sum(share.seconds for share in shares)))
+            self.done(
+                boosted_fit(gang.group, targets, self.job, shares, seconds=sum(share.seconds for share in shares))
+            )
         else:
             self._called(gang)
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.groups.drivers.base import Drive, Task
-from penstock.groups.drivers.course import Course, Measuring
-from penstock.groups.halving import Halving, Run
+from penstock.groups.drivers.course import Course, PartialMeasures
+from penstock.groups.halving import EpochRun, Halving
 from penstock.groups.patterns.base import Failure, Fit
 from penstock.groups.patterns.sequential import Look, Measured, Sequential, Trained, scale_of
 from penstock.groups.schedule import Hopper
@@ -40,8 +40,8 @@ class HopsDrive(Drive[Sequential]):
     _goals: dict[int, NDArray[np.int64]] = field(default_factory=dict)
     _side: dict[int, deque[Task]] = field(default_factory=dict)
     _going: dict[int, Turn] = field(default_factory=dict)
-    _measuring: dict[tuple[int, int], Measuring] = field(default_factory=dict)
-    _running: dict[int, list[Run]] = field(default_factory=dict)
+    _measuring: dict[tuple[int, int], PartialMeasures] = field(default_factory=dict)
+    _running: dict[int, list[EpochRun]] = field(default_factory=dict)
     _dead: dict[int, str] = field(default_factory=dict)
     _over: set[int] = field(default_factory=set)
 
@@ -262,7 +262,7 @@ class HopsDrive(Drive[Sequential]):
             return
         course.went(np.array(configs), found)
         course.arrived(np.array(configs), found)
-        self._measuring[group, -1] = Measuring(configs, 1, None)
+        self._measuring[group, -1] = PartialMeasures(configs, 1, None)
         self._measured(group, -1, 0, measured)
 
     def _end_turn(self, turn: Turn) -> None:
@@ -313,7 +313,7 @@ class HopsDrive(Drive[Sequential]):
         """
         course, held = self._course(group), self.placement.held[group]
         key = configs[0] if epoch else -1
-        self._measuring[group, key] = Measuring(configs, len(held), wait)
+        self._measuring[group, key] = PartialMeasures(configs, len(held), wait)
         for number in held:
             shard = self.placement.shards[number]
             item = (

@@ -27,7 +27,7 @@ from penstock.groups.split import HELD_OUT, Split
 from penstock.sgd import terms
 from penstock.sgd.full import Sums, sums
 from penstock.sgd.lbfgs import Descent, Lbfgs, Optimiser
-from penstock.sgd.small import solve
+from penstock.sgd.small import solve_small
 
 SOLVERS = ("exact", "lbfgs", "gd")
 _SMALL = 3 << 20
@@ -239,7 +239,7 @@ class AlgebraicWorker(Worker):
             batch = replace(batch, x=scale.rows(batch.x))
         hold = None if parts[0][1] is None else np.concatenate([hold for _, hold in parts if hold is not None])
         assert batch.y is not None
-        found = solve(
+        found = solve_small(
             batch.x,
             batch.y,
             weight=batch.weight,

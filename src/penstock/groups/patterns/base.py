@@ -62,12 +62,12 @@ class Trainable(Protocol):
         """Return what all configs share, as plain JSON."""
         ...
 
-    def job(self, grouped: Grouped, choices: Sequence[Mapping[str, Any]], *, validation: float) -> Job:
+    def job(self, grouped: Grouped, choices: Sequence[Mapping[str, Any]], *, validation: float) -> GroupJob:
         """Check what is to be learnt of grouped rows, and make a job of it."""
         ...
 
 
-class Job(Protocol):
+class GroupJob(Protocol):
     """What is to be learnt of every group: the same for all workers, and plain enough to travel."""
 
     @property
@@ -90,11 +90,11 @@ class Job(Protocol):
         """Return what makes a worker's object, in the worker."""
         ...
 
-    def only(self, configs: Sequence[int]) -> Job:
+    def only(self, configs: Sequence[int]) -> GroupJob:
         """Return the job of some of its configs."""
         ...
 
-    def refit(self, refit: Refit) -> Job:
+    def refit(self, refit: Refit) -> GroupJob:
         """Return the job that trains one config on all rows of a group."""
         ...
 

@@ -30,7 +30,7 @@ _SILENCE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 """After a minute a machine that says nothing, not even that a line is broken, is taken for gone."""
 
 
-class Address(NamedTuple):
+class WorkerAddress(NamedTuple):
     """Where a worker is found: its machine, the port for LightGBM, and the port of its lines."""
 
     host: str
@@ -54,8 +54,8 @@ class Door(Closing):
         self._lines = socket.create_server(("", 0), backlog=1024)
 
     @property
-    def address(self) -> Address:
-        return Address(_outward(), self._kept.getsockname()[1], self._lines.getsockname()[1])
+    def address(self) -> WorkerAddress:
+        return WorkerAddress(_outward(), self._kept.getsockname()[1], self._lines.getsockname()[1])
 
     def give(self) -> None:
         """Let go of the port that was kept for LightGBM, which takes it at once."""
@@ -72,13 +72,13 @@ class Lines:
 
     Parameters
     ----------
-    others : sequence of Address
+    others : sequence of WorkerAddress
         To whom. `OSError` is raised on entering if one of them is not there any more.
     leave : callable
         Ends the process.
     """
 
-    def __init__(self, others: Sequence[Address], *, leave: Callable[[int], object] = os._exit) -> None:
+    def __init__(self, others: Sequence[WorkerAddress], *, leave: Callable[[int], object] = os._exit) -> None:
         self._others, self._leave = others, leave
         self._held: list[socket.socket] = []
 
@@ -119,13 +119,13 @@ class Lines:
         self._held = []
 
 
-def machines(addresses: Sequence[Address]) -> list[Address]:
+def machines(addresses: Sequence[WorkerAddress]) -> list[WorkerAddress]:
     """Return addresses by which workers find one another: those of this machine where all are on one.
 
     Examples
     --------
-    >>> machines([Address("10.0.0.5", 4001, 4002), Address("10.0.0.5", 4003, 4004)])[1]
-    Address(host='127.0.0.1', port=4003, line=4004)
+    >>> machines([WorkerAddress("10.0.0.5", 4001, 4002), WorkerAddress("10.0.0.5", 4003, 4004)])[1]
+    WorkerAddress(host='127.0.0.1', port=4003, line=4004)
     """
     if len({address.host for address in addresses}) > 1:
         return list(addresses)
@@ -133,7 +133,7 @@ def machines(addresses: Sequence[Address]) -> list[Address]:
 
 
 @contextmanager
-def network(lightgbm: Any, door: Door, rank: int, members: Sequence[Address]) -> Iterator[dict[str, Any]]:
+def network(lightgbm: Any, door: Door, rank: int, members: Sequence[WorkerAddress]) -> Iterator[dict[str, Any]]:
     """Have LightGBM find the others, and yield what boosters that train with them are told."""
     told = {"tree_learner": "data", "num_machines": len(members), "pre_partition": True, "num_threads": 1}
     machines = ",".join(f"{member.host}:{member.port}" for member in members)

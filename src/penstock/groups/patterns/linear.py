@@ -17,7 +17,7 @@ from penstock.config import Config
 from penstock.errors import UsageError
 from penstock.groups.grouped import Grouped
 from penstock.groups.patterns.algebraic import SOLVERS, Algebraic
-from penstock.groups.patterns.base import Doubles, Job, Targets
+from penstock.groups.patterns.base import Doubles, GroupJob, Targets
 from penstock.groups.patterns.sequential import Sequential, State
 from penstock.groups.scale import Scale
 from penstock.groups.spec import LINEAR, Parameter
@@ -42,12 +42,12 @@ _OF_SGD = {"learning_rate", "patience", "batch_size", "decay", "power"}
 
 
 @dataclass(frozen=True, slots=True)
-class LinearModel:
+class GroupedLinear:
     """A linear model to be trained for every group.
 
     Examples
     --------
-    >>> LinearModel(Config(model="svm")).kind, sorted(LinearModel(Config(solver="gd")).known)
+    >>> GroupedLinear(Config(model="svm")).kind, sorted(GroupedLinear(Config(solver="gd")).known)
     ('svm', ['epochs', 'l1', 'l2', 'learning_rate', 'tolerance'])
     """
 
@@ -68,7 +68,7 @@ class LinearModel:
     def fixed(self) -> dict[str, Any]:
         return self.config.to_dict()
 
-    def resolve(self, encoder: Encoder, choices: Sequence[Mapping[str, Any]]) -> LinearModel:
+    def resolve(self, encoder: Encoder, choices: Sequence[Mapping[str, Any]]) -> GroupedLinear:
         """Return the model with a solver, and with the softmax loss where a label of `logistic` has more than two classes.
 
         A group's rows are passed over in memory, so that whatever its size full passes are cheap: without an option of SGD,
@@ -96,7 +96,7 @@ class LinearModel:
             config = replace(config, solver=solver)
         return replace(self, config=config)
 
-    def job(self, grouped: Grouped, choices: Sequence[Mapping[str, Any]], *, validation: float) -> Job:
+    def job(self, grouped: Grouped, choices: Sequence[Mapping[str, Any]], *, validation: float) -> GroupJob:
         config = self.resolve(grouped.encoder, choices).config
         require_linear(config)
         each = [replace(config, **choice) for choice in choices]

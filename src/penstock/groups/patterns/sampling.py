@@ -23,7 +23,7 @@ from penstock.groups.executor import Make
 from penstock.groups.grouped import Grouped
 from penstock.groups.patterns.base import Divided, Doubles, Failure, Fit, Refit, Targets, Worker
 from penstock.groups.patterns.binned import Rows, quiet
-from penstock.groups.patterns.lifeline import Address, Door, Lines, network
+from penstock.groups.patterns.lifeline import Door, Lines, WorkerAddress, network
 from penstock.groups.split import SELECTION, TRAINING, Split
 from penstock.sgd import terms
 
@@ -174,7 +174,7 @@ class Share:
 class Called:
     """A worker that is ready to train a group with others: where it is, and what its rows are like."""
 
-    address: Address
+    address: WorkerAddress
     targets: Targets
 
 
@@ -199,7 +199,7 @@ class BoostWorker(Worker):
                 share = self._boost(group, parts, parts, targets.mean_weight)
         except library().basic.LightGBMError as error:
             share = Share.of(self.job.configs, flaw=_told(error))
-        return fit_of(group, targets, self.job, [share], seconds=time.perf_counter() - began)
+        return boosted_fit(group, targets, self.job, [share], seconds=time.perf_counter() - began)
 
     def close(self) -> None:
         if self._door is not None:
@@ -212,7 +212,7 @@ class BoostWorker(Worker):
         return Called(self._door.address, Targets.of_parts(list(self.rows(group, first, rows))))
 
     def together(
-        self, group: int, first: int, rows: int, rank: int, members: Sequence[Address], mean_weight: float
+        self, group: int, first: int, rows: int, rank: int, members: Sequence[WorkerAddress], mean_weight: float
     ) -> Share:
         """Train all configs of a group with others, of which each has a part of the rows."""
         began, job, door = time.perf_counter(), self.job, self._door
@@ -309,7 +309,7 @@ class BoostWorker(Worker):
         return features if len(features) else np.zeros(1, np.int64)
 
 
-def fit_of(group: int, targets: Targets, job: Boosted, shares: Sequence[Share], *, seconds: float) -> Fit:
+def boosted_fit(group: int, targets: Targets, job: Boosted, shares: Sequence[Share], *, seconds: float) -> Fit:
     """Add up what the workers of a group have of it; the first has the trees."""
     flaw = next((share.flaw for share in shares if share.flaw), "")
     if flaw:

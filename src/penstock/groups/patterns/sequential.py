@@ -32,7 +32,7 @@ State = dict[str, NDArray[Any]]
 _BEST = "best."
 
 
-class Learner(Protocol):
+class GroupLearner(Protocol):
     """Some configs of a group, learning from the same rows."""
 
     def learn(self, batch: Batch, epoch: int) -> None:
@@ -147,7 +147,7 @@ class Sequential:
         targets: Targets,
         configs: Sequence[int],
         states: Sequence[State] | None,
-    ) -> Learner:
+    ) -> GroupLearner:
         """Make a learner of some configs of a group with such targets, at the beginning or where states were taken."""
         raise NotImplementedError
 
@@ -334,7 +334,7 @@ class SequentialWorker(Worker):
         return Measured(losses, right, models, targets, time.perf_counter() - began)
 
     def _measured(
-        self, learner: Learner, configs: int, parts: Iterable[Divided], scale: Scale | None
+        self, learner: GroupLearner, configs: int, parts: Iterable[Divided], scale: Scale | None
     ) -> tuple[Doubles, Doubles]:
         losses, right = np.zeros(configs), np.zeros(configs)
         for batch, part in parts:
@@ -350,7 +350,7 @@ class SequentialWorker(Worker):
     def _watched(
         self,
         group: int,
-        learner: Learner,
+        learner: GroupLearner,
         here: NDArray[np.int64],
         watches: list[EarlyStopping | None],
         training: Doubles,
@@ -375,7 +375,7 @@ class SequentialWorker(Worker):
 
     def _learner(
         self, group: int, targets: Targets, configs: list[int], states: list[State | None], here: NDArray[np.int64]
-    ) -> Learner:
+    ) -> GroupLearner:
         taken = [states[place] for place in here.tolist()]
         given = None if taken[0] is None else [_now(state) for state in taken if state is not None]
         chosen = [configs[place] for place in here.tolist()]
