@@ -20,9 +20,9 @@ from unittest import mock
 import numpy as np
 
 from penstock.errors import UsageError
-from penstock.groups import running
+from penstock.groups import training_run
 from penstock.groups.drivers.base import Drive, Task
-from penstock.groups.drivers.passes import PassesDrive
+from penstock.groups.drivers.sums_driver import PassesDrive
 from penstock.groups.executor import Executor
 from penstock.groups.local import LocalExecutor
 from penstock.groups.patterns.base import Failure, Fit, Worker
@@ -37,8 +37,8 @@ def approach(name: str) -> Iterator[None]:
     if name == "grouped":
         yield
         return
-    drives = dict.fromkeys(running.DRIVERS, partial(TasksDrive, approach=name))
-    with mock.patch.dict(running.DRIVERS, drives), mock.patch.dict(running.EXECUTORS, local=_local):
+    drives = dict.fromkeys(training_run.DRIVERS, partial(TasksDrive, approach=name))
+    with mock.patch.dict(training_run.DRIVERS, drives), mock.patch.dict(training_run.EXECUTORS, local=_local):
         yield
 
 

@@ -21,7 +21,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have "local" mean this very process, where processes are not the point."""
-    from penstock.groups import running
+    from penstock.groups import training_run
     from penstock.testing.executors import InlineExecutor
 
-    monkeypatch.setitem(running.EXECUTORS, "local", InlineExecutor)
+    monkeypatch.setitem(training_run.EXECUTORS, "local", InlineExecutor)

@@ -14,12 +14,12 @@ from sklearn.linear_model import LogisticRegression as Theirs
 import penstock
 from penstock.errors import DataError, PenstockError, UnknownOptionError, UsageError
 from penstock.events import Advanced, Event, Finished, Started
-from penstock.groups import Boosting, GroupBy, running
+from penstock.groups import Boosting, GroupBy, training_run
 from penstock.groups.etl import group
 from penstock.groups.grouped import Grouped
 from penstock.groups.keys import to_text
 from penstock.groups.results import GroupModels
-from penstock.groups.spec import Search
+from penstock.groups.search_space import Search
 from penstock.groups.split import HELD_OUT, SELECTION, TRAINING, Split
 from penstock.testing.executors import InlineExecutor
 from tests.group_tables import (
@@ -305,7 +305,7 @@ class TestShapes:
             assert (row["status"], row["reason"]) == ("failed", "a feature is not a finite number")
         assert {row["status"] for row in frame_rows(found, ("y",))} == {"done"}
 
-    @pytest.mark.parametrize("placement", list(running.PLACEMENTS))
+    @pytest.mark.parametrize("placement", list(training_run.PLACEMENTS))
     @pytest.mark.parametrize("workers", [2, 3])
     def test_placements_change_nothing(self, placement: str, workers: int) -> None:
         data = rows_of({("x",): 900, ("y",): 100, ("z",): 100}, by=("g",)).drop_columns(["amount"])
@@ -330,7 +330,7 @@ def test_what_is_told_on_the_way() -> None:
 
 
 def test_rows_that_are_open_can_be_trained_from_twice_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(running.EXECUTORS, "local", InlineExecutor)
+    monkeypatch.setitem(training_run.EXECUTORS, "local", InlineExecutor)
     data = rows_of({("x",): 100, ("y",): 50}, by=("g",)).drop_columns(["amount"])
     group(data, "g", tmp_path / "rows", label="clicked", memory="100MB").close()
     with Grouped.open(tmp_path / "rows"):

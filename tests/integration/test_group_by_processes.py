@@ -17,8 +17,8 @@ import pytest
 import penstock
 from penstock.errors import UsageError
 from penstock.events import Advanced, Event, Warned
-from penstock.groups import GroupBy, running
-from penstock.groups.drivers import hops, passes
+from penstock.groups import GroupBy, training_run
+from penstock.groups.drivers import sgd_driver, sums_driver
 from penstock.groups.index import JUDGED
 from penstock.groups.local import LocalExecutor
 from penstock.groups.results import GroupModels
@@ -43,11 +43,11 @@ class TestProcesses:
     def expected(cls, path: Path) -> Iterator[GroupModels]:
         """What an uninterrupted run gives."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(running.EXECUTORS, "local", InlineExecutor)
+            patch.setitem(training_run.EXECUTORS, "local", InlineExecutor)
             yield GroupBy(path, by="g").fit(logistic(epochs=4), y="clicked", search={"l2": [0.5, 0.2]}, workers=2)
 
     def test_a_worker_is_killed(self, path: Path, expected: GroupModels, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(passes, "BUNDLE", 1)
+        monkeypatch.setattr(sums_driver, "BUNDLE", 1)
         made: list[LocalExecutor] = []
         seen: set[int] = set()
 
@@ -55,7 +55,7 @@ class TestProcesses:
             made.append(LocalExecutor(*arguments, **named))
             return made[0]
 
-        monkeypatch.setitem(running.EXECUTORS, "local", make)
+        monkeypatch.setitem(training_run.EXECUTORS, "local", make)
         warned: list[str] = []
 
         def listen(event: Event) -> None:
@@ -87,7 +87,7 @@ class TestProcesses:
         finished = GroupModels.open(out)
         assert not finished.summary()["finished"]
         assert len(finished.groups) == done - 1, "the one that was being told of is not written yet"
-        monkeypatch.setitem(running.EXECUTORS, "local", InlineExecutor)
+        monkeypatch.setitem(training_run.EXECUTORS, "local", InlineExecutor)
         heard: list[Event] = []
         found = GroupBy(path, by="g").fit(
             logistic(epochs=4),
@@ -143,14 +143,14 @@ class TestProcesses:
 import os, signal, sys
 import penstock
 from penstock.events import Advanced
-from penstock.groups import GroupBy, local, running
-from penstock.groups.drivers import passes
-passes.BUNDLE, running._COMMIT = 1, -1.0
+from penstock.groups import GroupBy, local, training_run
+from penstock.groups.drivers import sums_driver
+sums_driver.BUNDLE, training_run._COMMIT = 1, -1.0
 made, seen = [], []
 def make(*arguments, **named):
     made.append(local.LocalExecutor(*arguments, **named))
     return made[0]
-running.EXECUTORS["local"] = make
+training_run.EXECUTORS["local"] = make
 def listen(event):
     if isinstance(event, Advanced) and event.task == "groups":
         seen.append(event)
@@ -191,7 +191,7 @@ class TestSgd:
 
     def test_processes_give_what_one_gives(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         found = self.fit(path)
-        monkeypatch.setitem(running.EXECUTORS, "local", InlineExecutor)
+        monkeypatch.setitem(training_run.EXECUTORS, "local", InlineExecutor)
         same_results(found, self.fit(path))
 
     def test_a_worker_is_killed_in_the_middle_of_an_epoch(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,8 +215,8 @@ class TestSgd:
             made.append(Killing(*arguments, **named))
             return made[0]
 
-        monkeypatch.setitem(running.EXECUTORS, "local", make)
-        monkeypatch.setattr(hops, "_LONG", 1)
+        monkeypatch.setitem(training_run.EXECUTORS, "local", make)
+        monkeypatch.setattr(sgd_driver, "_LONG", 1)
         warned: list[str] = []
         listen = lambda event: warned.append(event.message) if isinstance(event, Warned) else None  # noqa: E731
         found = self.fit(path, listeners=[listen], pooled=False)

@@ -18,9 +18,9 @@ import pytest
 
 from penstock.batch import Batch
 from penstock.errors import ModelFileError, UnknownOptionError, UsageError
-from penstock.groups import GroupBy, GroupModels, running
+from penstock.groups import GroupBy, GroupModels, training_run
 from penstock.groups.boosting import Boosting
-from penstock.groups.drivers.gangs import GangsDrive
+from penstock.groups.drivers.boosting_driver import GangsDrive
 from penstock.groups.etl import group
 from penstock.groups.grouped import Grouped
 from penstock.groups.local import LocalExecutor
@@ -122,7 +122,7 @@ def test_the_same_models_for_a_seed_and_resuming(tmp_path: Path) -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_exception_fails_its_group_alone(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
-        running.EXECUTORS, "local", lambda make, workers=None: InlineExecutor(make, workers=workers or 1)
+        training_run.EXECUTORS, "local", lambda make, workers=None: InlineExecutor(make, workers=workers or 1)
     )
     for name in ("_boost", "call"):  # whole groups, and one that several workers are called for
         real = getattr(BoostWorker, name)

@@ -14,10 +14,10 @@ import pytest
 
 import penstock
 from penstock.events import Event, Warned
-from penstock.groups import GroupBy, GroupModels, running
+from penstock.groups import GroupBy, GroupModels, training_run
 from penstock.groups.etl import group
+from penstock.groups.folder_transfer import Copies
 from penstock.groups.ray import RayExecutor
-from penstock.groups.shipping import Copies
 from penstock.testing.executors import await_that
 from tests.rays import STORE, ray_cluster
 
@@ -91,7 +91,7 @@ def test_a_death_costs_no_more_than_what_was_under_way(
             os.kill(executor.pids[0], signal.SIGKILL)
 
     monkeypatch.setattr(Killing, "kill", kill, raising=False)
-    monkeypatch.setitem(running.EXECUTORS, "ray", Killing)
+    monkeypatch.setitem(training_run.EXECUTORS, "ray", Killing)
     events: list[Event] = []
     found = fit(table, "ray", listeners=[events.append])
     warned = [event.message for event in events if isinstance(event, Warned)]

@@ -93,7 +93,7 @@ class TestWeights:
         assert np.abs(one - far).max() > 1e-2
 
     def test_a_group_of_many_rows_keeps_what_sgd_learned(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("penstock.groups.refitting.REFIT_ROWS", 100)  # 100,000 rows take long
+        monkeypatch.setattr("penstock.groups.refits.REFIT_ROWS", 100)  # 100,000 rows take long
         found = fit("sgd")
         texts = found.frame["text"].to_pylist()
         assert [texts[row] for row in np.flatnonzero(found.registry.refitted)] == ["z"]
@@ -177,11 +177,11 @@ class TestResume:
 
 
 def test_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.groups import running
+    from penstock.groups import training_run
     from penstock.groups.local import LocalExecutor
 
     here = fit("lbfgs", workers=2)
-    monkeypatch.setitem(running.EXECUTORS, "local", LocalExecutor)
+    monkeypatch.setitem(training_run.EXECUTORS, "local", LocalExecutor)
     there = fit("lbfgs", workers=2)
     for text in here.groups:
         np.testing.assert_array_equal(parameters(there, text), parameters(here, text))

@@ -21,14 +21,14 @@ from torch.nn import functional as F  # noqa: E402, N812
 from penstock import seeds  # noqa: E402
 from penstock.batch import Batch  # noqa: E402
 from penstock.errors import MissingExtraError, ModelFileError, UnknownOptionError, UsageError  # noqa: E402
-from penstock.groups import GroupBy, running  # noqa: E402
+from penstock.groups import GroupBy, training_run  # noqa: E402
 from penstock.groups.etl import group  # noqa: E402
 from penstock.groups.grouped import Grouped  # noqa: E402
 from penstock.groups.modules import config_arrays, finite  # noqa: E402
+from penstock.groups.patterns.row_order import Shuffled  # noqa: E402
 from penstock.groups.patterns.sequential import SequentialWorker  # noqa: E402
-from penstock.groups.patterns.shuffled import Shuffled  # noqa: E402
 from penstock.groups.results import GroupModels  # noqa: E402
-from penstock.groups.turns import shard_order  # noqa: E402
+from penstock.groups.scheduler_state import shard_order  # noqa: E402
 from penstock.testing.executors import InlineExecutor  # noqa: E402
 from penstock.torch import TorchModel  # noqa: E402
 from penstock.torch.learning import ModuleSgd  # noqa: E402
@@ -76,7 +76,7 @@ def model(**options: Any) -> TorchModel:
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in this process: fresh ones take seconds to import torch."""
     monkeypatch.setitem(
-        running.EXECUTORS, "local", lambda make, workers=None: InlineExecutor(make, workers=workers or 1)
+        training_run.EXECUTORS, "local", lambda make, workers=None: InlineExecutor(make, workers=workers or 1)
     )
 
 
@@ -105,7 +105,7 @@ def plain(job: ModuleSgd, grouped: Grouped, number: int, config: int, *, parts: 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_modules_are_those_of_a_plain_loop_wherever_the_rows_lie(tmp_path: Path, workers: int) -> None:
-    from penstock.groups.drivers.hops import HopsDrive
+    from penstock.groups.drivers.sgd_driver import HopsDrive
     from penstock.groups.place import sequential
 
     choices: list[dict[str, Any]] = [{"lr": 0.1}, {"lr": 0.03}, {"lr": 0.1, "batch_size": 40}, {"lr": 0.1, "epochs": 1}]

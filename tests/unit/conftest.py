@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from penstock.groups import etl, merging, scattering
+from penstock.groups import etl, merged_runs, row_scatter
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def small_runs(monkeypatch):
     settle = etl.SortingPlan.of
 
     def of(*args):
-        room = merging.Room(args[3] - 1024, min(args[3] - 1024, 2000), 2)
+        room = merged_runs.Room(args[3] - 1024, min(args[3] - 1024, 2000), 2)
         return dataclasses.replace(settle(*args), chunk=8000, together=1000, room=room, scatter=0)
 
     monkeypatch.setattr(etl.SortingPlan, "of", of)
@@ -31,7 +31,7 @@ def small_chunks(monkeypatch):
         return dataclasses.replace(plan, chunk=8000, together=1000, count=1000, scatter=min(plan.scatter, 8000))
 
     monkeypatch.setattr(etl.SortingPlan, "of", of)
-    monkeypatch.setattr(scattering, "LEAST_ROWS", 0)
+    monkeypatch.setattr(row_scatter, "LEAST_ROWS", 0)
 
 
 @pytest.fixture(params=["small_runs", "small_chunks"])

@@ -13,12 +13,12 @@ from benchmarks.rivals.group_tasks import RIVALS, Singly, TasksDrive, approach
 from penstock import LogisticRegression
 from penstock.errors import UsageError
 from penstock.groups import GroupBy
-from penstock.groups.drivers.passes import PassesDrive
+from penstock.groups.drivers.sums_driver import PassesDrive
 from penstock.groups.etl import group
 from penstock.groups.grouped import Grouped
 from penstock.groups.patterns.base import Fit
 from penstock.groups.place import spread
-from penstock.groups.running import DRIVERS
+from penstock.groups.training_run import DRIVERS
 from penstock.testing.executors import InlineExecutor
 from tests.unit.test_groups_drive import ONE_CLASS, job_of, rows_of
 from tests.unit.test_groups_sequential import job_of as sgd_of

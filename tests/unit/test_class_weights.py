@@ -20,7 +20,7 @@ from penstock.class_weights import ClassWeighting, checked_class_weight
 from penstock.cli.application import app
 from penstock.config import Config
 from penstock.errors import UsageError
-from penstock.groups import GroupBy, running
+from penstock.groups import GroupBy, training_run
 from penstock.memory_learner import linear_job
 from penstock.testing.executors import InlineExecutor
 from penstock.training import Columns
@@ -334,7 +334,7 @@ def test_models_on_disk(tmp_path, optimizer):
 class TestGroups:
     @pytest.fixture(autouse=True)
     def inline(self, monkeypatch):
-        monkeypatch.setitem(running.EXECUTORS, "local", InlineExecutor)  # processes take seconds to start
+        monkeypatch.setitem(training_run.EXECUTORS, "local", InlineExecutor)  # processes take seconds to start
 
     @pytest.mark.parametrize("solver", ["lbfgs", "sgd"])
     @pytest.mark.parametrize("placement", [None, "wrap-around"])

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import DataError
-from penstock.groups.drivers import passes as driver
-from penstock.groups.drivers.passes import PassesDrive
+from penstock.groups.drivers import sums_driver as driver
+from penstock.groups.drivers.sums_driver import PassesDrive
 from penstock.groups.etl import group
 from penstock.groups.grouped import Grouped
 from penstock.groups.local import LocalExecutor

@@ -26,7 +26,7 @@ from penstock.errors import (
     UnknownOptionError,
     UsageError,
 )
-from penstock.groups import etl, merging, writing
+from penstock.groups import etl, group_files, merged_runs
 from penstock.groups.etl import group
 from penstock.groups.grouped import Grouped
 from tests.grouped_rows import MEMORY, assert_grouped, rows_table, store, whole
@@ -151,7 +151,7 @@ def test_blocks_do_not_hang_on_the_memory(tmp_path, request):
 
 @pytest.mark.usefixtures("small_runs")
 def test_more_runs_than_can_be_merged_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(merging, "FAN", 3)
+    monkeypatch.setattr(merged_runs, "FAN", 3)
     merges = []
     merge = etl.merge_runs
     monkeypatch.setattr(
@@ -174,7 +174,7 @@ def test_more_runs_than_can_be_merged_at_once(tmp_path, monkeypatch):
 
 
 def test_files_end_at_a_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(writing, "FILE_BYTES", 10_000)
+    monkeypatch.setattr(group_files, "FILE_BYTES", 10_000)
     table = rows_table()
     grouped = group(table, "city", tmp_path / "g", label="y", memory=MEMORY)
     assert len(list(grouped.folder.glob("rows-*.arrow"))) > 2

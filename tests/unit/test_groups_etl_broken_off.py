@@ -22,7 +22,7 @@ from penstock.errors import (
     WriteError,
 )
 from penstock.events import Advanced, Finished, Started, Stream
-from penstock.groups import etl, merging, sorting
+from penstock.groups import etl, merged_runs, sorted_runs
 from penstock.groups.etl import group
 from tests.grouped_rows import MEMORY, Interrupting, assert_grouped, rows_table, store
 
@@ -56,7 +56,7 @@ def test_interrupted_work_is_taken_up_again(way, task, after, tmp_path, request)
 
 @pytest.mark.usefixtures("small_runs")
 def test_merged_runs_are_taken_up_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(merging, "FAN", 4)
+    monkeypatch.setattr(merged_runs, "FAN", 4)
     table = rows_table()
     source = TableSource.of(table, block_size=1000)
     with pytest.raises(KeyboardInterrupt):
@@ -213,7 +213,7 @@ def test_a_failure_to_write_a_run_is_raised_and_leaves_nothing(tmp_path, monkeyp
     def full(fd, view, at):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(sorting.os, "pwrite", full)
+    monkeypatch.setattr(sorted_runs.os, "pwrite", full)
     with pytest.raises(WriteError, match="the disk is full"):
         group(TableSource.of(rows_table(), block_size=1000), "city", tmp_path / "g", label="y", memory=MEMORY)
     assert os.listdir(tmp_path) == []

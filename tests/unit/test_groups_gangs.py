@@ -10,15 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.groups.drivers import gangs
+from penstock.groups.drivers import boosting_driver
 from penstock.groups.drivers.base import Span
-from penstock.groups.drivers.gangs import GangsDrive
+from penstock.groups.drivers.boosting_driver import GangsDrive
 from penstock.groups.etl import group
 from penstock.groups.executor import Done, Lost
 from penstock.groups.grouped import Grouped
 from penstock.groups.patterns.base import Fit, Targets
-from penstock.groups.patterns.lifeline import FOLLOWED, WorkerAddress
 from penstock.groups.patterns.sampling import Boosted, Called, Share
+from penstock.groups.patterns.worker_watch import FOLLOWED, WorkerAddress
 from penstock.groups.place import Placement, Shard, constrained
 
 SIZES = (900, 700, 300, 200, 60, 40, 30, 20, 10)
@@ -103,7 +103,7 @@ def grouped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grouped]:
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gangs, "_LEAST", 2)
+    monkeypatch.setattr(boosting_driver, "_LEAST", 2)
 
 
 def placed(*shards: tuple[int, int, int], workers: int) -> Placement:
@@ -166,7 +166,7 @@ def test_gangs_come_first_and_whole_groups_fill_the_waiting(grouped: Grouped) ->
 
 
 def test_a_worker_with_nothing_left_takes_over(grouped: Grouped, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gangs, "_BUNDLE", 1)
+    monkeypatch.setattr(boosting_driver, "_BUNDLE", 1)
     placement = placed(*((number, 0, SIZES[number]) for number in range(6)), workers=2)
     fits, drive, asked, _ = driven(grouped, placement, puppets(2))
     assert sorted(fits) == list(range(6))
@@ -290,7 +290,7 @@ def test_a_group_of_which_one_has_nothing_to_learn_from_is_trained_whole(grouped
 
 
 def test_small_parts_are_not_worth_a_gang(grouped: Grouped, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gangs, "_LEAST", 400)
+    monkeypatch.setattr(boosting_driver, "_LEAST", 400)
     _, _, asked, _ = driven(grouped, placed(*TWO, workers=3), puppets(3))
     assert {item[1] for _, item in asked if item[0] == "together"} == {0}
     assert ("solve", 1) in [item[:2] for _, item in asked]

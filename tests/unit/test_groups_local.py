@@ -108,6 +108,8 @@ def test_a_worker_that_does_not_listen_is_killed(monkeypatch: pytest.MonkeyPatch
 
 
 def test_workers_have_one_thread_for_matrices_and_the_path_of_the_driver(one: LocalExecutor) -> None:
+    one.submit(0, 1, "pid")
+    answers(one, 1)  # its program is running: until then it has no environment
     environment = Path(f"/proc/{one.pids[0]}/environ").read_bytes().split(b"\0")
     for name in (b"OPENBLAS_NUM_THREADS", b"OMP_NUM_THREADS", b"MKL_NUM_THREADS"):
         assert name + b"=1" in environment

@@ -18,7 +18,7 @@ from penstock.blocks.open import open as open_source
 from penstock.errors import ColumnError, DataError, FeatureError, ModelFileError, UnknownOptionError, UsageError
 from penstock.events import Finished, Stream
 from penstock.groups import families
-from penstock.groups.choosing import choose
+from penstock.groups.config_choice import choose
 from penstock.groups.registry import Index, Outcome, Writer
 from penstock.groups.results import GroupModels
 from penstock.linear import LinearModel

@@ -23,10 +23,10 @@ from penstock.groups.boosting import Boosting
 from penstock.groups.etl import group
 from penstock.groups.grouped import Grouped
 from penstock.groups.patterns.base import Fit
-from penstock.groups.patterns.binned import Rows, quiet
-from penstock.groups.patterns.lifeline import FOLLOWED, Door, Lines, machines
+from penstock.groups.patterns.lightgbm_rows import Rows, quiet
 from penstock.groups.patterns.sampling import Boosted, BoostWorker, booster_of
-from penstock.groups.spec import Search
+from penstock.groups.patterns.worker_watch import FOLLOWED, Door, Lines, machines
+from penstock.groups.search_space import Search
 from penstock.sgd import terms
 
 SIZES = (900, 300, 60)

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 
 import penstock
 from penstock.batch import Batch, Csr
-from penstock.groups import GroupBy, running
+from penstock.groups import GroupBy, training_run
 from penstock.groups.scale import Moments, Scale
 from penstock.sgd.full import sums
 from penstock.testing.executors import InlineExecutor
@@ -19,7 +19,7 @@ from penstock.testing.executors import InlineExecutor
 def inline(monkeypatch):
     """Work in this process, which takes no time to start."""
     monkeypatch.setitem(
-        running.EXECUTORS, "local", lambda make, workers=None: InlineExecutor(make, workers=workers or 1)
+        training_run.EXECUTORS, "local", lambda make, workers=None: InlineExecutor(make, workers=workers or 1)
     )
 
 

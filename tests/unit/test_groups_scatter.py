@@ -18,11 +18,11 @@ from penstock.batch import Batch
 from penstock.blocks.memory import TableSource
 from penstock.errors import FeatureError, WriteError
 from penstock.events import Stream
-from penstock.groups import counting, etl, laying, scattering, writing
+from penstock.groups import etl, file_layout, group_counts, group_files, row_scatter
 from penstock.groups.etl import group
 from penstock.groups.grouped import Grouped
-from penstock.groups.reading import cheap_twice
-from penstock.groups.scattering import chunk_bytes
+from penstock.groups.grouping_reads import cheap_twice
+from penstock.groups.row_scatter import chunk_bytes
 from tests.grouped_rows import MEMORY, Interrupting, assert_grouped, rows_table, store
 
 
@@ -30,7 +30,7 @@ from tests.grouped_rows import MEMORY, Interrupting, assert_grouped, rows_table,
 def small_chunks(monkeypatch):
     """Put a few kilobytes in place at a time; nothing may be sorted in runs."""
     patch_plan(monkeypatch, scatter=8000)
-    monkeypatch.setattr(scattering, "LEAST_ROWS", 0)
+    monkeypatch.setattr(row_scatter, "LEAST_ROWS", 0)
     monkeypatch.setattr(etl, "Sorter", None)
 
 
@@ -55,7 +55,7 @@ def made(table, folder, *, stream=None, **options):
 @pytest.mark.parametrize("weight", [None, "w"])
 @pytest.mark.parametrize("groups", [1, 7, 600])
 def test_files_are_those_of_a_sort(groups, weight, tmp_path, monkeypatch):
-    monkeypatch.setattr(writing, "FILE_BYTES", 9_000)
+    monkeypatch.setattr(group_files, "FILE_BYTES", 9_000)
     table = rows_table(groups=groups, weight=weight is not None)
     if groups == 1:
         table = table.set_column(0, "city", pa.array(["Oslo"] * 2000))
@@ -63,7 +63,7 @@ def test_files_are_those_of_a_sort(groups, weight, tmp_path, monkeypatch):
     assert_grouped(placed, table, weight=weight)
     assert len(list(placed.folder.glob("rows-*"))) > 2
     monkeypatch.undo()
-    monkeypatch.setattr(writing, "FILE_BYTES", 9_000)
+    monkeypatch.setattr(group_files, "FILE_BYTES", 9_000)
     patch_plan(monkeypatch, scatter=0)
     monkeypatch.setattr(etl, "Scatter", None)
     by_sort = made(table, tmp_path / "sorted", weight=weight, block_size="3kB")
@@ -74,7 +74,7 @@ def test_places_are_filled_in_any_order(tmp_path):
     table, rng = rows_table(groups=3), np.random.default_rng(0)
     expected = made(table, tmp_path / "g", block_size="3kB")
     counts = expected.rows
-    with writing.GroupedWriter(tmp_path, expected.encoder, most=3000 - 1024) as writer:
+    with group_files.GroupedWriter(tmp_path, expected.encoder, most=3000 - 1024) as writer:
         laid = writer.lay(counts)
         pieces = [(g, at, min(at + 70, int(n))) for g, n in enumerate(counts) for at in range(0, int(n), 70)]
         for piece in rng.permutation(len(pieces)):
@@ -131,8 +131,8 @@ def test_values_that_arrow_copies_are_not_taken_for_placed_ones(tmp_path, monkey
     """Where blank values do not come as they were given, they are written over what is in the file."""
     table = rows_table()
     interrupted(table, tmp_path / "g")
-    write = laying.HollowFile.write
-    monkeypatch.setattr(laying.HollowFile, "write", lambda self, data: write(self, bytes(data)))
+    write = file_layout.HollowFile.write
+    monkeypatch.setattr(file_layout.HollowFile, "write", lambda self, data: write(self, bytes(data)))
     assert_grouped(made(table, tmp_path / "g"), table)
 
 
@@ -143,13 +143,13 @@ def test_a_failure_to_write_is_told_and_leaves_nothing(when, number, tmp_path, m
         raise OSError(number, os.strerror(number))
 
     if when == "synced":
-        monkeypatch.setattr(writing, "_sync", fail)
+        monkeypatch.setattr(group_files, "_sync", fail)
     elif when == "put":
-        monkeypatch.setattr(laying.Laid, "_move_pieces", fail)
+        monkeypatch.setattr(file_layout.Laid, "_move_pieces", fail)
     elif number == errno.ENOSPC:
-        monkeypatch.setattr(laying.os, "posix_fallocate", fail)
+        monkeypatch.setattr(file_layout.os, "posix_fallocate", fail)
     else:
-        monkeypatch.setattr(laying.os, "pwrite", fail)
+        monkeypatch.setattr(file_layout.os, "pwrite", fail)
     told = "the disk is full" if number == errno.ENOSPC else "cannot be written: Input/output error"
     with pytest.raises(WriteError, match=told):
         made(rows_table(), tmp_path / "g")
@@ -159,7 +159,7 @@ def test_a_failure_to_write_is_told_and_leaves_nothing(when, number, tmp_path, m
 def test_a_system_that_sets_no_room_aside(tmp_path, monkeypatch):
     table = rows_table()
     expected = files(made(table, tmp_path / "a").folder)
-    monkeypatch.delattr(laying.os, "posix_fallocate")
+    monkeypatch.delattr(file_layout.os, "posix_fallocate")
     assert files(made(table, tmp_path / "b").folder) == expected
 
 
@@ -214,7 +214,7 @@ def test_row_groups_in_parts(tmp_path):
 
 
 def test_the_label_of_a_regression_is_not_looked_at_before(tmp_path, monkeypatch):
-    monkeypatch.setattr(counting.LabelMap, "collect", None)
+    monkeypatch.setattr(group_counts.LabelMap, "collect", None)
     table = rows_table().set_column(3, "y", pa.array(np.linspace(-5, 5, 2000)))
     assert_grouped(made(table, tmp_path / "g", model="linear"), table)
 
@@ -272,7 +272,7 @@ def test_what_is_parsed_or_fetched_is_read_once(kind, expected, tmp_path, monkey
 
 
 def test_open_files_do_not_grow_with_those_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(writing, "FILE_BYTES", 1_000)
+    monkeypatch.setattr(group_files, "FILE_BYTES", 1_000)
     before, most = len(os.listdir("/proc/self/fd")), []
     stream = Stream([lambda event: most.append(len(os.listdir("/proc/self/fd")))])
     grouped = made(rows_table(groups=60), tmp_path / "g", stream=stream)

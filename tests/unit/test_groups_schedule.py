@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.errors import UsageError
 from penstock.groups.place import Placement, sequential, spread
 from penstock.groups.schedule import Hopper, Passes, check
-from penstock.groups.turns import Turn, Wait, shard_order
+from penstock.groups.scheduler_state import Turn, Wait, shard_order
 
 
 def drive(scheduler: Hopper | Passes, workers: int, seed: int, run: object = None, *, stop: float = 0.0) -> list[Turn]:

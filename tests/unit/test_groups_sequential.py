@@ -12,19 +12,19 @@ import pytest
 
 from penstock.config import Config
 from penstock.errors import UsageError
-from penstock.groups.drivers import hops
-from penstock.groups.drivers.hops import HopsDrive
+from penstock.groups.drivers import sgd_driver
+from penstock.groups.drivers.sgd_driver import HopsDrive
 from penstock.groups.etl import group
 from penstock.groups.grouped import Grouped
 from penstock.groups.halving import Halving
-from penstock.groups.patterns import shuffled as patterns
+from penstock.groups.patterns import row_order as patterns
 from penstock.groups.patterns.base import Fit
 from penstock.groups.patterns.linear import GroupedLinear, LinearSgd
+from penstock.groups.patterns.row_order import ORDERED, Shuffled
 from penstock.groups.patterns.sequential import SequentialWorker
-from penstock.groups.patterns.shuffled import ORDERED, Shuffled
 from penstock.groups.place import Placement, sequential, spread
 from penstock.groups.schedule import Hopper, check
-from penstock.groups.turns import shard_order
+from penstock.groups.scheduler_state import shard_order
 from penstock.sgd import terms
 from penstock.sgd.loop import Spec, Trainer
 from penstock.testing.executors import InlineExecutor
@@ -128,7 +128,7 @@ def hoppers(monkeypatch: pytest.MonkeyPatch) -> list[Hopper]:
         made.append(Hopper(*arguments, **named))
         return made[-1]
 
-    monkeypatch.setattr(hops, "Hopper", record)
+    monkeypatch.setattr(sgd_driver, "Hopper", record)
     return made
 
 
@@ -219,7 +219,7 @@ def test_configs_of_differing_epochs(grouped: Grouped, hoppers: list[Hopper], wo
 def test_messages_of_one_epoch_each(grouped: Grouped, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_of(grouped, [{"epochs": 1}, {"epochs": 4}, {"epochs": 2}])
     expected, _ = trained(grouped, job, workers=workers)
-    monkeypatch.setattr(hops, "_LONG", 1)
+    monkeypatch.setattr(sgd_driver, "_LONG", 1)
     equal(trained(grouped, job, workers=workers)[0], expected)
 
 
@@ -248,7 +248,7 @@ def test_what_is_lost_is_done_again(
 def test_a_group_that_kills_every_worker(
     grouped: Grouped, what: str, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hops, "_LONG", 1)
+    monkeypatch.setattr(sgd_driver, "_LONG", 1)
 
     def deadly(number: int, items: tuple[Any, ...]) -> bool:
         return items[0][0][:2] == (what, 0)

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.errors import UnknownOptionError, UsageError
 from penstock.groups.cost import APPROACHES, Pilot, Work
-from penstock.groups.simulate import bound, simulate
+from penstock.groups.simulation import bound, simulate
 
 PILOT = Pilot(row_config=3e-8, update=1e-5, byte=5e-10, message=2e-4)
 

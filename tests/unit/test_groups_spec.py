@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import SourceError, SourceNotFoundError, UnknownOptionError, UsageError
-from penstock.groups.spec import LINEAR, MOST, Choice, Parameter, Search
+from penstock.groups.search_space import LINEAR, MOST, Choice, Parameter, Search
 
 RANGES = {"learning_rate": ("log", 1e-3, 1), "l2": [0, 0.1, 0.01], "epochs": ("int", 5, 20), "l1": ("uniform", 0, 2)}
 

@@ -19,7 +19,7 @@ from penstock.cli.options import flag_of, with_flags
 from penstock.config import Config
 from penstock.errors import UsageError
 from penstock.groups import GroupBy
-from penstock.groups.spec import LINEAR
+from penstock.groups.search_space import LINEAR
 from penstock.options import ARGUMENT, REQUIRED, TABLE, options_of
 from penstock.sgd.losses import linear_models
 from penstock.sgd.optimizers import OPTIMIZERS

@@ -112,10 +112,10 @@ def test_commands_tell_of_it_once(command: str) -> None:
 
 
 def test_groups(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.groups import running
+    from penstock.groups import training_run
     from penstock.testing.executors import InlineExecutor
 
-    monkeypatch.setitem(running.EXECUTORS, "local", InlineExecutor)
+    monkeypatch.setitem(training_run.EXECUTORS, "local", InlineExecutor)
     heard = Heard()
     result = groups.GroupBy("t.parquet", by="g").fit(
         penstock.LogisticRegression(solver="lbfgs"), y="y", workers=1, listeners=[heard]

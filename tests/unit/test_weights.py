@@ -128,10 +128,10 @@ def test_rows_of_weight_zero_are_not_among_those_that_decide_whether_to_hold_out
 
 @pytest.mark.parametrize("solver", ["lbfgs", "sgd"])
 def test_rows_of_weight_zero_make_no_difference_in_groups(monkeypatch, solver):
-    from penstock.groups import GroupBy, running
+    from penstock.groups import GroupBy, training_run
     from penstock.testing.executors import InlineExecutor
 
-    monkeypatch.setitem(running.EXECUTORS, "local", InlineExecutor)  # processes take seconds to start
+    monkeypatch.setitem(training_run.EXECUTORS, "local", InlineExecutor)  # processes take seconds to start
     x, y, weight = rows()
     found = []
     for features, labels, weights in ((x, y, weight + 1), with_weightless_rows(x, y, weight + 1)):

@@ -13,7 +13,7 @@ from penstock.errors import UsageError
 from penstock.explanation.explanation import Explanation
 from penstock.explanation.group_training import explain_groups
 from penstock.groups.patterns.base import Trainable
-from penstock.groups.spec import Search
+from penstock.groups.search_space import Search
 
 
 def workers_of(given: Sequence[str] | None) -> list[int]:

@@ -24,9 +24,9 @@ from penstock.groups.grouped import NOTE
 from penstock.groups.index import INDEX
 from penstock.groups.patterns.base import Trainable
 from penstock.groups.patterns.linear import GroupedLinear
-from penstock.groups.running import Race
-from penstock.groups.spec import Search
+from penstock.groups.search_space import Search
 from penstock.groups.tables import figures, lines
+from penstock.groups.training_run import Race
 from penstock.lock import LOCK
 from penstock.metric_names import useless_reason
 from penstock.options import default

@@ -11,7 +11,7 @@ from penstock.errors import UsageError
 from penstock.messages import UNSET
 
 if TYPE_CHECKING:
-    from penstock.groups.spec import Search
+    from penstock.groups.search_space import Search
 
 
 def search_of(grid: str | None, tries: Sequence[str], *, known: Mapping[str, Any]) -> Search:
@@ -19,14 +19,14 @@ def search_of(grid: str | None, tries: Sequence[str], *, known: Mapping[str, Any
 
     Examples
     --------
-    >>> from penstock.groups.spec import LINEAR
+    >>> from penstock.groups.search_space import LINEAR
     >>> len(search_of(None, ["l2=1,0.1", "epochs=5,10,20"], known=LINEAR).choices())
     6
     >>> search_of(None, ["l2=-1"], known=LINEAR)
     Traceback (most recent call last):
     penstock.errors.UsageError: --try l2=-1: l2 = -1 is out of range; choose a number of at least 0
     """
-    from penstock.groups.spec import Search
+    from penstock.groups.search_space import Search
 
     if grid is not None and tries:
         raise UsageError("--grid and --try both say what to try; put all of it in the file, or leave --grid out")

@@ -6,6 +6,6 @@ from penstock.groups.boosting import Boosting
 from penstock.groups.group_by import GroupBy
 from penstock.groups.grouped import Grouped
 from penstock.groups.results import GroupModels
-from penstock.groups.spec import Search
+from penstock.groups.search_space import Search
 
 __all__ = ["Boosting", "GroupBy", "GroupModels", "Grouped", "Search"]

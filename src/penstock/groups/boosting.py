@@ -17,7 +17,7 @@ from penstock.blocks.features import Encoder
 from penstock.errors import MissingExtraError, UnknownOptionError, UsageError
 from penstock.groups.grouped import Grouped
 from penstock.groups.patterns.sampling import Boosted
-from penstock.groups.spec import Parameter
+from penstock.groups.search_space import Parameter
 from penstock.messages import Text, Use
 
 OBJECTIVES = {"binary": "logistic", "multiclass": "softmax", "regression": "linear"}

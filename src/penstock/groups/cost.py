@@ -1,7 +1,7 @@
 """What learning over groups costs, by the analytical models of sections 3 and 4.6, and the pilot that sets their rates.
 
 A `Pilot` has the seconds that single things take on this machine; `fit` gets it from timed tasks. A `Work` is what is
-to be trained. `penstock.groups.simulate` plays schedules of it; of so many models as tasks that this would take long,
+to be trained. `penstock.groups.simulation` plays schedules of it; of so many models as tasks that this would take long,
 `price_model_tasks` adds up the cost.
 """
 

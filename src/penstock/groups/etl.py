@@ -1,7 +1,7 @@
 """Any data to rows sorted by group, in bounded memory: what training over groups starts from (Kingpin, appendix A.1).
 
 Dense rows of tables and of local Arrow, Parquet and ``.npy`` files go straight to their places, since their groups can be
-counted beforehand for little (`scattering`); the rest, and rows of very many groups, by an external sort: read and encoded
+counted beforehand for little (`row_scatter`); the rest, and rows of very many groups, by an external sort: read and encoded
 in parallel, sorted into runs that fit in memory, and merged. Either way blocks are of one group, at most 25 MB. One group
 may hold all the rows, or each row be a group. The folder appears when it is whole. What was done when the work was
 interrupted is taken up again; a folder made of the same data in the same way is used as it is.
@@ -29,20 +29,20 @@ from penstock.budget import Budget, give_back, parse_size
 from penstock.encoded_model import encoded
 from penstock.errors import ColumnError, DataError, UsageError
 from penstock.events import Advanced, Finished, Started, Stream, Warned
-from penstock.groups import merging
-from penstock.groups.counting import Counted, count
+from penstock.groups import merged_runs
+from penstock.groups.group_counts import Counted, count
+from penstock.groups.group_files import GroupedWriter
 from penstock.groups.grouped import VERSION, Grouped
+from penstock.groups.grouping_reads import stretches
 from penstock.groups.keys import Key, Numbering, coded, key_type
-from penstock.groups.merging import merge_runs, merged
+from penstock.groups.memory_shares import HEADER, SortingPlan, decoded_bytes, dense_bytes
+from penstock.groups.merged_runs import merge_runs, merged
 from penstock.groups.partitioned import PartitionedSource
 from penstock.groups.partitioned import open_partitioned as open_data
-from penstock.groups.reading import stretches
-from penstock.groups.scattering import Scatter, chunk_bytes
+from penstock.groups.row_scatter import Scatter, chunk_bytes
 from penstock.groups.scratch import Placed, Scratch, reusable
-from penstock.groups.sharing import HEADER, SortingPlan, decoded_bytes, dense_bytes
-from penstock.groups.sorting import RowShape, SortedRun, StoredRun
-from penstock.groups.spilling import RunFolder, Sorter
-from penstock.groups.writing import GroupedWriter
+from penstock.groups.sorted_runs import RowShape, SortedRun, StoredRun
+from penstock.groups.spilled_runs import RunFolder, Sorter
 from penstock.loader.scan import scan
 from penstock.messages import Given, Name, Text, Use
 from penstock.parallel import in_order
@@ -255,7 +255,7 @@ class _Work:
                     del rows, numbers
             runs = sorter.finish()
             give_back()
-            stored.narrow(merging.FAN, merge)
+            stored.narrow(merged_runs.FAN, merge)
             runs = [*stored.runs] or runs
             for run in runs:
                 stack.callback(run.close)

@@ -20,14 +20,14 @@ from penstock.errors import UnknownOptionError, UsageError
 from penstock.events import Listener, Stream, Warned
 from penstock.groups.etl import group as write_grouped
 from penstock.groups.grouped import NOTE, Grouped
-from penstock.groups.judging import judge
+from penstock.groups.held_out_scores import judge
 from penstock.groups.patterns.base import GroupJob, Trainable
 from penstock.groups.patterns.linear import GroupedLinear, require_linear
 from penstock.groups.registry import POOLED, REFIT, Index, Outcome, Registry, Writer
 from penstock.groups.results import GroupModels
-from penstock.groups.running import EXECUTORS, PLACEMENTS, Race, Running
-from penstock.groups.spec import Search
+from penstock.groups.search_space import Search
 from penstock.groups.split import DEFAULT_SHARE
+from penstock.groups.training_run import EXECUTORS, PLACEMENTS, Race, Running
 from penstock.messages import Given, Text, Use
 from penstock.options import default
 from penstock.outputs import require_folder

@@ -22,12 +22,12 @@ from typing import Any, Self
 
 from penstock.errors import UsageError, WorkerDiedError
 from penstock.groups.executor import Done, Lost, Make
-from penstock.groups.serve import Raised
+from penstock.groups.worker_process import Raised
 from penstock.parallel import cores
 
 # There is a process for each core already.
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-_PROGRAM = "import sys; from penstock.groups.serve import serve_pipe; serve_pipe(int(sys.argv[1]))"
+_PROGRAM = "import sys; from penstock.groups.worker_process import serve_pipe; serve_pipe(int(sys.argv[1]))"
 _RESTARTS = 20
 """Deaths that are put up with for each worker: those that train a group together also die together."""
 _PATIENCE = 5.0

@@ -138,7 +138,7 @@ def table_of(
         name: [getattr(outcome, name) for outcome in outcomes] for name in ("loss", "selection_loss", "selection_score")
     }
     figures[index.selection_score] = figures.pop("selection_score")
-    # What is known once all groups are there: see `penstock.groups.judging`.
+    # What is known once all groups are there: see `penstock.groups.held_out_scores`.
     figures |= {name: [math.nan] * len(outcomes) for name in JUDGED if name in index.columns}
     for name, values in (figures | {"seconds": seconds}).items():
         spread = _spread(values, counts, np.float64)

@@ -21,10 +21,10 @@ import numpy as np
 from penstock.errors import UsageError
 from penstock.groups.cost import Pilot, Timed, fit
 from penstock.groups.executor import Done
+from penstock.groups.group_files import GroupedWriter
 from penstock.groups.grouped import Grouped
 from penstock.groups.local import LocalExecutor
 from penstock.groups.patterns.base import Fit, GroupJob, Trainable
-from penstock.groups.writing import GroupedWriter
 
 _REPEATS = 3
 _PATIENCE = 3.0

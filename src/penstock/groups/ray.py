@@ -19,9 +19,9 @@ from typing import Any, Self
 from penstock.errors import UsageError, WorkerDiedError
 from penstock.groups.cluster import Cluster, load_ray
 from penstock.groups.executor import Done, Lost, Make
+from penstock.groups.folder_transfer import Copies, last_line, look
 from penstock.groups.local import pickled
-from penstock.groups.serve import Raised, Served
-from penstock.groups.shipping import Copies, last_line, look
+from penstock.groups.worker_process import Raised, Served
 
 MakeAt = Callable[[str], Any]
 """Makes a worker's object for a folder that is not where it was; must be picklable."""

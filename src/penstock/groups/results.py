@@ -37,7 +37,7 @@ from penstock.errors import (
 )
 from penstock.events import Stream
 from penstock.groups import timeline
-from penstock.groups.choosing import choose, numbers
+from penstock.groups.config_choice import choose, numbers
 from penstock.groups.families import Family, family_of
 from penstock.groups.index import INDEX, MEND, read_tables
 from penstock.groups.keys import Key, coded, key_type, to_text

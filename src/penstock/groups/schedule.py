@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from penstock.errors import UsageError
 from penstock.groups.place import Placement
-from penstock.groups.turns import Floor, Turn, Wait, shard_order
+from penstock.groups.scheduler_state import Floor, Turn, Wait, shard_order
 
 
 class Hopper:

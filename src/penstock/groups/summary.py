@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.groups.choosing import firsts, numbers
+from penstock.groups.config_choice import firsts, numbers
 
 if TYPE_CHECKING:
     from penstock.groups.results import GroupModels

@@ -15,7 +15,7 @@ import pyarrow.csv
 
 from penstock.errors import UsageError
 from penstock.groups.results import GroupModels
-from penstock.groups.spec import Choice
+from penstock.groups.search_space import Choice
 from penstock.measure_lines import show_score, strict_json
 from penstock.metric_names import title
 from penstock.model import Description

@@ -24,7 +24,7 @@ from penstock.encoded_model import EncodedModel
 from penstock.errors import ModelFileError, UnknownOptionError
 from penstock.groups.index import MEND
 from penstock.groups.outcome import text_checksum
-from penstock.groups.patterns.binned import matrix
+from penstock.groups.patterns.lightgbm_rows import matrix
 from penstock.groups.patterns.sampling import booster_of
 from penstock.groups.registry import Registry, by_model
 from penstock.model import Description

@@ -21,8 +21,8 @@ from penstock.budget import parse_size
 from penstock.errors import ModelFileError, UnknownOptionError, UsageError
 from penstock.groups.grouped import Grouped
 from penstock.groups.modules import SCALE, Arrays
-from penstock.groups.patterns.shuffled import require_ordered
-from penstock.groups.spec import Parameter
+from penstock.groups.patterns.row_order import require_ordered
+from penstock.groups.search_space import Parameter
 from penstock.torch.creators import Blueprint, Creators, ModelCreator, OptimizerCreator
 from penstock.torch.learning import ModuleSgd, dense, pack_code
 from penstock.torch.scoring import JUDGED, LossFunction, ModuleLoss

@@ -20,7 +20,7 @@ from penstock.class_weights import ClassWeights, class_codes
 from penstock.errors import PenstockError
 from penstock.groups.executor import Make
 from penstock.groups.grouped import Grouped
-from penstock.groups.spec import Parameter
+from penstock.groups.search_space import Parameter
 from penstock.groups.split import HELD_OUT, SELECTION, TRAINING, Parts, Split
 from penstock.sgd import terms
 from penstock.sgd.losses import find_loss

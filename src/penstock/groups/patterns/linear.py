@@ -20,7 +20,7 @@ from penstock.groups.patterns.algebraic import SOLVERS, Algebraic
 from penstock.groups.patterns.base import Doubles, GroupJob, Targets
 from penstock.groups.patterns.sequential import Sequential, State
 from penstock.groups.scale import Scale
-from penstock.groups.spec import LINEAR, Parameter
+from penstock.groups.search_space import LINEAR, Parameter
 from penstock.messages import Given
 from penstock.sgd import kernels, losses
 from penstock.sgd.loop import Spec

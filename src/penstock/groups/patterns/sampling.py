@@ -22,8 +22,8 @@ from penstock.errors import MissingExtraError
 from penstock.groups.executor import Make
 from penstock.groups.grouped import Grouped
 from penstock.groups.patterns.base import Divided, Doubles, Failure, Fit, Refit, Targets, Worker
-from penstock.groups.patterns.binned import Rows, quiet
-from penstock.groups.patterns.lifeline import Door, Lines, WorkerAddress, network
+from penstock.groups.patterns.lightgbm_rows import Rows, quiet
+from penstock.groups.patterns.worker_watch import Door, Lines, WorkerAddress, network
 from penstock.groups.split import SELECTION, TRAINING, Split
 from penstock.sgd import terms
 

@@ -21,7 +21,7 @@ from penstock.class_weights import ClassWeighting, ClassWeights
 from penstock.groups.executor import Make
 from penstock.groups.grouped import Grouped
 from penstock.groups.patterns.base import NOT_FINITE, Divided, Doubles, Fit, Refit, Targets, Worker, weighed
-from penstock.groups.patterns.shuffled import Shuffled, require_ordered
+from penstock.groups.patterns.row_order import Shuffled, require_ordered
 from penstock.groups.scale import Moments, Scale
 from penstock.groups.split import SELECTION, Split
 from penstock.sgd import terms

@@ -22,8 +22,8 @@ from penstock.blocks.base import BlockSource, Int64s
 from penstock.blocks.labels import LabelMap
 from penstock.checksum import checksum_path
 from penstock.events import Advanced, Finished, Started, Stream
+from penstock.groups.grouping_reads import stretches
 from penstock.groups.keys import Numbering, coded, from_text, to_text
-from penstock.groups.reading import stretches
 from penstock.groups.scratch import boot
 from penstock.parallel import in_order
 from penstock.rawfile import writing

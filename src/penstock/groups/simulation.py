@@ -20,7 +20,7 @@ from penstock.groups import place
 from penstock.groups.cost import APPROACHES, Work
 from penstock.groups.place import Placement
 from penstock.groups.schedule import Hopper, Passes
-from penstock.groups.turns import Scheduler, Turn, Wait
+from penstock.groups.scheduler_state import Scheduler, Turn, Wait
 
 _TICKS = 1000
 """Ticks of a row and a config: the other times are rounded to one of them."""

@@ -8,9 +8,9 @@ from penstock.blocks.base import BlockSource
 from penstock.blocks.features import Encoder
 from penstock.budget import Bytes, show_bytes
 from penstock.errors import BudgetError
-from penstock.groups.merging import Room
-from penstock.groups.reading import cheap_twice
-from penstock.groups.spilling import SORT_BYTES
+from penstock.groups.grouping_reads import cheap_twice
+from penstock.groups.merged_runs import Room
+from penstock.groups.spilled_runs import SORT_BYTES
 from penstock.loader.decode import divided, unit_bytes
 from penstock.messages import Name, Text
 from penstock.parallel import cores

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from penstock.groups.drivers.base import Drive, Task
 from penstock.groups.executor import Lost
 from penstock.groups.patterns.base import Failure, Fit, Targets
-from penstock.groups.patterns.lifeline import FOLLOWED, machines
 from penstock.groups.patterns.sampling import Boosted, Called, Share, boosted_fit
+from penstock.groups.patterns.worker_watch import FOLLOWED, machines
 from penstock.groups.place import Shard
 
 _OVERHEAD = 2_000

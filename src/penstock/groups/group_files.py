@@ -28,11 +28,11 @@ from penstock.blocks.storage import LocalFile
 from penstock.closing import Closing
 from penstock.errors import WriteError
 from penstock.groups import keys
+from penstock.groups.file_layout import HollowFile, Laid
 from penstock.groups.grouped import BLOCKS, GROUPS, NOTE, padded, rows_name
 from penstock.groups.keys import Key
-from penstock.groups.laying import HollowFile, Laid
-from penstock.groups.merging import Piece
-from penstock.groups.sorting import RowShape
+from penstock.groups.merged_runs import Piece
+from penstock.groups.sorted_runs import RowShape
 from penstock.outputs import atomic_path
 from penstock.rawfile import writing
 from penstock.sealed import seal, write_note

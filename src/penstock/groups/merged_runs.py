@@ -15,7 +15,7 @@ import numpy as np
 
 from penstock.batch import Batch
 from penstock.blocks.base import Int64s
-from penstock.groups.sorting import RowShape, RunWriter, SortedRun, StoredRun, count_runs, find
+from penstock.groups.sorted_runs import RowShape, RunWriter, SortedRun, StoredRun, count_runs, find
 from penstock.parallel import in_order
 
 FAN = 256

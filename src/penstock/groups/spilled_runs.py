@@ -22,7 +22,7 @@ from penstock.blocks.base import Int64s
 from penstock.checksum import checksum_path
 from penstock.groups.keys import Numbering, from_text, to_text
 from penstock.groups.scratch import boot
-from penstock.groups.sorting import GroupOffsets, MemoryRun, RowShape, RunWriter, SortedRun, StoredRun, sort_rows
+from penstock.groups.sorted_runs import GroupOffsets, MemoryRun, RowShape, RunWriter, SortedRun, StoredRun, sort_rows
 from penstock.sealed import read_note, write_note
 
 SORT_BYTES = 20

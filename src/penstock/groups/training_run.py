@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from penstock.errors import BudgetError, UsageError
 from penstock.events import Advanced, Finished, Started, Stream, Warned
 from penstock.groups.drivers.base import Drive
-from penstock.groups.drivers.gangs import GangsDrive
-from penstock.groups.drivers.hops import HopsDrive
-from penstock.groups.drivers.passes import PassesDrive
+from penstock.groups.drivers.boosting_driver import GangsDrive
+from penstock.groups.drivers.sgd_driver import HopsDrive
+from penstock.groups.drivers.sums_driver import PassesDrive
 from penstock.groups.executor import Executor
 from penstock.groups.grouped import Grouped
 from penstock.groups.halving import Halving
@@ -26,7 +26,7 @@ from penstock.groups.local import LocalExecutor
 from penstock.groups.patterns.base import NOT_FINITE, Fit, GroupJob
 from penstock.groups.place import Placement, constrained, sequential, spread, wrap_around
 from penstock.groups.ray import RayExecutor
-from penstock.groups.refitting import Refits
+from penstock.groups.refits import Refits
 from penstock.groups.registry import Outcome, Writer
 from penstock.groups.timeline import Timeline
 from penstock.messages import LeaveOut, Name, Text, Use

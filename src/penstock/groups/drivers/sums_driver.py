@@ -17,7 +17,7 @@ from penstock.groups.patterns.algebraic import Algebraic, Partial, figures_of
 from penstock.groups.patterns.base import Doubles, Failure, Fit, Targets
 from penstock.groups.scale import Moments, Scale
 from penstock.groups.schedule import Passes
-from penstock.groups.turns import Turn, Wait
+from penstock.groups.scheduler_state import Turn, Wait
 from penstock.sgd.full import Sums
 from penstock.sgd.lbfgs import Optimiser
 

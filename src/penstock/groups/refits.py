@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batch import Floats
-from penstock.groups.choosing import numbers
+from penstock.groups.config_choice import numbers
 from penstock.groups.grouped import Grouped
 from penstock.groups.patterns.base import GroupJob, Refit
 from penstock.groups.patterns.sampling import rounds_of

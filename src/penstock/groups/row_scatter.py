@@ -24,9 +24,9 @@ from penstock.checksum import checksum
 from penstock.encoded_model import encoded
 from penstock.errors import WriteError
 from penstock.events import Advanced, Finished, Started, Stream
-from penstock.groups.counting import Counted
-from penstock.groups.laying import Laid
-from penstock.groups.reading import stretches
+from penstock.groups.file_layout import Laid
+from penstock.groups.group_counts import Counted
+from penstock.groups.grouping_reads import stretches
 from penstock.groups.scratch import Placed
 from penstock.loader.row_forms import Slots
 from penstock.parallel import in_order

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from penstock import seeds
 from penstock.blocks.base import BlockSource, Int64s
 from penstock.errors import ColumnError, DataError
+from penstock.groups.grouping_reads import stretches
 from penstock.groups.keys import Numbering, coded, key_type
-from penstock.groups.reading import stretches
 from penstock.parallel import in_order
 
 PILOT = "penstock pilot"
