@@ -166,7 +166,7 @@ class Progress:
         """Go on from a checkpoint."""
         self.history = list(header["history"])
         self.best_epoch = int(header.get("best_epoch", 0))
-        for row in self.history if self.stopping else ():
+        for row in self.history:
             self._watch(row)
 
     def header(self) -> dict[str, Any]:
@@ -193,7 +193,8 @@ class Progress:
         """Take note of an epoch; return whether its weights are to be kept as the best so far."""
         row = event.row()
         self.history.append(row)
-        if not self.stopping:
+        # Best weights that a checkpoint has are replaced by better ones also where this run does not stop early.
+        if not (self.stopping or self.best_epoch):
             return False
         best = self.watch.matches(deciding_loss(row), min(map(deciding_loss, self.history)))
         if best:

@@ -433,3 +433,23 @@ class TestVisits:
             assert np.column_stack([chunk.users, chunk.items]).tolist() == slots.tolist()
             assert chunk.ratings.tolist() == ratings.tolist()
             assert not pool.pinned
+
+
+def test_epochs_added_to_a_model_that_kept_its_best_factors_count(tmp_path):
+    def stop_after_three(event):
+        if isinstance(event, Epoch) and event.epoch == 3:
+            raise KeyboardInterrupt
+
+    columns = {"user": "user", "item": "item", "rating": "rating"}
+    with pytest.raises(KeyboardInterrupt):
+        model_in(tmp_path / "m", epochs=None).fit(rated(), listeners=[stop_after_three], **columns)
+    model = model_in(tmp_path / "m", epochs=9).fit(rated(), resume=True, **columns).model_
+    losses = [row["held_out_loss"] for row in model.history]
+    assert len(losses) == 9
+    assert model.metrics["held_out_loss"] == min(losses) < losses[2]
+
+
+def test_without_a_number_of_epochs_training_goes_on_while_the_held_out_loss_falls():
+    config = FactorConfig()
+    assert (config.epoch_limit(config.patience_for(0.1)), config.epoch_limit(config.patience_for(0.0))) == (100, 20)
+    assert FactorConfig(epochs=7).epoch_limit(0) == 7

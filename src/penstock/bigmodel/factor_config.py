@@ -12,7 +12,7 @@ from penstock.sgd import rates
 
 LEARNING_RATE = 0.01
 """The first step size where none is given, or ``"auto"``."""
-_EPOCHS, _PATIENCE = 20, 5
+_EPOCHS, _WATCHED_EPOCHS, _PATIENCE = 20, 100, 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,8 @@ class FactorConfig:
     """Hyper-parameters of a factorisation.
 
     Where ``epochs`` and ``patience`` are left open and ratings are held out, training stops after 5 epochs without improvement, and
-    after 20 in any case. Where it may stop early, the factors of the best epoch by the held-out loss are kept.
+    after 100 in any case; after 20 where none are held out. Where it may stop early, the factors of the best epoch by the held-out
+    loss are kept.
 
     Examples
     --------
@@ -49,10 +50,11 @@ class FactorConfig:
         Budget.parse(self.memory)
         self.schedule()
 
-    @property
-    def epoch_limit(self) -> int:
-        """The number of epochs that was given, or 20."""
-        return _EPOCHS if self.epochs is None else self.epochs
+    def epoch_limit(self, patience: int) -> int:
+        """Return the number of epochs that was given, or else 100 where held-out ratings say when to stop, and 20 where not."""
+        if self.epochs is not None:
+            return self.epochs
+        return _WATCHED_EPOCHS if patience else _EPOCHS
 
     def patience_for(self, share: float) -> int:
         """Return after how many epochs without improvement to stop where that share of the ratings is held out, 0 for never."""

@@ -160,7 +160,8 @@ class FactorLearner:
         pool = PagePool(store, memory=self._parts.pool)
         self._trainer = stack.enter_context(FactorTrainer(pool, layout, mean=model.mean, threads=config.threads))
         rows = self._files["training"].rows
-        return Limits(rows, config.epoch_limit, config.patience_for(share), config.tolerance)
+        patience = config.patience_for(share)
+        return Limits(rows, config.epoch_limit(patience), patience, config.tolerance)
 
     @property
     def splits(self) -> tuple[str, ...]:
