@@ -12,11 +12,13 @@ import pytest
 
 from penstock.blocks.conversion import convert
 from penstock.blocks.features import choose_features
+from penstock.blocks.labels import LabelMap
 from penstock.blocks.memory import ArraySource
 from penstock.blocks.open import open as open_source
 from penstock.budget import Budget
 from penstock.errors import BudgetError
 from penstock.loader import Loader, direct_reads
+from penstock.loader.decode import unit_bytes
 from penstock.loader.plan import plan_memory, round_up
 from penstock.shuffle import ORDERS
 from tests import kinds
@@ -177,3 +179,22 @@ def test_a_memory_that_is_too_little_names_the_line_that_converts_and_no_share_a
             Loader(source, choose_features(source.schema, place="x"), memory="1kB")
         assert f"penstock convert '{named}' DST.arrow" in str(caught.value)
         assert not [share for share in re.findall(r"([\d.]+)% of the data", str(caught.value)) if float(share) > 100]
+
+
+def test_a_large_row_group_is_cut_where_it_fits_in_parts_alone(tmp_path):
+    """Sorted rows of one row group: whole, it would mix well but does not fit; in parts that are kept on disk it does."""
+    rows = 60_000
+    columns = {f"x{j}": np.random.default_rng(j).random(rows, np.float32) for j in range(10)}
+    parquet.write_table(
+        pa.table({**columns, "y": np.arange(rows) // (rows // 2)}), tmp_path / "t.parquet", row_group_size=rows
+    )
+    with open_source(tmp_path / "t.parquet") as source:
+        encoder = choose_features(source.schema, label="y", place="here")
+        memory = int(1.2 * unit_bytes(source, encoder.columns))
+        with Loader(
+            source, encoder.with_labels(LabelMap((0, 1))), "corgipile", memory=memory, scratch=tmp_path
+        ) as loader:
+            assert not loader.plan.warning
+            shares = [window.batch.y.mean() for window in loader.epoch(0)]
+    assert len(shares) > 1
+    assert np.abs(shares).max() < 0.5  # targets are -1 and 1

@@ -131,7 +131,7 @@ def open_fitted(
             whole = _whole_units(feed, encoder, scaling)
             if whole is not None:
                 choices.append((whole, _plan(whole, order, needs, size, WHOLE), WHOLE))
-            if order.facts.copy == "never" and all(plan.warning for _, plan, _ in choices):
+            if order.facts.copy == "never" and all(plan.warning or plan.memory > total for _, plan, _ in choices):
                 cut = _piece_cut(feed, size, needs.memory)
                 pieces = _pieces(feed, cut, encoder, scaling)
                 if pieces is not None:
