@@ -46,6 +46,9 @@ _HOMES = {
     "open": "penstock.blocks.open",
 }
 
+# Packages that the documentation names; imported when first used, as the names above are.
+_PACKAGES = ("bigmodel", "groups", "hf", "sql", "torch")
+
 __all__ = [
     "LinearRegression",
     "LinearSVM",
@@ -64,6 +67,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return importlib.import_module(f"penstock.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}; it has: {', '.join(__all__)}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic
 
+import numpy as np
+
 from penstock.blocks.base import BlockSource
 from penstock.checkpoint import Checkpoint, CheckpointStore, held_out_share, require_same_data, require_same_test
 from penstock.errors import UsageError
@@ -73,6 +75,8 @@ class Job(Generic[C, M_co]):
                 "needs the checkpoint to go on from", option="resume", value=True, fixes=[Name("checkpoint")]
             )
         self.learner.check(self)
+        if self.test is not None and _same_rows(self.test, self.source):
+            self.stream.emit(Warned("the test rows are the training rows: their figures say nothing of new rows"))
         with self.checkpoint.reserve() if self.checkpoint is not None else nullcontext():
             return self._run(self._saved() if resume else None)
 
@@ -207,6 +211,11 @@ def add_scores_to(measures: Iterable[Measures], scores: Doubles, labels: Doubles
     """Have several measures take in rows."""
     for each in measures:
         each.add(scores, labels, weights)
+
+
+def _same_rows(test: BlockSource, source: BlockSource) -> bool:
+    """Whether a test set is the training data; fingerprints, which may take a pass, are compared where blocks are alike."""
+    return np.array_equal(test.block_rows, source.block_rows) and test.fingerprint == source.fingerprint
 
 
 def require_test_share(share: float, test: BlockSource | None) -> None:

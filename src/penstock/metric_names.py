@@ -103,6 +103,7 @@ def finished_figures(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name.startswith(("held_out_", "test_"))}
 
 
+_RANKS_WELL = 0.6
 _FEW_ROWS = 30
 """Fewer rows than these judge no model: chance decides."""
 
@@ -150,6 +151,22 @@ def useless_reason(figures: Mapping[str, Any]) -> str | None:
                 return f"{named} {accuracy:.4f} is no better than predicting the largest class, {most:.4f}"
             return None
     return None
+
+
+def useless_advice(figures: Mapping[str, Any], label: str | None) -> str:
+    """Return what to do about a model that is no better than a constant prediction.
+
+    Examples
+    --------
+    >>> useless_advice({"held_out_auc": 0.52}, "churn")
+    "look for columns that tell more of 'churn'"
+    >>> useless_advice({"held_out_auc": 0.75}, "churn")
+    'its scores rank rows well (AUC 0.750): weigh the rarer class more, by balanced class weights'
+    """
+    area = figures.get("test_auc", figures.get("held_out_auc"))
+    if area is not None and area > _RANKS_WELL:
+        return f"its scores rank rows well (AUC {area:.3f}): weigh the rarer class more, by balanced class weights"
+    return f"look for columns that tell more of {label!r}"
 
 
 def title(name: str) -> str:

@@ -447,3 +447,23 @@ def test_help() -> None:
         assert words in run("groups").stdout
         assert "Example" in run("groups", words, "--help").stdout
     assert "No such command 'trian'" in run("groups", "trian", code=2).stderr
+
+
+def test_no_model_at_all_is_no_success() -> None:
+    table = visits(300, 0).append_column("visit", pa.array(range(300)))
+    pq.write_table(table, "single.parquet")
+    found = run(
+        "groups",
+        "train",
+        "single.parquet",
+        "--by",
+        "visit",
+        "--label",
+        "clicked",
+        "--features",
+        "age",
+        "--out",
+        "none",
+        code=1,
+    )
+    assert "no group has a model" in found.stdout + found.stderr

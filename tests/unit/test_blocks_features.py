@@ -14,7 +14,7 @@ from penstock.batch import Csr
 from penstock.blocks import transpose as loops
 from penstock.blocks.features import Encoder, choose_features
 from penstock.blocks.hashing import Hashed, count_words, hash_rows_reference, murmur3, murmur3_reference
-from penstock.blocks.labels import LabelMap, numeric
+from penstock.blocks.labels import LabelMap, LabelTally, numeric
 from penstock.errors import ColumnError, FeatureError, LabelError, UsageError
 
 
@@ -353,3 +353,17 @@ def test_negative_zero_is_the_class_zero():
     labels = LabelMap.collect([pa.array([-0.0, 1.0]), pa.array([0.0, 1.0])])
     assert labels.classes == (0.0, 1.0)
     assert labels.encode(pa.array([-0.0, 0.0, 1.0])).tolist() == [-1.0, -1.0, 1.0]
+
+
+def test_the_label_is_no_weight():
+    schema = pa.schema([("x", pa.float32()), ("y", pa.int64())])
+    with pytest.raises(UsageError, match="is the label too") as caught:
+        choose_features(schema, label="y", weight="y", place="here")
+    assert (caught.value.option, caught.value.value) == ("weight", "y")
+
+
+def test_classes_that_float64_does_not_tell_apart_are_refused():
+    tally = LabelTally("y")
+    tally.add(pa.array([7, 2**53 + 1]))
+    with pytest.raises(LabelError, match="2\\^53"):
+        tally.add(pa.array([7.0, 2.0**53]))

@@ -61,3 +61,8 @@ def test_types_are_shipped() -> None:
     assert spec is not None
     assert spec.origin is not None
     assert (Path(spec.origin).parent / "py.typed").exists()
+
+
+@pytest.mark.parametrize("name", penstock._PACKAGES)
+def test_packages_that_the_documentation_names_need_no_import_of_their_own(name: str) -> None:
+    assert python(f"import penstock; print(penstock.{name}.__name__)").strip() == f"penstock.{name}"

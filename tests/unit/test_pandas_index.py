@@ -169,3 +169,13 @@ def test_nothing_but_an_index(tmp_path: Path) -> None:
 )
 def test_odd_metadata(noted: bytes) -> None:
     assert index_columns(pa.schema([("x", pa.int64())], {b"pandas": noted})) == []
+
+
+def test_the_index_that_pandas_writes_to_csv_is_left_out(tmp_path: Path) -> None:
+    frame().sort_values("y").reset_index(drop=True).to_csv(tmp_path / "t.csv")
+    with penstock.open(tmp_path / "t.csv") as source:
+        assert index_columns(source.schema) == ["column_0"]
+    model = penstock.LogisticRegression(epochs=1).fit(tmp_path / "t.csv", y="y")
+    assert list(model.feature_names_in_) == ["x", "g"]
+    model = penstock.LogisticRegression(epochs=1).fit(tmp_path / "t.csv", y="y", features=["x", "column_0"])
+    assert list(model.feature_names_in_) == ["x", "column_0"]

@@ -616,3 +616,26 @@ def test_steps_too_large_for_the_features_are_warned_of():
     heard.clear()
     train(ArraySource(x, y), learning_rate=0.01, listeners=[heard.append])
     assert not [event for event in heard if isinstance(event, Warned)]
+
+
+def test_epochs_added_to_a_run_that_kept_its_best_weights_count(tmp_path):
+    source = ArraySource(*blobs(3000))
+    options = {
+        "solver": "sgd",
+        "learning_rate": 1e-4,
+        "rate": "constant",
+        "validation": 0.2,
+        "checkpoint": tmp_path / "c",
+    }
+    with pytest.raises(KilledError):
+        train(source, epochs=None, listeners=[kill_after(3)], **options)
+    model = train(source, epochs=9, resume=True, **options)
+    losses = [row["held_out_loss"] for row in model.history]
+    assert len(losses) == 9
+    assert model.metrics["held_out_loss"] == min(losses) < losses[2]
+
+
+def test_test_rows_that_are_the_training_rows_are_warned_of():
+    rows, heard = ArraySource(*blobs()), []
+    train(rows, test=rows, epochs=1, listeners=[heard.append])
+    assert [e for e in heard if isinstance(e, Warned) and "the test rows are the training rows" in str(e.message)]

@@ -7,6 +7,7 @@ ends, so a quoted field that holds a newline is refused.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -257,7 +258,10 @@ def csv_format(
             seen = {str(v).lower() for v in read.column(column).unique().to_pylist() if v is not None}
             if seen and seen <= _WORDS:
                 kinds[column] = pa.bool_()
-    return CsvFormat(name, pa.schema(list(kinds.items())), delimiter, header, skip)
+    # pandas writes its index as a first column without a name.
+    index = json.dumps({"index_columns": [names[0]]}) if header and len(names) > 1 and not first[0].strip() else None
+    schema = pa.schema(list(kinds.items()), None if index is None else {b"pandas": index.encode()})
+    return CsvFormat(name, schema, delimiter, header, skip)
 
 
 class CsvSource(TextSource):

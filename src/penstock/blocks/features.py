@@ -323,6 +323,10 @@ def choose_features(
     for name, role in roles:
         if name is not None and name not in schema.names:
             raise ColumnError.missing(name, schema.names, place=place, role=role)
+    if label is not None and label == weight:
+        raise UsageError(
+            "is the label too; rows are weighed by another column", option="weight", value=weight, place=place
+        )
     noted = layout_of(schema)
     packed = [c for c in noted.get("columns", ()) if c in schema.names]
     if packed and (features is None or list(features) == noted.get("features")):

@@ -20,6 +20,7 @@ from penstock.errors import LabelError
 from penstock.messages import Text, Use
 
 MOST_CLASSES = 10_000
+_LARGEST_WHOLE = 2.0**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +170,12 @@ class LabelTally:
         else:
             pairs = ((value, 0.0) for value in pc.unique(plain).to_pylist())
         for value, weight in pairs:
+            if isinstance(value, float) and abs(value) >= _LARGEST_WHOLE:
+                raise LabelError(
+                    f"{self._column!r} has the class {value:.0f}: whole numbers from 2^53 on are not told apart as float64, which"
+                    " columns of text files are",
+                    fixes=["store the label as text or in a file with types, such as Parquet"],
+                )
             self._totals[value] = self._totals.get(value, 0.0) + weight
         if len(self._totals) > MOST_CLASSES:
             raise LabelError(

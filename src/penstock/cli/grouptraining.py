@@ -146,8 +146,11 @@ def run(params: dict[str, Any], *, by: list[str], search: Search, what: Trainabl
                 f"the models are useless: {useless}; look for columns that tell more of {told['label']!r}, or accept them:"
                 " --resume --keep-anyway"
             )
+        without = told["groups_without_model"] == told["groups"]
+        if without:
+            screen.say(f"no group has a model; for the reasons: penstock groups show {params['out']}")
         screen.give(told)
-        if useless is not None and not params["keep_anyway"]:
+        if without or (useless is not None and not params["keep_anyway"]):
             raise typer.Exit(1)
 
 

@@ -28,7 +28,7 @@ from penstock.cli.screen import Screen
 from penstock.config import Config
 from penstock.events import Epoch, Event, Started, Stream
 from penstock.measure_lines import final_score, finished_lines, strict_json
-from penstock.metric_names import useless_reason
+from penstock.metric_names import useless_advice, useless_reason
 from penstock.outputs import require_folder
 from penstock.training import Columns
 
@@ -203,7 +203,7 @@ def _tell(screen: Screen, place: Path, found: dict[str, Any], *, counted: str, i
     )
     if told["useless"] is not None and not keep_anyway:
         screen.say(
-            f"the model is useless: {told['useless']}; look for columns that tell more of {told['label']!r}, or accept it:"
+            f"the model is useless: {told['useless']}; {useless_advice(told, told['label'])}, or accept it:"
             " --resume --keep-anyway"
         )
     screen.give(told)

@@ -66,7 +66,7 @@ def _train_in_memory(job: TrainingRequest, out: str, *, keep_anyway: bool, resum
     from penstock.cli.screen import Screen
     from penstock.compare import run_figures
     from penstock.measure_lines import final_score, finished_lines
-    from penstock.metric_names import useless_reason
+    from penstock.metric_names import useless_advice, useless_reason
     from penstock.outputs import only_writer, require_file, require_other, require_scratch
 
     began = time.perf_counter()
@@ -96,8 +96,8 @@ def _train_in_memory(job: TrainingRequest, out: str, *, keep_anyway: bool, resum
             screen.say(line)
         if not kept:
             screen.say(
-                f"not saved, the model is useless: {useless}; look for columns that tell more of"
-                f" {found.encoder.label!r}, or keep it: --resume --keep-anyway"
+                f"not saved, the model is useless: {useless}; {useless_advice(found.metrics, found.encoder.label)}, or keep it:"
+                " --resume --keep-anyway"
             )
             screen.give(told)
             raise typer.Exit(1)

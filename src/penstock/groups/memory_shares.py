@@ -12,7 +12,6 @@ from penstock.groups.grouping_reads import cheap_twice
 from penstock.groups.merged_runs import Room
 from penstock.groups.spilled_runs import SORT_BYTES
 from penstock.loader.decode import divided, unit_bytes
-from penstock.messages import Name, Text
 from penstock.parallel import cores
 
 HEADER = 1024
@@ -62,7 +61,7 @@ class SortingPlan:
                 f"{show_bytes(reading)}",
                 option="memory",
                 value=Bytes(memory),
-                fixes=[Text(f"give at least {show_bytes(least + 500_000)}, or a smaller ", Name("block_size"))],
+                fixes=[f"give at least {show_bytes(least + 500_000)}"],
             )
         # A chunk is held twice, as collected and as sorted. Of what row groups are decoded into, Arrow keeps some back.
         share = 0.45 if source.units is None else 0.3
