@@ -24,7 +24,7 @@ from penstock.learner import C, Learner, M_co, Progress
 from penstock.loader.holdout import RowSplit, chosen_share
 from penstock.measures import Doubles, Measures
 from penstock.messages import Given, Name, Text
-from penstock.metric_names import finished_figures, title
+from penstock.metric_names import finished_figures, poor_probabilities, title
 from penstock.sgd.loop import EpochStats
 
 
@@ -108,6 +108,7 @@ class Job(Generic[C, M_co]):
             written = None if saved is None else saved.header.get("metrics")
             if saved is None and learner.saves_start:
                 self._save(progress, share, {}, done=False)
+            warned = False
             stream.emit(Started("train", limits.rows * (limits.epochs - progress.epoch), "rows"))
             while progress.epoch < limits.epochs and not (progress.stop or learner.converged):
                 event = self._epoch(progress.epoch, limits.epochs)
@@ -118,6 +119,7 @@ class Job(Generic[C, M_co]):
                 self._save(progress, share, written, done=last or progress.stop)
                 stream.emit(event)
                 for message in learner.warnings(event, last=last):
+                    warned = True
                     stream.emit(Warned(message))
             stream.emit(Finished("train"))
             usage = learner.usage
@@ -128,6 +130,8 @@ class Job(Generic[C, M_co]):
                 self._save(progress, share, metrics, done=True)
             if progress.history and (reason := learner.useless(metrics)) is not None:
                 stream.emit(Warned(f"the model is useless: {reason}"))
+            elif not warned and (reason := poor_probabilities(metrics)) is not None:
+                stream.emit(Warned(f"{reason}; smaller steps help, or the ones that are chosen where none are given"))
         return learner.model(progress, metrics)
 
     def _share(self, rows: int) -> float:

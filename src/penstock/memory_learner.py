@@ -357,7 +357,7 @@ class MemoryLearner:
 
     def _scanned(self) -> LinearData:
         job, config = self._job, self._job.config
-        encoder = self.encoder or self.columns.encoder(job.source)
+        encoder = self.encoder or self.columns.labelled_encoder(job.source)
         result = scan_labels(job, self.columns, encoder, standardize=bool(config.standardize))
         encoder, scaling, model = result.encoder, result.scaling, config.model
         if not config.intercept:

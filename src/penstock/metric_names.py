@@ -103,7 +103,7 @@ def finished_figures(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name.startswith(("held_out_", "test_"))}
 
 
-_RANKS_WELL = 0.6
+_RANKS_WELL, _POOR = 0.6, 1.1
 _FEW_ROWS = 30
 """Fewer rows than these judge no model: chance decides."""
 
@@ -150,6 +150,31 @@ def useless_reason(figures: Mapping[str, Any]) -> str | None:
             if worse and accuracy <= most + chance:
                 return f"{named} {accuracy:.4f} is no better than predicting the largest class, {most:.4f}"
             return None
+    return None
+
+
+def poor_probabilities(figures: Mapping[str, Any]) -> str | None:
+    """Say that predicted probabilities are worse than the classes' shares, though classes may be predicted well; else None.
+
+    Examples
+    --------
+    >>> figures = {"test_log_loss": 9.5, "test_confusion_matrix": [[45, 5], [5, 45]], "test_rows": 100}
+    >>> poor_probabilities(figures)
+    "test log loss 9.5 is above that of the classes' shares, 0.693: predicted probabilities are of no use"
+    >>> poor_probabilities(figures | {"test_log_loss": 0.4}) is None
+    True
+    """
+    for kind in ("test", "held_out"):
+        loss, matrix = figures.get(f"{kind}_log_loss"), figures.get(f"{kind}_confusion_matrix")
+        if loss is None or not matrix or (figures.get(f"{kind}_rows") or 0) < _FEW_ROWS or figures.get("class_weights"):
+            continue
+        counts = [sum(row) for row in matrix]
+        constant = -sum(count / sum(counts) * math.log(count / sum(counts)) for count in counts if count)
+        if loss > _POOR * constant:
+            return (
+                f"{title(f'{kind}_log_loss')} {loss:.3g} is above that of the classes' shares, {constant:.3g}: predicted"
+                " probabilities are of no use"
+            )
     return None
 
 

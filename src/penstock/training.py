@@ -54,6 +54,11 @@ class Columns:
             wide=wide,
         )
 
+    def labelled_encoder(self, source: BlockSource, *, wide: bool = False) -> Encoder:
+        """Settle them for a training; that there is no label is said before anything of the features."""
+        require_label(self.label if self.label is not None else default_label(source), source)
+        return self.encoder(source, wide=wide)
+
     def notice(self, source: BlockSource, encoder: Encoder, stream: Stream) -> None:
         """Tell of the columns that nobody named and that are no features: the index of a stored pandas table."""
         message = index_notice(source.schema, encoder.columns, exclude=self.exclude)
@@ -104,6 +109,12 @@ class WeightTrainer(Protocol):
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None: ...
 
 
+def require_label(label: str | None, source: BlockSource) -> None:
+    """Raise `UsageError` where no column is the label."""
+    if label is None:
+        raise UsageError(f"say which column of {source.name} is the label; it has: {some_of(source.schema.names)}")
+
+
 def scan_labels(
     job: Job[Config, Any], columns: Columns, encoder: Encoder, *, standardize: bool = False, width: bool = True
 ) -> Scan:
@@ -115,10 +126,7 @@ def scan_labels(
         There is no label.
     """
     columns.notice(job.source, encoder, job.stream)
-    if encoder.label is None:
-        raise UsageError(
-            f"say which column of {job.source.name} is the label; it has: {some_of(job.source.schema.names)}"
-        )
+    require_label(encoder.label, job.source)
     return scan(
         job.source,
         encoder,

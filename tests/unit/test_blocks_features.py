@@ -367,3 +367,8 @@ def test_classes_that_float64_does_not_tell_apart_are_refused():
     tally.add(pa.array([7, 2**53 + 1]))
     with pytest.raises(LabelError, match="2\\^53"):
         tally.add(pa.array([7.0, 2.0**53]))
+
+
+def test_weights_that_are_text_are_called_weights():
+    with pytest.raises(LabelError, match="rows are weighed by a column of numbers"):
+        numeric(pa.array(["a"]), column="w", weight=True)

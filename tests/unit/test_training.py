@@ -612,7 +612,8 @@ def test_steps_too_large_for_the_features_are_warned_of():
     )  # right in most rows all the same
     (epoch,) = [event for event in heard if isinstance(event, Epoch)]
     assert (epoch.progressive_loss > 0.7, epoch.progressive_score > 0.75) == (True, True)
-    assert not [event for event in heard if isinstance(event, Warned)]
+    (warning,) = [event for event in heard if isinstance(event, Warned)]
+    assert "predicted probabilities are of no use" in warning.message
     heard.clear()
     train(ArraySource(x, y), learning_rate=0.01, listeners=[heard.append])
     assert not [event for event in heard if isinstance(event, Warned)]
@@ -639,3 +640,9 @@ def test_test_rows_that_are_the_training_rows_are_warned_of():
     rows, heard = ArraySource(*blobs()), []
     train(rows, test=rows, epochs=1, listeners=[heard.append])
     assert [e for e in heard if isinstance(e, Warned) and "the test rows are the training rows" in str(e.message)]
+
+
+def test_a_label_that_is_not_named_is_asked_for_before_features_are_looked_at():
+    rows = TableSource.of(pa.table({"x": [1.0, 2.0], "kind": ["a", "b"]}))
+    with pytest.raises(UsageError, match="say which column of table is the label; it has: x, kind"):
+        train(rows, columns=Columns())

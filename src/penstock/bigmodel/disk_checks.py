@@ -45,7 +45,7 @@ def encoder_of_dimension(columns: Columns, source: BlockSource, dimension: int |
     UsageError
         The columns make another number of features.
     """
-    encoder = columns.encoder(source, wide=True)
+    encoder = columns.labelled_encoder(source, wide=True)
     if dimension is None:
         return encoder
     fixed = sum(part.width or 0 for part in encoder.parts if part.kind != "pairs")

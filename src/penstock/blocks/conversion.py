@@ -214,7 +214,7 @@ class _Packed:
             if encoder.label is not None:
                 refuse_missing(batch.column(encoder.label), encoder.label, first_row=first_row)
             if encoder.weight is not None:
-                numeric(batch.column(encoder.weight), column=encoder.weight, first_row=first_row)
+                numeric(batch.column(encoder.weight), column=encoder.weight, first_row=first_row, weight=True)
         except LabelError as error:
             raise error.replace(place=encoder.place) from None
         x = self._bare.at(place).encode(batch, first_row=first_row).x

@@ -260,7 +260,7 @@ class Encoder:
         if self.weight is None:
             return None
         try:
-            weights = numeric(batch.column(self.weight), column=self.weight, first_row=first_row)
+            weights = numeric(batch.column(self.weight), column=self.weight, first_row=first_row, weight=True)
         except LabelError as error:
             raise FeatureError(error.reason, fixes=error.fixes, place=self.place) from None
         if len(weights) and weights.min() < 0:

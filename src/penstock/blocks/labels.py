@@ -198,11 +198,13 @@ class LabelTally:
         return [value for value, total in self._totals.items() if total > 0]
 
 
-def numeric(array: pa.Array, *, column: str, first_row: int = 0) -> Floats:
-    """Return a label (or weight) that is a number, refusing what is missing or not finite."""
+def numeric(array: pa.Array, *, column: str, first_row: int = 0, weight: bool = False) -> Floats:
+    """Return a label, or a weight, that is a number, refusing what is missing or not finite."""
     refuse_missing(array, column, first_row=first_row)
     kind = array.type
     if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or is_decimal(kind) or pa.types.is_boolean(kind)):
+        if weight:
+            raise LabelError(f"{column!r} is {kind}, not a number; rows are weighed by a column of numbers")
         raise LabelError(
             f"{column!r} is {kind}, not a number; a regression needs numbers, classes need a classifier (",
             Use("model", "logistic"),

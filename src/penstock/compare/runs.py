@@ -12,7 +12,7 @@ from typing import Any
 from penstock import errors
 from penstock.compare.process import in_process
 from penstock.compare.training_request import TrainingRequest
-from penstock.errors import PenstockError, UsageError, some_of
+from penstock.errors import PenstockError, UsageError
 from penstock.events import Listener
 from penstock.messages import Text, Use, joined
 from penstock.metric_names import epoch_score, headline
@@ -61,9 +61,7 @@ def compare(
 def _facts(job: TrainingRequest) -> dict[str, Any]:
     """Open the data once here: what is wrong with the names or options is told before any process is started."""
     with job.opened() as training:
-        source, encoder = training.source, job.columns.encoder(training.source)
-        if encoder.label is None:
-            raise UsageError(f"say which column of {source.name} is the label; it has: {some_of(source.schema.names)}")
+        source, encoder = training.source, job.columns.labelled_encoder(training.source)
         return {
             "data": source.name,
             "test": job.test,
