@@ -76,7 +76,7 @@ def solve_small(
     Examples
     --------
     >>> x = np.array([[0.0], [1.0], [2.0], [3.0]], np.float32)
-    >>> found = solve(x, 2 * x[:, 0] + 1, configs=2, l2=[0.0, 0.1], tolerance=1e-6, loss="squared")
+    >>> found = solve_small(x, 2 * x[:, 0] + 1, configs=2, l2=[0.0, 0.1], tolerance=1e-6, loss="squared")
     >>> found.w.round(3)
     array([[2.   , 1.852],
            [1.   , 1.222]])
