@@ -31,6 +31,8 @@ _SCHEDULE = ("rate", "decay", "power")
 _SGD_EPOCHS, _FULL_EPOCHS = 20, 100
 # A few epochs over few rows are too few steps to converge, and further ones cost nothing.
 _SGD_STEPS, _MOST_SGD_EPOCHS = 300_000, 1000
+# FTRL-proximal learns very many sparse features in a few epochs, and soon by heart where no held-out rows stop it.
+_UNWATCHED_FTRL_EPOCHS = 5
 _PATIENCE = 5
 
 
@@ -183,7 +185,9 @@ class Config:
             optimizer = "sgd" if plain else choose_optimizer(self.model, shape)
         resolved = replace(self, solver=solver, optimizer=optimizer, l2=l2, patience=patience)
         epochs = resolved.epoch_limit
-        if solver == "sgd" and self.epochs is None:
+        if solver == "sgd" and self.epochs is None and optimizer == "ftrl" != self.optimizer and not held_out:
+            epochs = _UNWATCHED_FTRL_EPOCHS
+        elif solver == "sgd" and self.epochs is None:
             epochs = min(max(epochs, _SGD_STEPS // max(shape.rows, 1)), _MOST_SGD_EPOCHS)
         return replace(resolved, epochs=epochs)
 

@@ -164,3 +164,11 @@ def test_many_sparse_features_are_learned_by_ftrl_unless_steps_are_chosen():
     ):
         assert Config(**options).resolve(wide).optimizer == "sgd"
     assert Config(solver="sgd").resolve(replace(wide, sparse=False)).optimizer == "sgd"
+
+
+def test_very_many_sparse_features_take_few_epochs_where_nothing_stops_them():
+    wide = DataShape(rows=8000, width=2**20, in_memory=True, sparse=True)
+    assert (Config().resolve(wide).optimizer, Config().resolve(wide).epochs) == ("ftrl", 5)
+    assert Config().resolve(wide, held_out=True).epochs > 5
+    assert Config(optimizer="ftrl").resolve(wide).epochs > 5
+    assert Config(epochs=7).resolve(wide).epochs == 7
