@@ -54,7 +54,7 @@ class TestRefused:
     def test_a_directory_of_other_files_is_not_written_to(self, tmp_path, estimator):
         (tmp_path / "rows.arrow").write_text("mine")
         with pytest.raises(UsageError, match=r"other files \(.*rows\.arrow.*choose a new or an empty directory"):
-            estimator(tmp_path).fit(rated() if estimator is MatrixFactorization else table())
+            estimator(tmp_path).fit(*((rated(),) if estimator is MatrixFactorization else (table(), "y")))
         assert os.listdir(tmp_path) == ["rows.arrow"]
         assert (tmp_path / "rows.arrow").read_text() == "mine"
 
