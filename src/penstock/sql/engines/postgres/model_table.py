@@ -18,7 +18,7 @@ _TABLES = f"""
     WHERE n.nspname = '{SCHEMA}' AND c.relname = '{TABLE}'
 """
 _EXTENSION = "SELECT 1 FROM pg_catalog.pg_extension WHERE extname = 'penstock'"
-_CONFLICTS = ("23505", "40001", "42P06", "42P07", "XX000")
+_CONFLICTS = ("23505", "40001", "42710", "42P06", "42P07", "XX000")
 _FORBIDDEN, _UNDEFINED = "42501", "42P01"
 _ALL = "SELECT, INSERT, UPDATE, DELETE"
 
