@@ -185,7 +185,7 @@ class Config:
             optimizer = "sgd" if plain else choose_optimizer(self.model, shape)
         resolved = replace(self, solver=solver, optimizer=optimizer, l2=l2, patience=patience)
         epochs = resolved.epoch_limit
-        if solver == "sgd" and self.epochs is None and optimizer == "ftrl" != self.optimizer and not held_out:
+        if solver == "sgd" and self.epochs is None and self.optimizer is None and optimizer == "ftrl" and not held_out:
             epochs = _UNWATCHED_FTRL_EPOCHS
         elif solver == "sgd" and self.epochs is None:
             epochs = min(max(epochs, _SGD_STEPS // max(shape.rows, 1)), _MOST_SGD_EPOCHS)
