@@ -24,6 +24,7 @@ from penstock.checkpoint import Checkpoint, CheckpointFile, require_same_columns
 from penstock.config import Config
 from penstock.errors import UsageError
 from penstock.events import Advanced, Epoch, Finished, Started, Warned
+from penstock.intercepts import LabelSpread, fit_intercepts
 from penstock.job import Job, progressive_note
 from penstock.learner import Limits, OnRows, Progress, Usage
 from penstock.linear import LinearModel
@@ -44,9 +45,10 @@ from penstock.outputs import require_scratch
 from penstock.sgd.exact import ExactTrainer
 from penstock.sgd.faults import Names
 from penstock.sgd.loop import EpochStats, Trainer
-from penstock.sgd.losses import loss_of
+from penstock.sgd.losses import find_loss, loss_of
 from penstock.sgd.model import Weights
 from penstock.sgd.passes import FullTrainer
+from penstock.shuffle import order as order_named
 from penstock.solvers import DataShape
 from penstock.training import (
     Columns,
@@ -106,6 +108,7 @@ class MemoryLearner:
     _judge: WeightTrainer = field(init=False)
     _best: Weights | None = field(init=False)
     _window: CurrentWindow = field(init=False)
+    _uneven: bool = field(init=False, default=False)
 
     def check(self, job: Job[Config, LinearModel], /) -> None:
         """Take the job over; refuse a scratch folder that cannot be written to."""
@@ -136,6 +139,7 @@ class MemoryLearner:
             trainer.restore(_under("train.", saved.arrays))
             best = _under("best.", saved.arrays)
             self._best = Weights.from_arrays(best) if best else None
+            self._uneven = bool(saved.header.get("uneven_windows", False))
         elif self.first is not None:
             trainer.start(started_weights(self.first, data.encoder, data.scaling, outputs=data.outputs))
         self._rows = self._open(stack, share)
@@ -167,11 +171,15 @@ class MemoryLearner:
 
     def run_epoch(self, epoch: int, on_rows: OnRows, /) -> EpochStats:
         """Learn from all rows once."""
+        spread = LabelSpread()
 
         def tell(batch: Batch, stats: EpochStats) -> None:
+            spread.add(batch)
             on_rows(len(batch), progressive_note(stats))
 
-        return self._trainer.run_epoch(self._window.follow(self._rows.loader, epoch), epoch, on_batch=tell)
+        stats = self._trainer.run_epoch(self._window.follow(self._rows.loader, epoch), epoch, on_batch=tell)
+        self._uneven = spread.uneven
+        return stats
 
     def warnings(self, event: Epoch, /, *, last: bool) -> Iterator[str]:
         """Say that steps were too large, or that more epochs would be needed."""
@@ -199,11 +207,32 @@ class MemoryLearner:
         self._best = self._trainer.model_weights.copy()
 
     def use_best(self) -> None:
-        """Measure the weights that were kept, or the last ones, from now on."""
+        """Measure the weights that were kept, or the last ones, from now on; their intercepts fit the classes' shares."""
         weights = self._best if self._best is not None else self._trainer.model_weights
-        judge = Trainer(self._config.spec(), weights.width, outputs=weights.outputs, names=self._names)
-        judge.weights = weights
-        self._judge = judge
+        self._judge = self._trainer_of(self._with_intercepts(weights, self._rows, self._share))
+
+    def _trainer_of(self, weights: Weights) -> Trainer:
+        trainer = Trainer(self._config.spec(), weights.width, outputs=weights.outputs, names=self._names)
+        trainer.weights = weights
+        return trainer
+
+    def _with_intercepts(self, weights: Weights, rows: Measuring, held_out: float) -> Weights:
+        """Return weights whose intercepts fit the shares of classes in the rows learned from, where windows were uneven.
+
+        Orders that do not mix rows of several blocks are left as they learn: what they teach badly is not intercepts alone.
+        """
+        config, loss = self._config, find_loss(self._trainer.spec.loss)
+        mixed = order_named(config.shuffle).facts.places_rows and config.solver == "sgd"
+        if not (self._uneven and mixed and config.intercept and loss.probabilities is not None):
+            return weights
+        learned = RowSplit(config.seed, self._job.test_share, held_out).train
+        fitted = weights.settled().copy()
+
+        def measure(weights: Weights, on_scores: OnScores) -> object:
+            return rows.sample(learned).measure(self._trainer_of(weights), on_scores=on_scores)
+
+        fit_intercepts(fitted, loss, self._data.class_weights, measure)
+        return fitted
 
     def useless(self, metrics: Mapping[str, Any], /) -> str | None:
         """Say why the model is no better than a constant prediction."""
@@ -224,6 +253,7 @@ class MemoryLearner:
             "encoder": data.encoder.to_dict(),
             "rows": data.rows,
             "zero_rows": data.zero_rows,
+            "uneven_windows": self._uneven,
             "class_weights": None if data.class_weights is None else data.class_weights.factors.tolist(),
         }
 
@@ -302,16 +332,17 @@ class MemoryLearner:
         the rows held out stay those of the weights that had not seen them.
         """
         job, data, config = self._job, self._data, self._config
-        rows = round(data.weighted_rows * (1 - job.test_share))
-        l2 = 1 / max(rows, 1) if job.config.l2 is None and not config.l1 else config.l2
-        trainer = self._new_trainer(replace(config, l2=l2), rows)
+        count = round(data.weighted_rows * (1 - job.test_share))
+        l2 = 1 / max(count, 1) if job.config.l2 is None and not config.l1 else config.l2
+        trainer = self._new_trainer(replace(config, l2=l2), count)
         if config.full_passes:
             trainer.start(self._judge.model_weights)
         elif self.first is not None:
             trainer.start(started_weights(self.first, data.encoder, data.scaling, outputs=data.outputs))
         job.stream.emit(Started("refit", None, "rows"))
         with ExitStack() as stack:
-            loader = self._open(stack, 0.0).loader
+            rows = self._open(stack, 0.0)
+            loader = rows.loader
             for epoch in range(epochs):
                 trainer.run_epoch(
                     self._window.follow(loader, epoch),
@@ -320,8 +351,9 @@ class MemoryLearner:
                 )
                 if trainer.done:
                     break
+            weights = self._with_intercepts(trainer.model_weights, rows, 0.0)
         job.stream.emit(Finished("refit"))
-        return trainer.model_weights
+        return weights
 
     def _resolved(self, saved: Checkpoint | None) -> Config:
         """Return the config with nothing left open; a run that is resumed keeps the solver it had."""
