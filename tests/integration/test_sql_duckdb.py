@@ -22,9 +22,8 @@ from penstock.memory_learner import linear_job
 from penstock.outputs import write_failure
 from penstock.sql.engines.base import Engine, Reading
 from penstock.sql.engines.duckdb.engine import DuckDBEngine
-from penstock.sql.feature_columns import as_features
 from penstock.sql.options import PackSettings
-from penstock.sql.query_copy import copy_query
+from penstock.sql.query_copy import as_features, copy_query
 from penstock.sql.statements import Query, TableSelection
 from penstock.training import Columns
 

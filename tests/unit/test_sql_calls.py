@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import SQLSyntaxError
+from penstock.sql.dialect import Dialect
 from penstock.sql.engines.duckdb.predictions import DUCKDB
 from penstock.sql.engines.postgres.predictions import POSTGRES
-from penstock.sql.expressions.dialect import Dialect
 from penstock.sql.grammar import parse
 from penstock.sql.statements import Embedded, Evaluate, Plain, Predict, Query, TableSelection, TrainingInfo, WeightsOf
 

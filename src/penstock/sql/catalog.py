@@ -26,7 +26,7 @@ from penstock.messages import Text, Use
 from penstock.metric_names import headline
 from penstock.sgd.losses import loss_of
 from penstock.sql.engines.base import Engine
-from penstock.sql.expressions.formula import LITERAL, StoredModel
+from penstock.sql.prediction_query import LITERAL, StoredModel
 from penstock.sql.statements import Exists
 
 _T = TypeVar("_T")

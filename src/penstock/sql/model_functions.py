@@ -10,21 +10,26 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
+import pyarrow as pa
+
+from penstock.batch import Batch
 from penstock.config import Config
+from penstock.encoded_model import predicted
 from penstock.errors import ColumnError, DataError, UsageError
-from penstock.events import Stream
+from penstock.events import Advanced, Finished, Started, Stream
 from penstock.linear import LinearModel
 from penstock.sgd.losses import loss_of
 from penstock.sql.catalog import Catalog
 from penstock.sql.engines.base import Engine
 from penstock.sql.options import evaluate_settings
 from penstock.sql.prediction_query import select_predictions
+from penstock.sql.query_copy import as_features
 from penstock.sql.result import Result
-from penstock.sql.scoring import scored_table
 from penstock.sql.statements import Call, Embedded, Evaluate, Predict, TrainingInfo
-from penstock.sql.warehouse_measures import measure_for_warehouse
+from penstock.sql.warehouse import measure_for_warehouse
 
 _MOST_VALUES = 100_000
 """Weights that are written out as values; those of wider models are read where they are."""
@@ -170,3 +175,42 @@ def model_properties(model: LinearModel, name: str) -> Result:
         **{key: model.config[key] for key in _TOLD if key in model.config},
     }
     return Result(("property", "value"), list(told.items()))
+
+
+@contextmanager
+def scored_table(model: LinearModel, call: Predict, engine: Engine, *, stream: Stream) -> Iterator[str]:
+    """Put a query's rows with their predictions into a temporary table, and give its quoted name."""
+    if call.warehouse:
+        raise UsageError(
+            f"ML.PREDICT cannot write model {call.model!r} as SQL (its features are hashed, or packed in a BLOB); write SELECT … FROM"
+            f" (SELECT … PREDICT BY {call.model}) AS p"
+        )
+    with engine.stream_rows(call.query) as reader:
+        batches = _scored_batches(model, reader, stream)
+        first = next(batches)
+        rows = pa.RecordBatchReader.from_batches(first.schema, _chained(first, batches))
+        table = engine.store_rows(rows)
+    try:
+        yield table
+    finally:
+        engine.run(f"DROP TABLE IF EXISTS {table}")
+
+
+def _scored_batches(model: LinearModel, reader: pa.RecordBatchReader, stream: Stream) -> Iterator[pa.RecordBatch]:
+    """Yield a query's rows with predictions beside them; a first batch always, be it without rows."""
+    names, encoder, first = reader.schema.names, None, 0
+    stream.emit(Started("predict", None, "rows"))
+    widths = {part.columns[0]: part.width or 0 for part in model.encoder.parts if part.kind == "vector"}
+    for rows in chain([pa.RecordBatch.from_pylist([], reader.schema)], reader):
+        features = as_features(rows, model.encoder.columns, widths=widths, first_row=first)
+        encoder = encoder or model.encoder.for_schema(features.schema, place="the query")
+        batch: Batch = encoder.encode(features, first_row=first)
+        yield predicted(model.kind, model.encoder, model.scores(batch), rows, names)
+        stream.emit(Advanced("predict", len(rows)))
+        first += len(rows)
+    stream.emit(Finished("predict"))
+
+
+def _chained(first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from others

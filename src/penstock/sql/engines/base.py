@@ -19,7 +19,7 @@ from penstock.budget import show_bytes
 from penstock.closing import Closing
 from penstock.errors import DatabaseError, PenstockError
 from penstock.events import Stream
-from penstock.sql.expressions.dialect import Dialect
+from penstock.sql.dialect import Dialect
 from penstock.sql.query_copy import QueryCopy, copy_query
 from penstock.sql.statements import Query
 

@@ -23,6 +23,7 @@ from penstock.budget import show_bytes
 from penstock.closing import Closing
 from penstock.errors import ColumnError, DatabaseError, SQLSyntaxError, UsageError
 from penstock.events import Stream, Warned
+from penstock.sql.dialect import Dialect, quote_identifier
 from penstock.sql.engines.base import (
     ModelTable,
     QueryBlocks,
@@ -34,15 +35,13 @@ from penstock.sql.engines.base import (
     copy_rows,
     estimate_copy,
 )
-from penstock.sql.engines.postgres import column_types as types
+from penstock.sql.engines.postgres import cursor_rows as types
 from penstock.sql.engines.postgres.cursor_rows import stream_query
 from penstock.sql.engines.postgres.model_table import PostgresModelTable
 from penstock.sql.engines.postgres.predictions import POSTGRES
 from penstock.sql.engines.postgres.server_training import ExtensionTraining
 from penstock.sql.engines.postgres.table_lookup import KEYS, NAMED, TABLES, TO_BE_NAMED, StoredTable, find_stored_table
 from penstock.sql.engines.postgres.value_adapters import adapt_arrays, end_copy, load_unknown_as_text
-from penstock.sql.expressions.dialect import Dialect
-from penstock.sql.expressions.literals import quote_identifier
 from penstock.sql.query_copy import QueryCopy
 from penstock.sql.statements import Query
 
