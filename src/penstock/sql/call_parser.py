@@ -61,7 +61,7 @@ def parse_embedded(part: StatementTokens) -> Embedded | None:
         if each.alias:  # PostgreSQL before 16 wants every table named
             texts[-1] = f" AS ml_{number}" + (" " if part.script[start : start + 1].isalpha() else "")
     texts[-1] += part.script[start : part.stop]
-    return Embedded(tuple(texts), tuple(each.call for each in found), rows=_gives_rows(part), view=_is_stored(part))
+    return Embedded(tuple(texts), tuple(each.call for each in found), view=_is_stored(part))
 
 
 def find_calls(part: StatementTokens) -> list[PlacedCall]:
@@ -284,13 +284,3 @@ def _is_stored(part: StatementTokens) -> bool:
     return part.says(0, "PREPARE") or (
         part.says(0, "CREATE") and not next(made, part.tokens[0]).says("TABLE", "CREATE")
     )
-
-
-def _gives_rows(part: StatementTokens) -> bool:
-    verb = 0
-    if part.says(0, "WITH"):
-        named = _named(part, 0)
-        verb = named[-1].last + 1 if named else 0
-    if part.begins_query(verb) or part.tokens[0].says("EXPLAIN", "DESCRIBE", "SUMMARIZE", "SHOW", "EXECUTE"):
-        return True
-    return any(part.says(at, "RETURNING") for at in part.level(verb, len(part.tokens)))

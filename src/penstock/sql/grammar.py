@@ -8,29 +8,14 @@ from __future__ import annotations
 
 from penstock.errors import SQLSyntaxError
 from penstock.sgd.losses import linear_models
+from penstock.sql import statements as s
 from penstock.sql.call_parser import find_calls, parse_embedded
 from penstock.sql.dialect import Dialect
-from penstock.sql.statements import (
-    DescribeModel,
-    DropModel,
-    Evaluate,
-    Exists,
-    Explain,
-    ExportModel,
-    ImportModel,
-    Pack,
-    Plain,
-    Query,
-    ShowModels,
-    Statement,
-    StatementOption,
-    Train,
-)
 from penstock.sql.token_reader import TokenReader
 from penstock.sql.tokens import StatementTokens, split_statements, tokenize
 
 
-def parse(script: str, *, dialect: Dialect) -> list[Statement]:
+def parse(script: str, *, dialect: Dialect) -> list[s.Statement]:
     """Read a script.
 
     Parameters
@@ -50,7 +35,7 @@ def parse(script: str, *, dialect: Dialect) -> list[Statement]:
     >>> from penstock.sql.engines.duckdb.predictions import DUCKDB
     >>> train, other = parse("SELECT * FROM t TRAIN BY svm AS m; VACUUM", dialect=DUCKDB)
     >>> train.query.text, train.model, train.name, other
-    ('SELECT * FROM t', 'svm', 'm', Plain(text='VACUUM'))
+    ('SELECT * FROM t', 'svm', 'm', s.Plain(text='VACUUM'))
     """
     script = script.removeprefix("\ufeff")  # which some editors put at the start of a file
     parts, _ = split_statements(script, dialect, tokenize(script, dialect))
@@ -89,69 +74,68 @@ def keywords() -> tuple[str, ...]:
     )
 
 
-def _parse_statement(part: StatementTokens) -> Statement:
+def _parse_statement(part: StatementTokens) -> s.Statement:
     """Read one statement."""
     reader = TokenReader(part)
     if reader.accept("EXPLAIN"):
         return _explain(reader)
-    found = _own(reader)
-    if found is not None:
-        return found
+    statement = _own(reader)
+    if statement is not None:
+        return statement
     if part.clauses("TRAIN"):
         return _train(reader)
-    return parse_embedded(part) or Plain(part.text)
+    return parse_embedded(part) or s.Plain(part.text)
 
 
-def _own(reader: TokenReader) -> Statement | None:
+def _own(reader: TokenReader) -> s.Statement | None:
     """Read a statement that begins with words of ours; None where it does not."""
-    part = reader.part
     if _creates(reader):
         return _create(reader)
-    if reader.accept("SHOW", "MODELS"):
+    if reader.accept("EVALUATE"):
+        return _evaluate(reader)
+    if reader.accept("PACK"):
+        return _pack(reader)
+    statement = _about_models(reader)
+    if statement is not None:
         reader.end()
-        return ShowModels()
+    return statement
+
+
+def _about_models(reader: TokenReader) -> s.ModelStatement | None:
+    part = reader.part
+    if reader.accept("SHOW", "MODELS"):
+        return s.ShowModels()
     if part.says(1, "MODEL") and (part.says(0, "DESCRIBE") or part.says(0, "DESC")):
         if len(part.tokens) == 2 or part.says(2, "."):  # a table of that name, or in a schema of that name
             return None
         reader.at = 2
-        described = DescribeModel(reader.name())
-        reader.end()
-        return described
+        return s.DescribeModel(reader.name())
     if reader.accept("DROP", "MODEL"):
         skip = reader.accept("IF", "EXISTS")
-        dropped = DropModel(reader.name(), "skip" if skip else "error")
-        reader.end()
-        return dropped
-    if reader.accept("EVALUATE"):
-        return _evaluate(reader)
-    exists: Exists = "replace" if part.says(0, "IMPORT", "OR", "REPLACE", "MODEL") else "error"
-    if exists == "replace" or part.says(0, "IMPORT", "MODEL"):
-        reader.at = 4 if exists == "replace" else 2
+        return s.DropModel(reader.name(), "skip" if skip else "error")
+    replaces = reader.accept("IMPORT", "OR", "REPLACE", "MODEL")
+    if replaces or reader.accept("IMPORT", "MODEL"):
         name = reader.name()
         reader.expect("FROM", expected="FROM 'file'")
-        imported = ImportModel(name, reader.string("the file's path in quotes"), exists)
-        reader.end()
-        return imported
+        return s.ImportModel(name, reader.string("the file's path in quotes"), "replace" if replaces else "error")
     if reader.accept("EXPORT", "MODEL"):
         name = reader.name()
         reader.expect("TO", expected="TO 'file'")
-        exported = ExportModel(name, reader.string("the file's path in quotes"))
-        reader.end()
-        return exported
-    return _pack(reader) if reader.accept("PACK") else None
+        return s.ExportModel(name, reader.string("the file's path in quotes"))
+    return None
 
 
-def _pack(reader: TokenReader) -> Pack:
+def _pack(reader: TokenReader) -> s.Pack:
     reader.accept("TABLE")
     table = reader.table()
     reader.expect("INTO", expected="INTO and the new table's name")
     into = reader.table()
     options = reader.options() if reader.accept("WITH") else {}
     reader.end("WITH (…), or the end of the statement" if not options else "the end of the statement")
-    return Pack(table, into, options)
+    return s.Pack(table, into, options)
 
 
-def _evaluate(reader: TokenReader) -> Evaluate:
+def _evaluate(reader: TokenReader) -> s.Evaluate:
     part = reader.part
     reader.expect("MODEL")
     name = reader.name()
@@ -165,10 +149,10 @@ def _evaluate(reader: TokenReader) -> Evaluate:
     if reader.at < stop:
         reader.expect("ON", expected="ON and a query, such as ON SELECT * FROM t")
         query = _plain_query(reader, reader.at, stop, "evaluating")
-    return Evaluate(name, query, options)
+    return s.Evaluate(name, query, options)
 
 
-def _explain(reader: TokenReader) -> Statement:
+def _explain(reader: TokenReader) -> s.Statement:
     part = reader.part
     opened = reader.at
     listed = part.says(opened, "(") and not part.begins_query(opened + 1)
@@ -178,17 +162,17 @@ def _explain(reader: TokenReader) -> Statement:
         reader.at = part.partners.get(opened, len(part.tokens) - 1) + 1
     creates = _creates(reader)
     if not (creates or part.clauses("TRAIN")):
-        return parse_embedded(part) or Plain(part.text)
+        return parse_embedded(part) or s.Plain(part.text)
     if listed and not plain_list:
         raise reader.wrong("EXPLAIN of a training takes (ANALYZE) and nothing else", opened)
     if creates:
-        return Explain(_create(reader), analyze)
+        return s.Explain(_create(reader), analyze)
     if not part.begins_query(reader.at):
         raise reader.missing("ANALYZE or a query")
-    return Explain(_train(reader), analyze)
+    return s.Explain(_train(reader), analyze)
 
 
-def _train(reader: TokenReader) -> Train:
+def _train(reader: TokenReader) -> s.Train:
     """Read ``query TRAIN BY model [AS name] [WITH (…)]``."""
     part, first = reader.part, reader.at
     by = part.clauses("TRAIN")[0]
@@ -201,7 +185,7 @@ def _train(reader: TokenReader) -> Train:
     options = reader.options() if reader.accept("WITH") else {}
     left = [] if options else ["WITH (…)"] if name else ["AS name", "WITH (…)"]
     reader.end(", ".join([*left, "or the end of the statement"]) if left else "the end of the statement")
-    return Train(query, model, name, options)
+    return s.Train(query, model, name, options)
 
 
 def _creates(reader: TokenReader) -> bool:
@@ -209,11 +193,11 @@ def _creates(reader: TokenReader) -> bool:
     return part.says(at, "CREATE", "MODEL") or part.says(at, "CREATE", "OR", "REPLACE", "MODEL")
 
 
-def _create(reader: TokenReader) -> Train:
+def _create(reader: TokenReader) -> s.Train:
     """Read ``CREATE [OR REPLACE] MODEL [IF NOT EXISTS] name USING model [WITH (…)] | OPTIONS(…) AS query``."""
     part = reader.part
     reader.expect("CREATE")
-    exists: Exists = "replace" if reader.accept("OR", "REPLACE") else "error"
+    exists: s.Exists = "replace" if reader.accept("OR", "REPLACE") else "error"
     reader.expect("MODEL")
     if part.says(reader.at, "IF", "NOT", "EXISTS"):
         if exists == "replace":
@@ -223,20 +207,16 @@ def _create(reader: TokenReader) -> Train:
     name = reader.name()
     if part.says(reader.at, "TRANSFORM"):
         raise reader.wrong("TRANSFORM is not supported; write its expressions into the SELECT")
-    options: dict[str, StatementOption] = {}
+    options: dict[str, s.StatementOption] = {}
     usual = reader.accept("USING")
     if usual:
         model = reader.model()
         if reader.accept("WITH"):
-            if not part.says(reader.at, "("):
-                raise reader.missing("( and the options")
-            options = reader.options()
+            options = reader.options(closed=True)
     else:
         at = reader.at
         reader.expect("OPTIONS", expected="OPTIONS(model_type='logistic_reg', …) or USING and a model")
-        if not part.says(reader.at, "("):
-            raise reader.missing("( and the options")
-        options = reader.options()
+        options = reader.options(closed=True)
         kind = options.pop("model_type", None)
         if kind is None:
             raise reader.wrong("OPTIONS must say the model_type, such as model_type='logistic_reg'", at)
@@ -244,10 +224,10 @@ def _create(reader: TokenReader) -> Train:
         model = reader.kind(kind.value, at + 2)
     reader.expect("AS", expected="AS and a query" if options or not usual else "WITH (…) or AS and a query")
     query = _plain_query(reader, reader.at, len(part.tokens), "training")
-    return Train(query, model, name, options, exists, warehouse=not usual)
+    return s.Train(query, model, name, options, exists, warehouse=not usual)
 
 
-def _plain_query(reader: TokenReader, first: int, stop: int, work: str) -> Query:
+def _plain_query(reader: TokenReader, first: int, stop: int, work: str) -> s.Query:
     """Return a query that is the engine's alone; raise where it has a clause or call of ours in it."""
     part = reader.part
     query = reader.query(first, stop)

@@ -33,7 +33,7 @@ from penstock.sql.warehouse import measure_for_warehouse
 
 _MOST_VALUES = 100_000
 """Weights that are written out as values; those of wider models are read where they are."""
-_TOLD = ("solver", "optimizer", "rate", "batch_size", "l1", "l2", "standardize", "shuffle", "memory", "seed")
+_SHOWN_CONFIG = ("solver", "optimizer", "rate", "batch_size", "l1", "l2", "standardize", "shuffle", "memory", "seed")
 
 
 @contextmanager
@@ -45,11 +45,12 @@ def fill_calls(statement: Embedded, engine: Engine, catalog: Catalog, *, stream:
             if isinstance(call, Predict):
                 return _predictions(call, engine, catalog, view=statement.view, stack=stack, stream=stream)
             if isinstance(call, Evaluate):
-                return values_query(evaluate_call(call, engine, catalog, stream=stream), engine)
-            model = catalog.load(call.model)
-            return values_query(
-                training_info_rows(model) if isinstance(call, TrainingInfo) else weight_rows(model), engine
-            )
+                rows = evaluate_call(call, engine, catalog, stream=stream)
+            elif isinstance(call, TrainingInfo):
+                rows = training_info_rows(catalog.load(call.model))
+            else:
+                rows = weight_rows(catalog.load(call.model))
+            return values_query(rows, engine)
 
         texts = [statement.texts[0]]
         for call, after in zip(statement.calls, statement.texts[1:], strict=True):
@@ -161,7 +162,7 @@ def model_properties(model: LinearModel, name: str) -> Result:
     """Return what is known of a model, a row for each property."""
     encoder = model.encoder
     hashed = [f"{part.hashed.column}:2^{part.hashed.bits}" for part in encoder.parts if part.hashed]
-    told: dict[str, Any] = {
+    properties: dict[str, Any] = {
         "name": name,
         "kind": model.kind,
         "label": encoder.label,
@@ -172,9 +173,9 @@ def model_properties(model: LinearModel, name: str) -> Result:
         **model.metrics,
         **({"hash": hashed} if hashed else {}),
         "learning_rate": model.config.get("learning_rate") or _usual_rate(model),
-        **{key: model.config[key] for key in _TOLD if key in model.config},
+        **{key: model.config[key] for key in _SHOWN_CONFIG if key in model.config},
     }
-    return Result(("property", "value"), list(told.items()))
+    return Result(("property", "value"), list(properties.items()))
 
 
 @contextmanager
@@ -188,7 +189,7 @@ def scored_table(model: LinearModel, call: Predict, engine: Engine, *, stream: S
     with engine.stream_rows(call.query) as reader:
         batches = _scored_batches(model, reader, stream)
         first = next(batches)
-        rows = pa.RecordBatchReader.from_batches(first.schema, _chained(first, batches))
+        rows = pa.RecordBatchReader.from_batches(first.schema, chain([first], batches))
         table = engine.store_rows(rows)
     try:
         yield table
@@ -209,8 +210,3 @@ def _scored_batches(model: LinearModel, reader: pa.RecordBatchReader, stream: St
         stream.emit(Advanced("predict", len(rows)))
         first += len(rows)
     stream.emit(Finished("predict"))
-
-
-def _chained(first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from others

@@ -23,8 +23,8 @@ from penstock.messages import Given, Location, Text, TextPart, joined
 from penstock.options import TABLE, default, options_of
 from penstock.sgd.loop import EarlyStopping
 from penstock.sql import warehouse
-from penstock.sql.engines.base import Reading
 from penstock.sql.prediction_query import holds_lists
+from penstock.sql.query_copy import PLACE, Reading
 from penstock.sql.statements import Evaluate, Explain, OptionValue, Pack, Statement, StatementOptions, Train
 from penstock.sql.wording import StatementWording, in_words_of
 from penstock.training import Columns
@@ -222,8 +222,6 @@ def _is_numeric(kind: pa.DataType) -> bool:
     return is_number(kind) or bool(pa.types.is_boolean(kind))
 
 
-PLACE = "the query"
-"""What messages call the rows that options are about."""
 _READING = ("block_size", "nulls", "cache", "connections")
 
 

@@ -88,33 +88,30 @@ def _choice(name: str, option: StatementOption, valid: tuple[str, ...], told: st
     return word
 
 
+def _flag(name: str, option: StatementOption) -> bool:
+    if not isinstance(option.value, bool):
+        raise UsageError(f"{name} = {option.value!r} is not true or false", place=option.place)
+    return option.value
+
+
 def _label(name: str, option: StatementOption) -> dict[str, OptionValue]:
     value = option.value
-    if isinstance(value, list):
-        if len(value) != 1:
-            raise UsageError(
-                f"{name} = {value!r}: a model has one label", place=option.place, fixes=[f"write {name}=['label']"]
-            )
-        value = value[0]
-    return {"label": value}
+    if isinstance(value, list) and len(value) != 1:
+        fix = f"write {name}=['label']"
+        raise UsageError(f"{name} = {value!r}: a model has one label", place=option.place, fixes=[fix])
+    return {"label": value[0] if isinstance(value, list) else value}
 
 
 def _rate(name: str, option: StatementOption) -> dict[str, OptionValue]:
     if _word(name, option) == "line_search":
-        raise UsageError(
-            "learn_rate_strategy='line_search' is not supported",
-            place=option.place,
-            fixes=["leave it out", "write 'constant' with a learn_rate"],
-        )
+        fixes = ["leave it out", "write 'constant' with a learn_rate"]
+        raise UsageError("learn_rate_strategy='line_search' is not supported", place=option.place, fixes=fixes)
     return {"rate": _choice(name, option, ("constant",))}
 
 
 def _line_search(name: str, option: StatementOption) -> dict[str, OptionValue]:
-    raise UsageError(
-        f"{name} is for a line search, which is not supported",
-        place=option.place,
-        fixes=[f"write learn_rate={option.value!r}"],
-    )
+    reason, fix = f"{name} is for a line search, which is not supported", f"write learn_rate={option.value!r}"
+    raise UsageError(reason, place=option.place, fixes=[fix])
 
 
 def _split(name: str, option: StatementOption) -> dict[str, OptionValue]:
@@ -123,26 +120,19 @@ def _split(name: str, option: StatementOption) -> dict[str, OptionValue]:
 
 
 def _stop(name: str, option: StatementOption) -> dict[str, OptionValue]:
-    if not isinstance(option.value, bool):
-        raise UsageError(f"{name} = {option.value!r} is not true or false", place=option.place)
-    return {"patience": 1 if option.value else None}
+    return {"patience": 1 if _flag(name, option) else None}
 
 
 def _strategy(name: str, option: StatementOption) -> dict[str, OptionValue]:
     if _word(name, option) == "normal_equation":
-        raise UsageError(
-            f"{name}='normal_equation' is not supported",
-            place=option.place,
-            fixes=["solver='lbfgs' comes to the same weights"],
-        )
+        fix = "solver='lbfgs' comes to the same weights"
+        raise UsageError(f"{name}='normal_equation' is not supported", place=option.place, fixes=[fix])
     word = _choice(name, option, ("auto_strategy", "batch_gradient_descent"))
     return {"solver": "gd"} if word == "batch_gradient_descent" else {}
 
 
 def _balanced(name: str, option: StatementOption) -> dict[str, OptionValue]:
-    if not isinstance(option.value, bool):
-        raise UsageError(f"{name} = {option.value!r} is not true or false", place=option.place)
-    return {"class_weight": "balanced"} if option.value else {}
+    return {"class_weight": "balanced"} if _flag(name, option) else {}
 
 
 _READERS = {

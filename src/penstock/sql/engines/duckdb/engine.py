@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -63,6 +64,12 @@ if TYPE_CHECKING:
 
 _PIECE = 16_384
 """Rows of a batch that is streamed."""
+_COLUMNS = "SELECT database_name, schema_name, table_name, column_name FROM duckdb_columns() ORDER BY column_index"
+_RESERVED_WORDS = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'"
+_KEYS = """
+    SELECT constraint_column_names FROM duckdb_constraints()
+    WHERE constraint_type = 'PRIMARY KEY' AND (database_name, schema_name, table_name) = ($1, $2, $3)
+"""
 
 
 def open_duckdb(db: Any, *, read_only: bool = False) -> DuckDBEngine:
@@ -138,13 +145,9 @@ class DuckDBEngine(Closing):
             return ()
         with self._errors(), suppress(PenstockError):
             table, _ = find_table(self._connection, split_name(query.selected.table), place=self.place)
-            found = self._fetch(
-                "SELECT constraint_column_names FROM duckdb_constraints() WHERE constraint_type = 'PRIMARY KEY'"
-                " AND (database_name, schema_name, table_name) = ($1, $2, $3)",
-                (table.database, table.schema, table.table),
-            )
+            constraints = self._fetch(_KEYS, (table.database, table.schema, table.table))
             names = set(self.describe(query).names)
-            return tuple(name for row in found for name in row[0] if name in names)
+            return tuple(name for row in constraints for name in row[0] if name in names)
         return ()
 
     def open(self, query: Query, columns: Sequence[str], reading: Reading, *, stream: Stream) -> QueryBlocks:
@@ -153,14 +156,11 @@ class DuckDBEngine(Closing):
             table, why = self._way(query)
             if table is not None:
                 parts = (table.database, table.schema, table.table)
-                source = DuckDBSource(
-                    self._connection, parts, columns=columns, block_size=reading.block_size, nulls=reading.nulls
-                )
-                return QueryBlocks(
-                    source, self._scan(table, int(source.block_rows.sum()), int(source.block_bytes.sum()))
-                )
-            copied = self._copied(query, columns, reading, stream)
-        return blocks_of_copy(copied, why)
+                size, nulls = reading.block_size, reading.nulls
+                source = DuckDBSource(self._connection, parts, columns=columns, block_size=size, nulls=nulls)
+                scan = self._scan(table, int(source.block_rows.sum()), int(source.block_bytes.sum()))
+                return QueryBlocks(source, scan)
+            return blocks_of_copy(self._copied(query, columns, reading, stream), why)
 
     def estimate(self, query: Query, columns: Sequence[str], reading: Reading) -> QueryScan:
         """Say how `open` would read a query, by what DuckDB estimates of it."""
@@ -205,7 +205,7 @@ class DuckDBEngine(Closing):
         with self._errors():
             table = ""
             view = f"penstock_given_{id(self)}"
-            for batch in _at_least_one(rows):
+            for batch in chain([pa.RecordBatch.from_pylist([], rows.schema)], rows):
                 self._connection.register(view, pa.Table.from_batches([batch]))
                 try:
                     if table:
@@ -219,17 +219,15 @@ class DuckDBEngine(Closing):
     def pack(self, table: str, into: str, chosen: PackSettings, *, stream: Stream) -> int:
         """Copy a table with its features as one column, a ``FLOAT[n]``: what DuckDB reads fastest."""
         if chosen.to == "vector":
-            raise UsageError(
-                "to = vector is for PostgreSQL's pgvector; on DuckDB features are packed as FLOAT[n]: leave it out"
-            )
+            reason = "to = vector is for PostgreSQL's pgvector; on DuckDB features are packed as FLOAT[n]: leave it out"
+            raise UsageError(reason)
         source, target = (".".join(map(quote_name, split_name(name))) for name in (table, into))
         with self._errors():
             stored = dict(stored_columns(self._connection, source))
             features = served_columns(self._connection, [(name, stored[name]) for name in chosen.features])
             names = [quote_name(column.name) for column in features]
-            (nulls,) = self._fetch(
-                f"SELECT count(*) FROM {source} WHERE {' OR '.join(f'{name} IS NULL' for name in names)}",
-            )[0]
+            missing = " OR ".join(f"{name} IS NULL" for name in names)
+            nulls = self._fetch(f"SELECT count(*) FROM {source} WHERE {missing}")[0][0]
             if nulls:
                 raise DataError(
                     f"{table}: {nulls} rows have a null among the features; fill or delete them before packing"
@@ -263,14 +261,9 @@ class DuckDBEngine(Closing):
         """Return tables and views with their columns, named as a statement can."""
         with self._errors():
             found: dict[TableName, list[str]] = {name: [] for name, _ in tables_in(self._connection)}
-            listed = self._fetch(
-                "SELECT database_name, schema_name, table_name, column_name FROM duckdb_columns() ORDER BY column_index",
-            )
+            listed = self._fetch(_COLUMNS)
             database, schemas = self._fetch("SELECT current_database(), current_schemas(false)")[0]
-            words = {
-                row[0]
-                for row in self._fetch("SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'")
-            }
+            words = {row[0] for row in self._fetch(_RESERVED_WORDS)}
         for *parts, column in listed:
             found.get(TableName(*parts), []).append(column)
         near = {(database, schema) for schema in (*schemas, "main")} | {("temp", "main")}
@@ -345,9 +338,8 @@ class DuckDBEngine(Closing):
             raise UsageError(f"{place}: column {column.name!r} is packed already")
         least, most = self._fetch(f"SELECT min({column.length}), max({column.length}) FROM {source}")[0]
         if least is None or least != most or not least:
-            raise DataError(
-                f"{place}: column {column.name!r} has from {least} to {most} values a row; make them equally many"
-            )
+            counts = f"from {least} to {most} values a row"
+            raise DataError(f"{place}: column {column.name!r} has {counts}; make them equally many")
         return int(least)
 
     def _temporary(self, query: str) -> str:
@@ -373,11 +365,6 @@ class DuckDBEngine(Closing):
 def _as_table(query: Query) -> str:
     # The line break ends a comment that the query may end with.
     return f"({query.alone}\n) AS q"
-
-
-def _at_least_one(rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    yield pa.RecordBatch.from_pylist([], rows.schema)
-    yield from rows
 
 
 def _estimated(node: dict[str, Any]) -> int:

@@ -54,15 +54,7 @@ _NUMBERS = {
         pa.timestamp("us", "UTC"), np.dtype(">i8"), "timestamptz_send", "'2000-01-01'::pg_catalog.timestamptz"
     ),
 }
-_ELEMENTS = {
-    "bool": ("bool", pa.bool_(), "?"),
-    "int2": ("int2", pa.int16(), ">i2"),
-    "int4": ("int4", pa.int32(), ">i4"),
-    "int8": ("int8", pa.int64(), ">i8"),
-    "float4": ("float4", pa.float32(), ">f4"),
-    "float8": ("float8", pa.float64(), ">f8"),
-    "numeric": ("float8", pa.float64(), ">f8"),
-}
+_ELEMENTS = ("bool", "int2", "int4", "int8", "float4", "float8", "numeric")
 LOOK_UP = qualified("""
     WITH RECURSIVE base (asked, type) AS (
         SELECT oid, oid FROM unnest($1::oid[]) AS oid
@@ -146,10 +138,12 @@ def _column(
     builtin = schema == "pg_catalog"
     if builtin and kind in _NUMBERS:
         number = _NUMBERS[kind]
-        return QueryColumn(name, number.arrow, "number", number, cast=number.cast)
+        return QueryColumn(name, number.arrow, "number", number)
     if element_schema == "pg_catalog" and element in _ELEMENTS:
-        sent, arrow, dtype = _ELEMENTS[element]
-        return QueryColumn(name, pa.list_(arrow), "array", element=np.dtype(dtype), cast=f"{sent}[]")
+        number = _NUMBERS[element]
+        return QueryColumn(
+            name, pa.list_(number.arrow), "array", element=number.sent, cast=f"{number.cast or element}[]"
+        )
     if vector and kind == "vector":
         arrow = pa.list_(pa.float32(), modifier) if modifier > 0 else pa.list_(pa.float32())
         return QueryColumn(name, arrow, "array", element=np.dtype(">f4"), cast="float4[]", vector=schema)
