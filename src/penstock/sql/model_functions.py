@@ -63,9 +63,8 @@ def _predictions(
 ) -> str:
     model, stored = catalog.find(call.model)
     schema = engine.describe(call.query)
-    text = select_predictions(
-        model, call.query.text, schema=schema, dialect=engine.dialect, stored=stored, warehouse=call.warehouse
-    )
+    query, dialect = call.query.text, engine.dialect
+    text = select_predictions(model, query, schema=schema, dialect=dialect, stored=stored, warehouse=call.warehouse)
     if text is not None:
         return text
     if view:

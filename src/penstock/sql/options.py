@@ -153,26 +153,22 @@ def evaluate_settings(evaluate: Evaluate, schema: pa.Schema | None = None) -> Ev
 def pack_settings(pack: Pack, schema: pa.Schema, *, keys: Sequence[str] = ()) -> PackSettings:
     """Settle the options of PACK for the columns of its table; without ``features`` all numbers but ``keys`` are packed."""
     with in_words_of(wording_of(pack)):
-        return _pack_settings(pack, schema, keys)
-
-
-def _pack_settings(pack: Pack, schema: pa.Schema, keys: Sequence[str]) -> PackSettings:
-    options = OptionValues.of(pack.options, _names("query-pack"), schema)
-    label = options.values.get("label", _default_label(schema))
-    features = options.values.get("features")
-    if features is None:
-        left_out = {label, *options.values.get("exclude", ()), *keys, *index_columns(schema)}
-        numbers = [field.name for field in schema if _is_numeric(field.type)]
-        features = [_VALUES] if _VALUES in schema.names else [name for name in numbers if name not in left_out]
-    if _KEYS in schema.names and _VALUES in features:
-        raise UsageError(f"{pack.table} has sparse features ({_KEYS}, {_VALUES}); only dense ones can be packed")
-    if not features:
-        raise ColumnError(f"{pack.table} has no numbers to pack; it has: {some_of(schema.names)}")
-    if label in features:
-        options.fail("features", f"{label!r} is the label", "leave it out of the features")
-    kept = tuple(name for name in schema.names if name not in features)
-    to = options.values.get("to", "bytea")
-    return PackSettings(tuple(features), kept, label, to, bool(options.values.get("replace")))
+        options = OptionValues.of(pack.options, _names("query-pack"), schema)
+        label = options.values.get("label", _default_label(schema))
+        features = options.values.get("features")
+        if features is None:
+            left_out = {label, *options.values.get("exclude", ()), *keys, *index_columns(schema)}
+            numbers = [field.name for field in schema if _is_numeric(field.type)]
+            features = [_VALUES] if _VALUES in schema.names else [name for name in numbers if name not in left_out]
+        if _KEYS in schema.names and _VALUES in features:
+            raise UsageError(f"{pack.table} has sparse features ({_KEYS}, {_VALUES}); only dense ones can be packed")
+        if not features:
+            raise ColumnError(f"{pack.table} has no numbers to pack; it has: {some_of(schema.names)}")
+        if label in features:
+            options.fail("features", f"{label!r} is the label", "leave it out of the features")
+        kept = tuple(name for name in schema.names if name not in features)
+        to = options.values.get("to", "bytea")
+        return PackSettings(tuple(features), kept, label, to, bool(options.values.get("replace")))
 
 
 def _columns(options: OptionValues, schema: pa.Schema, of_warehouse: bool) -> tuple[Columns, tuple[str, ...]]:

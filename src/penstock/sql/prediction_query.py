@@ -7,7 +7,6 @@ doubles; those of wide models are read from the catalogue.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -200,15 +199,12 @@ def feature_terms(encoder: Encoder, schema: pa.Schema, dialect: Dialect) -> tupl
 
 
 def _field(schema: pa.Schema, name: str, dialect: Dialect) -> pa.Field:
-    present = schema.names
-    same = [each for each in present if each == name] or [
-        each for each in present if dialect.fold(each) == dialect.fold(name)
-    ]
+    same = [each for each in schema.names if dialect.fold(each) == dialect.fold(name)]
     if not same:
-        raise ColumnError.missing(name, present, place="the query", role="feature column")
-    if Counter(map(dialect.fold, present))[dialect.fold(name)] > 1:
+        raise ColumnError.missing(name, schema.names, place="the query", role="feature column")
+    if len(same) > 1:
         raise UsageError(f"the query has two columns {name!r}, and the model reads one; give the other another name")
-    return schema.field(present.index(same[0]))
+    return schema.field(same[0])
 
 
 def _term(part: FeatureColumns, fields: tuple[pa.Field, ...], start: int) -> FeatureTerm:
@@ -222,9 +218,8 @@ def _term(part: FeatureColumns, fields: tuple[pa.Field, ...], start: int) -> Fea
     field, kind = fields[0], types[0]
     if part.kind == "vector":
         if pa.types.is_fixed_size_list(kind) and kind.list_size != width:
-            raise ColumnError(
-                f"the query: column {field.name!r} holds {kind.list_size} values a row where {width} were learnt from"
-            )
+            size = f"{kind.list_size} values a row where {width} were learnt from"
+            raise ColumnError(f"the query: column {field.name!r} holds {size}")
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             return FeatureTerm("packed", names, types, start, width)
         vector = (field.metadata or {}).get(VECTOR)
