@@ -382,7 +382,7 @@ _TABLES = """
 """
 # DuckDB's errors have no codes.
 _CONFLICT = re.compile("[Cc]onflict|[Dd]uplicate key")
-_MISSING = re.compile("Table with name models does not exist")
+_MISSING = re.compile(r'Table with name "?(penstock\.)?models"? does not exist')
 
 
 class DuckDBModelTable:
