@@ -227,9 +227,8 @@ def _term(part: FeatureColumns, fields: tuple[pa.Field, ...], start: int) -> Fea
             return FeatureTerm("vector", names, types, start, width, vector.decode())
         if holds_lists(kind):
             return FeatureTerm("array", names, types, start, width)
-        raise ColumnError(
-            f"the query: column {field.name!r} is {kind}, where lists of {width} numbers were learnt from"
-        )
+        lists = f"lists of {width} numbers"
+        raise ColumnError(f"the query: column {field.name!r} is {kind}, where {lists} were learnt from")
     found = classify(field, None)
     if isinstance(found, Refusal) or found.kind != "number":
         raise FeatureError(f"the query: column {field.name!r} is {kind}, where a number was learnt from")

@@ -45,9 +45,8 @@ def plain_options(options: StatementOptions) -> tuple[dict[str, StatementOption]
         found.setdefault("patience", StatementOption(1, found["min_rel_progress"].at, found["min_rel_progress"].place))
     method, share_given = _method(options), options.get("data_split_eval_fraction")
     if method == "no_split" and share_given is not None:
-        raise UsageError(
-            "data_split_eval_fraction has no meaning with data_split_method='no_split'", place=share_given.place
-        )
+        reason = "data_split_eval_fraction has no meaning with data_split_method='no_split'"
+        raise UsageError(reason, place=share_given.place)
     if method == "no_split":
         asked = options["data_split_method"]
         found["data_split_eval_fraction"] = StatementOption(0.0, asked.at, asked.place)

@@ -41,20 +41,7 @@ from penstock.closing import Closing
 from penstock.errors import ColumnError, DatabaseError, DataError, PenstockError, UsageError
 from penstock.events import Stream
 from penstock.sql.dialect import Dialect
-from penstock.sql.engines.base import (
-    Engine,
-    ModelTable,
-    QueryBlocks,
-    QueryScan,
-    Reading,
-    ServerTraining,
-    StatementRows,
-    blocks_of_copy,
-    copy_rows,
-    estimate_copy,
-    estimated_bytes,
-    model_columns,
-)
+from penstock.sql.engines import base
 from penstock.sql.engines.duckdb.predictions import CREATED, DUCKDB
 from penstock.sql.query_copy import QueryCopy
 from penstock.sql.statements import Query
@@ -105,7 +92,7 @@ class DuckDBEngine(Closing):
     dialect: Dialect = DUCKDB
     remote = False
     packs = True
-    server_training: ServerTraining | None = None
+    server_training: base.ServerTraining | None = None
 
     def __init__(self, database: Any = MEMORY, *, read_only: bool = False) -> None:
         path = os.fspath(database) if isinstance(database, (str, os.PathLike)) else None
@@ -116,9 +103,9 @@ class DuckDBEngine(Closing):
             self.place = path if path not in (None, MEMORY) else database_name(self._connection)
             self._before = self._fetch("SELECT current_setting('python_enable_replacements')")[0][0]
             self._connection.execute(SETTLED)
-        self.models: ModelTable = DuckDBModelTable(self)
+        self.models: base.ModelTable = DuckDBModelTable(self)
 
-    def run(self, text: str, parameters: Sequence[Any] = ()) -> StatementRows:
+    def run(self, text: str, parameters: Sequence[Any] = ()) -> base.StatementRows:
         """Run one statement; rows come back as Python values."""
         with self._errors(whole=True):
             kinds = [each.type.name for each in self._connection.extract_statements(text)]
@@ -128,8 +115,8 @@ class DuckDBEngine(Closing):
             touched, rows = found.rowcount, found.fetchall()
         # Statements without rows of their own give back a count, or whether they succeeded.
         if touched < 0 and names and kind != "CREATE" and (kind == "SELECT" or names != ("Success",)):
-            return StatementRows(names, rows, f"SELECT {len(rows)}")
-        return StatementRows(None, (), kind if touched < 0 else f"{kind} {touched}")
+            return base.StatementRows(names, rows, f"SELECT {len(rows)}")
+        return base.StatementRows(None, (), kind if touched < 0 else f"{kind} {touched}")
 
     def describe(self, query: Query) -> pa.Schema:
         """Return a query's columns as Arrow types, without running it."""
@@ -150,7 +137,7 @@ class DuckDBEngine(Closing):
             return tuple(name for row in constraints for name in row[0] if name in names)
         return ()
 
-    def open(self, query: Query, columns: Sequence[str], reading: Reading, *, stream: Stream) -> QueryBlocks:
+    def open(self, query: Query, columns: Sequence[str], reading: base.Reading, *, stream: Stream) -> base.QueryBlocks:
         """Open a query's rows as blocks."""
         with self._errors():
             table, why = self._way(query)
@@ -159,10 +146,10 @@ class DuckDBEngine(Closing):
                 size, nulls = reading.block_size, reading.nulls
                 source = DuckDBSource(self._connection, parts, columns=columns, block_size=size, nulls=nulls)
                 scan = self._scan(table, int(source.block_rows.sum()), int(source.block_bytes.sum()))
-                return QueryBlocks(source, scan)
-            return blocks_of_copy(self._copied(query, columns, reading, stream), why)
+                return base.QueryBlocks(source, scan)
+            return base.blocks_of_copy(self._copied(query, columns, reading, stream), why)
 
-    def estimate(self, query: Query, columns: Sequence[str], reading: Reading) -> QueryScan:
+    def estimate(self, query: Query, columns: Sequence[str], reading: base.Reading) -> base.QueryScan:
         """Say how `open` would read a query, by what DuckDB estimates of it."""
         with self._errors():
             table, why = self._way(query)
@@ -170,10 +157,10 @@ class DuckDBEngine(Closing):
             kinds = [schema.field(name).type for name in columns]
             if table is not None:
                 rows = self._fetch(f"SELECT count(*) FROM {table.sql}")[0][0]
-                return self._scan(table, rows, rows * sum(map(estimated_bytes, kinds)), exact=False)
+                return self._scan(table, rows, rows * sum(map(base.estimated_bytes, kinds)), exact=False)
             plan = json.loads(self._fetch(f"EXPLAIN (FORMAT JSON) {query.alone}")[0][1])
         rows = max((_estimated(node) for node in plan), default=0)
-        return estimate_copy(why, rows, kinds)
+        return base.estimate_copy(why, rows, kinds)
 
     @contextmanager
     def stream_rows(self, query: Query) -> Iterator[pa.RecordBatchReader]:
@@ -310,11 +297,11 @@ class DuckDBEngine(Closing):
             return None, f"its name means {meant} here"
         return table, ""
 
-    def _scan(self, table: TableName, rows: int, nbytes: int, *, exact: bool = True) -> QueryScan:
+    def _scan(self, table: TableName, rows: int, nbytes: int, *, exact: bool = True) -> base.QueryScan:
         details = ("rowid ranges inside row groups, read as Arrow by several cursors",)
-        return QueryScan(f"Scan of row groups of {table.schema}.{table.table}", details, rows, nbytes, exact=exact)
+        return base.QueryScan(f"Scan of row groups of {table.schema}.{table.table}", details, rows, nbytes, exact=exact)
 
-    def _copied(self, query: Query, columns: Sequence[str], reading: Reading, stream: Stream) -> QueryCopy:
+    def _copied(self, query: Query, columns: Sequence[str], reading: base.Reading, stream: Stream) -> QueryCopy:
         inner = _as_table(query)
         present = dict(stored_columns(self._connection, inner))
         for name in columns:
@@ -324,7 +311,7 @@ class DuckDBEngine(Closing):
         text = f"SELECT {', '.join(column.selected for column in chosen)} FROM {inner}"
         reader = self._connection.sql(text).to_arrow_reader(_PIECE)
         try:
-            return copy_rows(reader, columns, reading, stream=stream)
+            return base.copy_rows(reader, columns, reading, stream=stream)
         except (OSError, pa.ArrowException) as error:
             if isinstance(error, PenstockError):
                 raise
@@ -392,7 +379,7 @@ class DuckDBModelTable:
     weights_type, header_type = "float4[]", "json"
     most_weights: int | None = None
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: base.Engine) -> None:
         self._engine = engine
         # By its full name: the database itself may be called penstock, and the session may leave it.
         self._database = str(engine.run_apart("SELECT current_database()")[0][0])
@@ -407,7 +394,7 @@ class DuckDBModelTable:
         """Make the table, and its schema."""
         if not self._engine.run_apart(_SCHEMAS, [self._database]):
             self._engine.run_apart(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
-        self._engine.run_apart(f"CREATE TABLE IF NOT EXISTS {self.name} ({model_columns()})")
+        self._engine.run_apart(f"CREATE TABLE IF NOT EXISTS {self.name} ({base.model_columns()})")
 
     def require_trusted(self) -> None:
         """Do nothing: a file of DuckDB's knows no users."""

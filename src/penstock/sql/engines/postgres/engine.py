@@ -25,17 +25,7 @@ from penstock.closing import Closing
 from penstock.errors import ColumnError, DatabaseError, SQLSyntaxError, UsageError
 from penstock.events import Stream, Warned
 from penstock.sql.dialect import Dialect, quote_identifier
-from penstock.sql.engines.base import (
-    ModelTable,
-    QueryBlocks,
-    QueryScan,
-    Reading,
-    ServerTraining,
-    StatementRows,
-    blocks_of_copy,
-    copy_rows,
-    estimate_copy,
-)
+from penstock.sql.engines import base
 from penstock.sql.engines.postgres.cursor_rows import (
     LOOK_UP,
     QueryColumn,
@@ -94,18 +84,18 @@ class PostgresEngine(Closing):
         self.notices: list[str] = []
         self._kept = 0
         self._connection = self._connect()
-        self.models: ModelTable = PostgresModelTable(self)
-        self.server_training: ServerTraining | None = ExtensionTraining(self)
+        self.models: base.ModelTable = PostgresModelTable(self)
+        self.server_training: base.ServerTraining | None = ExtensionTraining(self)
 
-    def run(self, text: str, parameters: Sequence[Any] = ()) -> StatementRows:
+    def run(self, text: str, parameters: Sequence[Any] = ()) -> base.StatementRows:
         """Run one statement; rows come back as Python values."""
         with self._session(text) as connection, driver().RawCursor(connection) as cursor:
             cursor.execute(text.encode(), list(parameters) or None)
             status = cursor.statusmessage or ""
             if cursor.description is None:
-                return StatementRows(None, (), status, self.drain())
+                return base.StatementRows(None, (), status, self.drain())
             names = tuple(column.name for column in cursor.description)
-            return StatementRows(names, cursor.fetchall(), status, self.drain())
+            return base.StatementRows(names, cursor.fetchall(), status, self.drain())
 
     def describe(self, query: Query) -> pa.Schema:
         """Return a query's columns as Arrow types, without running it."""
@@ -118,24 +108,24 @@ class PostgresEngine(Closing):
         present = set(self.describe(query).names)
         return tuple(row[0] for row in self._ask(KEYS, [query.selected.table]) if row[0] in present)
 
-    def open(self, query: Query, columns: Sequence[str], reading: Reading, *, stream: Stream) -> QueryBlocks:
+    def open(self, query: Query, columns: Sequence[str], reading: base.Reading, *, stream: Stream) -> base.QueryBlocks:
         """Open a query's rows as blocks."""
         table, why = self._way(query)
         if table is not None:
             source, details = self._blocks(table, columns, reading, stream)
             rows, nbytes = int(source.block_rows.sum()), int(source.block_bytes.sum())
-            scan = QueryScan(_SCAN.format(table.name), tuple(details), rows, nbytes, exact=source.exact_rows)
-            return QueryBlocks(source, scan)
-        return blocks_of_copy(self._copied(query, columns, reading, stream), why)
+            scan = base.QueryScan(_SCAN.format(table.name), tuple(details), rows, nbytes, exact=source.exact_rows)
+            return base.QueryBlocks(source, scan)
+        return base.blocks_of_copy(self._copied(query, columns, reading, stream), why)
 
-    def estimate(self, query: Query, columns: Sequence[str], reading: Reading) -> QueryScan:
+    def estimate(self, query: Query, columns: Sequence[str], reading: base.Reading) -> base.QueryScan:
         """Say how `open` would read a query, by what the server estimates of it."""
         table, why = self._way(query)
         if table is not None:
-            return QueryScan(_SCAN.format(table.name), (), table.rows, table.nbytes, exact=False)
+            return base.QueryScan(_SCAN.format(table.name), (), table.rows, table.nbytes, exact=False)
         plan = self._ask(f"EXPLAIN (FORMAT JSON) {query.alone}")[0][0][0]["Plan"]
         schema = self.describe(query)
-        return estimate_copy(why, int(plan["Plan Rows"]), [schema.field(name).type for name in columns])
+        return base.estimate_copy(why, int(plan["Plan Rows"]), [schema.field(name).type for name in columns])
 
     @contextmanager
     def stream_rows(self, query: Query) -> Iterator[pa.RecordBatchReader]:
@@ -281,7 +271,7 @@ class PostgresEngine(Closing):
             return find_stored_table(connection, query.selected.table, place=self.place)
 
     def _blocks(
-        self, table: StoredTable, columns: Sequence[str], reading: Reading, stream: Stream
+        self, table: StoredTable, columns: Sequence[str], reading: base.Reading, stream: Stream
     ) -> tuple[BlockSource, list[str]]:
         """Open a table in blocks: cached where there is room, or else with a snapshot for each epoch."""
         from penstock.blocks.cached_source import CachedSource, fits
@@ -307,7 +297,7 @@ class PostgresEngine(Closing):
         details.append(f"every epoch over {source.threads} connections, in a snapshot of its own")
         return source, details
 
-    def _copied(self, query: Query, columns: Sequence[str], reading: Reading, stream: Stream) -> QueryCopy:
+    def _copied(self, query: Query, columns: Sequence[str], reading: base.Reading, stream: Stream) -> QueryCopy:
         present = self._columns(query)
         names = [column.name for column in present]
         for name in columns:
@@ -315,7 +305,7 @@ class PostgresEngine(Closing):
                 raise ColumnError.missing(name, names, place="the query")
         kept = [names.index(name) for name in columns]
         with self._session() as connection, stream_query(connection, query.alone, present, kept) as rows:
-            return copy_rows(rows, columns, reading, stream=stream)
+            return base.copy_rows(rows, columns, reading, stream=stream)
 
 
 def _words(error: Any, text: str, shift: int, place: str) -> str:
