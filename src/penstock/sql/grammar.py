@@ -35,7 +35,7 @@ def parse(script: str, *, dialect: Dialect) -> list[s.Statement]:
     >>> from penstock.sql.engines.duckdb.predictions import DUCKDB
     >>> train, other = parse("SELECT * FROM t TRAIN BY svm AS m; VACUUM", dialect=DUCKDB)
     >>> train.query.text, train.model, train.name, other
-    ('SELECT * FROM t', 'svm', 'm', s.Plain(text='VACUUM'))
+    ('SELECT * FROM t', 'svm', 'm', Plain(text='VACUUM'))
     """
     script = script.removeprefix("\ufeff")  # which some editors put at the start of a file
     parts, _ = split_statements(script, dialect, tokenize(script, dialect))
