@@ -21,6 +21,7 @@ import penstock
 from penstock.closing import Closing
 from penstock.errors import DatabaseError, UsageError
 from penstock.events import Stream
+from penstock.sql.dialect import Dialect, quote_identifier, standard_text
 from penstock.sql.engines.base import (
     ModelTable,
     QueryBlocks,
@@ -34,8 +35,6 @@ from penstock.sql.engines.base import (
     model_columns,
 )
 from penstock.sql.engines.registry import ENGINES, EngineKind
-from penstock.sql.expressions.dialect import Dialect
-from penstock.sql.expressions.literals import quote_identifier, standard_text
 from penstock.sql.options import PackSettings
 from penstock.sql.statements import Query
 

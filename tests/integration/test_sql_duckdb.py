@@ -22,9 +22,8 @@ from penstock.memory_learner import linear_job
 from penstock.outputs import write_failure
 from penstock.sql.engines.base import Engine, Reading
 from penstock.sql.engines.duckdb.engine import DuckDBEngine
-from penstock.sql.feature_columns import as_features
 from penstock.sql.options import PackSettings
-from penstock.sql.query_copy import copy_query
+from penstock.sql.query_copy import as_features, copy_rows
 from penstock.sql.statements import Query, TableSelection
 from penstock.training import Columns
 
@@ -217,7 +216,7 @@ def test_what_a_killed_program_left_is_removed(tmp_path):
     stale = tmp_path / ".penstock-query-999999999-x"
     stale.mkdir()
     (stale / "rows.arrow").write_bytes(b"x")
-    copied = copy_query(pa.table({"a": [1.0]}).to_reader(), columns=["a"], folder=tmp_path)
+    copied = copy_rows(pa.table({"a": [1.0]}).to_reader(), ["a"], Reading(folder=str(tmp_path)))
     assert not stale.exists()
     (own,) = tmp_path.iterdir()
     assert str(os.getpid()) in own.name
@@ -229,10 +228,10 @@ def test_packed_bytes_and_pairs_in_a_copy(engine):
     packed = [np.array([i, 2], "<f4").tobytes() for i in range(6)]
     pairs = [[0, i] for i in range(6)]
     table = pa.table({"p": pa.array(packed), "features_k": pairs, "features_v": [[1.0] * 2] * 6, "d": [1] * 6})
-    with copy_query(table.to_reader(), columns=["p", "d"], place="q") as copied:
+    with copy_rows(table.to_reader(), ["p", "d"], Reading()) as copied:
         assert copied.source.read(0).column("p").to_pylist()[5] == [5.0, 2.0]
-    pack = ["features_k", "features_v"]
-    with copy_query(table.to_reader(), columns=[*pack, "d"], pack=pack) as copied:
+    pack = ("features_k", "features_v")
+    with copy_rows(table.to_reader(), [*pack, "d"], Reading(pack=pack)) as copied:
         encoder = Columns(label="d", features=pack).encoder(copied.source)
         assert (encoder.sparse, encoder.width) == (True, 6)
         assert Columns(label="d").encoder(copied.source).width == 6
@@ -254,13 +253,8 @@ def test_columns_conform_to_a_model():
 def test_memory_is_bounded_by_small_pieces():
     seen = []
     table = pa.table({f"f{i}": np.arange(20_000.0) for i in range(8)})
-    with copy_query(
-        table.to_reader(),
-        columns=table.column_names,
-        pack=table.column_names,
-        memory=200_000,
-        stream=Stream([seen.append]),
-    ) as copied:
+    names, reading = table.column_names, Reading(pack=tuple(table.column_names), memory=200_000)
+    with copy_rows(table.to_reader(), names, reading, stream=Stream([seen.append])) as copied:
         assert copied.rows == 20_000
         assert max(copied.source.block_bytes) < 80_000
     most = max(each.amount for each in seen if isinstance(each, Advanced))

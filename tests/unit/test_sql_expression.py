@@ -20,11 +20,11 @@ from penstock.errors import ColumnError, DatabaseError, FeatureError, UsageError
 from penstock.linear import LinearModel
 from penstock.sgd.model import Weights
 from penstock.sql.catalog import Catalog
+from penstock.sql.dialect import double_literal, nested_sum, quote_identifier
 from penstock.sql.engines.duckdb.engine import DuckDBEngine
 from penstock.sql.engines.duckdb.predictions import DUCKDB
 from penstock.sql.engines.postgres.engine import PostgresEngine
 from penstock.sql.engines.postgres.predictions import POSTGRES
-from penstock.sql.expressions.literals import double_literal, nested_sum, quote_identifier
 from penstock.sql.prediction_query import added_columns, select_predictions
 from penstock.sql.statements import Query
 from tests.servers import Server

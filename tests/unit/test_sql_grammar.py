@@ -9,10 +9,10 @@ import pytest
 
 from penstock.errors import MissingExtraError
 from penstock.messages import Location
-from penstock.sql import grammar
+from penstock.sql import tokens
+from penstock.sql.dialect import Dialect
 from penstock.sql.engines.duckdb.predictions import DUCKDB
 from penstock.sql.engines.postgres.predictions import POSTGRES
-from penstock.sql.expressions.dialect import Dialect
 from penstock.sql.grammar import is_complete, keywords, parse
 from penstock.sql.statements import (
     DescribeModel,
@@ -317,9 +317,9 @@ def test_without_sqlglot_the_extra_is_named(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("sqlglot")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(builtins, "__import__", fake)
-    grammar._tokenizer.cache_clear()
+    tokens._tokenizer.cache_clear()
     try:
         with pytest.raises(MissingExtraError, match=r"pip install 'penstock\[sql\]'"):
             parse("SELECT 1", dialect=DUCKDB)
     finally:
-        grammar._tokenizer.cache_clear()
+        tokens._tokenizer.cache_clear()

@@ -14,8 +14,8 @@ from penstock.config import Config
 from penstock.errors import DataError
 from penstock.linear import LinearModel
 from penstock.memory_learner import linear_job
-from penstock.sql import warehouse_measures as measures
-from penstock.sql.warehouse_measures import measure_for_warehouse
+from penstock.sql import warehouse as measures
+from penstock.sql.warehouse import measure_for_warehouse
 from penstock.training import Columns
 
 

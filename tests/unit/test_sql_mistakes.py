@@ -7,9 +7,9 @@ import re
 import pytest
 
 from penstock.errors import SQLSyntaxError
+from penstock.sql.dialect import Dialect
 from penstock.sql.engines.duckdb.predictions import DUCKDB
 from penstock.sql.engines.postgres.predictions import POSTGRES
-from penstock.sql.expressions.dialect import Dialect
 from penstock.sql.grammar import parse
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
 from types import MethodType
 from typing import Any, ClassVar, Self
@@ -155,19 +155,10 @@ class LinearEstimator(Closing, BaseEstimator):
             source, columns = self._opened(X, y, sample_weight, features=features, exclude=exclude, hash=hash)
             if source is not X:
                 stack.enter_context(source)
-            measured = None if test is None else _opened(stack, test)
+            test_rows = None if test is None else stack.enter_context(_open(test))
+            measured: dict[str, Any] = {"test": test_rows, "test_share": test_share, "hold_out": _is_outside(X)}
             stream = Stream(list(listeners))
-            job = linear_job(
-                source,
-                config,
-                columns,
-                test=measured,
-                test_share=test_share,
-                first=start,
-                checkpoint=checkpoint,
-                stream=stream,
-                hold_out=_is_outside(X),
-            )
+            job = linear_job(source, config, columns, first=start, checkpoint=checkpoint, stream=stream, **measured)
             return self._take(job.run(resume=resume))
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -181,8 +172,8 @@ class LinearEstimator(Closing, BaseEstimator):
     def evaluate(self, X: Any, y: str | None = None) -> dict[str, Any]:
         """Measure the model on a path, source or table: loss, rows, and all of `penstock.measures`."""
         check_is_fitted(self)
-        with ExitStack() as stack:
-            return self.model_.evaluate(_opened(stack, X), label=y, memory=self.memory)
+        with _open(X) as source:
+            return self.model_.evaluate(source, label=y, memory=self.memory)
 
     def to_config(self) -> Config:
         """Return the parameters as a checked config, as training and `penstock.groups` take it."""
@@ -201,14 +192,9 @@ class LinearEstimator(Closing, BaseEstimator):
         return ArraySource(x, y, weight=weight), Columns(label="label", weight=None if weight is None else "weight")
 
     def _checked(self, X: Any, y: Any, weight: Any, *, reset: bool) -> tuple[Any, Any, Any]:
+        numeric = not loss_of(self._kind).classifies
         x, y = validate_data(
-            self,
-            X,
-            y,
-            accept_sparse="csr",
-            dtype=[np.float32, np.float64],
-            reset=reset,
-            y_numeric=not loss_of(self._kind).classifies,
+            self, X, y, accept_sparse="csr", dtype=[np.float32, np.float64], reset=reset, y_numeric=numeric
         )
         if weight is not None:
             weight = _check_sample_weight(weight, x, dtype=np.float32, ensure_non_negative=True)
@@ -240,8 +226,8 @@ class LinearEstimator(Closing, BaseEstimator):
     def _scores(self, X: Any) -> NDArray[Any]:
         check_is_fitted(self)
         if self._is_by_name(X):
-            with ExitStack() as stack:
-                parts = list(self.model_.block_scores(_opened(stack, X)))
+            with _open(X) as source:
+                parts = list(self.model_.block_scores(source))
                 return np.concatenate(parts) if parts else np.empty(0, np.float32)
         x = validate_data(self, X, accept_sparse="csr", dtype=[np.float32, np.float64], reset=False)
         return self.model_.scores(_as_batch(x))
@@ -261,8 +247,8 @@ class LinearEstimator(Closing, BaseEstimator):
                 "streams the predictions of a path, source or table", option="out", fixes=["for arrays leave it out"]
             )
         require_file(out)
-        with ExitStack() as stack:
-            return write_predictions(self.model_, _opened(stack, X), out, keep=keep)
+        with _open(X) as source:
+            return write_predictions(self.model_, source, out, keep=keep)
 
     def _one_pass(self, X: Any, y: Any, weight: Any, labels: LabelMap | None) -> Self:
         """Learn from rows in the order given, once, going on from what was learnt before."""
@@ -286,12 +272,8 @@ class LinearEstimator(Closing, BaseEstimator):
         rows = Batch(batch.x, np.ascontiguousarray(target), weight)
         stats = self._trainer.run_epoch([rows], self._passes)
         self._passes += 1
-        row = {
-            "epoch": self._passes,
-            "progressive_loss": stats.loss,
-            f"progressive_{stats.metric}": stats.score,
-            "rows": stats.rows,
-        }
+        scores = {"progressive_loss": stats.loss, f"progressive_{stats.metric}": stats.score}
+        row = {"epoch": self._passes, **scores, "rows": stats.rows}
         weights: Weights = self._trainer.weights.copy()
         weights.arrange(sparse=False)
         history = [*getattr(self, "history_", []), row]
@@ -351,15 +333,15 @@ def _is_frame(X: Any) -> bool:
 
 def _columns_of(model: LinearModel) -> list[str] | None:
     """Return the columns of numbers that a model was learnt from, one a feature; None for anything else."""
-    origin = model.encoder.origin
-    parts = model.encoder.parts if origin is None else tuple(FeatureColumns.from_dict(part) for part in origin)
+    origin, parts = model.encoder.origin, model.encoder.parts
+    parts = parts if origin is None else tuple(map(FeatureColumns.from_dict, origin))
     return [part.columns[0] for part in parts] if all(part.kind == "number" for part in parts) else None
 
 
-def _opened(stack: ExitStack, data: Any) -> BlockSource:
-    """Open data, to be closed with the stack unless they came as a source."""
+def _open(data: Any) -> AbstractContextManager[BlockSource]:
+    """Open data, to be closed with the ``with`` block unless they came as a source."""
     source = open_source(data)
-    return source if source is data else stack.enter_context(source)
+    return nullcontext(source) if source is data else source
 
 
 def _as_batch(x: Any) -> Batch:

@@ -54,13 +54,11 @@ class _Classifier(ClassifierMixin, LinearEstimator):
         if not hasattr(self, "_trainer") and not hasattr(self, "model_"):
             self.classes_ = np.unique(y if classes is None else classes)
         if not hasattr(self, "_labels"):
-            self._labels = LabelMap(
-                tuple(self.classes_.tolist()), binary=not loss_of(self._model_kind).many, column="y"
-            )
+            binary = not loss_of(self._model_kind).many
+            self._labels = LabelMap(tuple(self.classes_.tolist()), binary=binary, column="y")
         if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
-            raise UsageError(
-                f"is not what the first call was given: {self.classes_!r}", option="classes", value=classes
-            )
+            reason = f"is not what the first call was given: {self.classes_!r}"
+            raise UsageError(reason, option="classes", value=classes)
         return self._one_pass(X, y, sample_weight, self._labels)
 
     def _check_target(self, y: NDArray[Any]) -> NDArray[Any]:

@@ -7,6 +7,7 @@ rest goes to the engine word for word.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,12 +46,6 @@ def connect(db: Any = ":memory:", *, read_only: bool = False, listeners: Sequenc
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Result":
-        from penstock.sql.result import Result
-
-        return Result
-    if name == "Session":
-        from penstock.sql.session import Session
-
-        return Session
+    if name in ("Result", "Session"):
+        return getattr(import_module(f"penstock.sql.{name.lower()}"), name)
     raise AttributeError(f"module 'penstock.sql' has no attribute {name!r}; it has: {', '.join(__all__)}")

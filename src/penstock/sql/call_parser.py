@@ -6,8 +6,7 @@ call's query is refused; WITH clauses around a call go along with its query, whi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.errors import SQLSyntaxError, nearest
 from penstock.sql.statements import Call, Embedded, Evaluate, Predict, Query, TableSelection, TrainingInfo, WeightsOf
@@ -50,25 +49,34 @@ class _Named:
 
 def parse_embedded(part: StatementTokens) -> Embedded | None:
     """Return a statement as text with gaps for its calls; None where it has no call."""
-    found = find_calls(part)
-    if not found:
+    calls = find_calls(part)
+    if not calls:
         return None
     texts, start = [""], part.start
-    for number, each in enumerate(found, 1):
+    for number, each in enumerate(calls, 1):
         texts[-1] += part.script[start : part.tokens[each.first].start]
         start = part.tokens[each.stop - 1].stop
         texts.append("")
         if each.alias:  # PostgreSQL before 16 wants every table named
             texts[-1] = f" AS ml_{number}" + (" " if part.script[start : start + 1].isalpha() else "")
     texts[-1] += part.script[start : part.stop]
-    return Embedded(tuple(texts), tuple(each.call for each in found), rows=_gives_rows(part), view=_is_stored(part))
+    return Embedded(tuple(texts), tuple(each.call for each in calls), view=_is_stored(part))
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """How far a statement has been searched: its calls, and by open parenthesis the queries named in WITH clauses."""
+
+    part: StatementTokens
+    calls: list[PlacedCall] = field(default_factory=list)
+    named: list[list[_Named]] = field(default_factory=lambda: [[]])
 
 
 def find_calls(part: StatementTokens) -> list[PlacedCall]:
     """Return the calls in a statement, in order."""
-    found: list[PlacedCall] = []
+    search = _Search(part)
+    calls, named = search.calls, search.named
     opened: list[int] = [-1]
-    named: list[list[_Named]] = [[]]
     at = 0
     while at < len(part.tokens):
         token = part.tokens[at]
@@ -81,18 +89,18 @@ def find_calls(part: StatementTokens) -> list[PlacedCall]:
         elif token.says("WITH"):
             named[-1] += _named(part, at)
         elif token.says("PREDICT") and part.is_clause(at, "PREDICT"):
-            found.append(_predict(part, at, opened[-1], named, found))
-            at = found[-1].stop
-            if found[-1].first == opened[-1]:  # the parentheses around it went along
+            calls.append(_predict(search, at, opened[-1]))
+            at = calls[-1].stop
+            if calls[-1].first == opened[-1]:  # the parentheses around it went along
                 opened.pop()
                 named.pop()
             continue
         elif is_model_function(part, at):
-            found.append(_function(part, at, named, found))
-            at = found[-1].stop
+            calls.append(_function(search, at))
+            at = calls[-1].stop
             continue
         at += 1
-    return found
+    return calls
 
 
 def is_model_function(part: StatementTokens, at: int) -> bool:
@@ -103,13 +111,12 @@ def is_model_function(part: StatementTokens, at: int) -> bool:
     return after is not None and (after.kind in ("word", "quoted") or after.says("`"))
 
 
-def _predict(
-    part: StatementTokens, at: int, opened: int, named: Sequence[list[_Named]], found: Sequence[PlacedCall]
-) -> PlacedCall:
+def _predict(search: _Search, at: int, opened: int) -> PlacedCall:
+    part = search.part
     first, verb = _begin(part, opened + 1, at)
     reader = TokenReader(part, at + 2)
     name = reader.name()
-    inside = next((each for each in found if each.first >= first), None)
+    inside = next((each for each in search.calls if each.first >= first), None)
     if inside is not None:
         raise _nested(part, inside.first)
     stop = reader.at
@@ -120,7 +127,7 @@ def _predict(
             raise _trailing(reader, name, opened)
     elif not closed and opened >= 0:
         raise reader.missing(")")
-    query = reader.query(first, at, _scope(part, first, at, named, found))
+    query = reader.query(first, at, _scope(search, first, at))
     if closed and first == opened + 1:
         return PlacedCall(Predict(name, query), opened, stop + 1)
     return PlacedCall(Predict(name, query), first, stop)
@@ -171,7 +178,8 @@ def _trailing(reader: TokenReader, name: str, opened: int) -> SQLSyntaxError:
     )
 
 
-def _function(part: StatementTokens, at: int, named: Sequence[list[_Named]], found: Sequence[PlacedCall]) -> PlacedCall:
+def _function(search: _Search, at: int) -> PlacedCall:
+    part = search.part
     word = part.tokens[at + 2].text.upper()
     reader = TokenReader(part, at + 5)
     if word not in FUNCTIONS:
@@ -185,7 +193,7 @@ def _function(part: StatementTokens, at: int, named: Sequence[list[_Named]], fou
     name = reader.name()
     query = None
     if word in ("PREDICT", "EVALUATE") and reader.accept(","):
-        query = _argument(reader, named, found)
+        query = _argument(reader, search)
         if part.says(reader.at, ",", "STRUCT"):
             raise reader.wrong("settings in STRUCT(…) are not supported; probabilities can be compared in WHERE")
     elif word == "PREDICT":
@@ -203,12 +211,12 @@ def _function(part: StatementTokens, at: int, named: Sequence[list[_Named]], fou
     return PlacedCall(call, at, reader.at, unnamed)
 
 
-def _argument(reader: TokenReader, named: Sequence[list[_Named]], found: Sequence[PlacedCall]) -> Query:
+def _argument(reader: TokenReader, search: _Search) -> Query:
     part = reader.part
     if reader.accept("TABLE"):
         first = reader.at
         table = reader.table()
-        scope = _scope(part, first, reader.at, named, found)
+        scope = _scope(search, first, reader.at)
         return Query(f"SELECT * FROM {table}", None if scope else TableSelection(table), scope)
     if part.says(reader.at, "STRUCT"):
         raise reader.wrong("settings in STRUCT(…) are not supported; probabilities can be compared in WHERE")
@@ -221,7 +229,7 @@ def _argument(reader: TokenReader, named: Sequence[list[_Named]], found: Sequenc
         if part.is_clause(at, "PREDICT") or is_model_function(part, at):
             raise _nested(part, at)
     reader.at = close + 1
-    return reader.query(opened + 1, close, _scope(part, opened, close, named, found))
+    return reader.query(opened + 1, close, _scope(search, opened, close))
 
 
 def _nested(part: StatementTokens, at: int) -> SQLSyntaxError:
@@ -256,16 +264,14 @@ def _named(part: StatementTokens, at: int) -> list[_Named]:
     return found
 
 
-def _scope(
-    part: StatementTokens, first: int, stop: int, named: Sequence[list[_Named]], found: Sequence[PlacedCall]
-) -> tuple[str, ...]:
+def _scope(search: _Search, first: int, stop: int) -> tuple[str, ...]:
     """Return the WITH clauses around a query, without what has calls of ours in it; raise where that is used."""
-    clauses, predicted = [], set()
-    for level in named:
+    part, clauses, predicted = search.part, [], set()
+    for level in search.named:
         visible = [each for each in level if each.last < first]
         texts = []
         for each in visible:
-            if any(each.first <= call.first <= each.last for call in found):
+            if any(each.first <= call.first <= each.last for call in search.calls):
                 predicted.add(each.name)
             else:
                 texts.append(part.script[part.tokens[each.first].start : part.tokens[each.last].stop])
@@ -284,13 +290,3 @@ def _is_stored(part: StatementTokens) -> bool:
     return part.says(0, "PREPARE") or (
         part.says(0, "CREATE") and not next(made, part.tokens[0]).says("TABLE", "CREATE")
     )
-
-
-def _gives_rows(part: StatementTokens) -> bool:
-    verb = 0
-    if part.says(0, "WITH"):
-        named = _named(part, 0)
-        verb = named[-1].last + 1 if named else 0
-    if part.begins_query(verb) or part.tokens[0].says("EXPLAIN", "DESCRIBE", "SUMMARIZE", "SHOW", "EXECUTE"):
-        return True
-    return any(part.says(at, "RETURNING") for at in part.level(verb, len(part.tokens)))

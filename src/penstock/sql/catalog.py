@@ -26,7 +26,7 @@ from penstock.messages import Text, Use
 from penstock.metric_names import headline
 from penstock.sgd.losses import loss_of
 from penstock.sql.engines.base import Engine
-from penstock.sql.expressions.formula import LITERAL, StoredModel
+from penstock.sql.prediction_query import LITERAL, StoredModel
 from penstock.sql.statements import Exists
 
 _T = TypeVar("_T")
@@ -42,9 +42,8 @@ _NOT_FINITE = "not_finite"
 class Entry:
     """A model in the catalogue, without its weights.
 
-    ``rows`` is how many it was trained on, ``score`` the finished model's accuracy or R²
-    (on rows held out, else on a sample of its training rows); None
-    where the model does not say.
+    ``rows`` is how many it was trained on, ``score`` the finished model's accuracy or R² (on rows held out, else on a sample
+    of its training rows); None where the model does not say.
     """
 
     name: str
@@ -99,9 +98,8 @@ class Catalog:
         """Raise where no model could be saved: better before a training than after it."""
         self._create()
         columns = ", ".join(_WRITTEN)
-        self._do(
-            f"INSERT INTO {self.table} ({columns}) SELECT {columns} FROM {self.table} WHERE false", [], "INSERT, UPDATE"
-        )
+        text = f"INSERT INTO {self.table} ({columns}) SELECT {columns} FROM {self.table} WHERE false"
+        self._do(text, [], "INSERT, UPDATE")
 
     def load(self, name: str) -> LinearModel:
         """Read a model."""
@@ -233,11 +231,11 @@ def _model(row: list[Any], *, place: str) -> LinearModel:
     if weights is None or constants is None or len(weights) != outputs * width or len(constants) != outputs:
         raise _damaged(place, f"its weights are not {outputs} × {width} finite numbers and {outputs} intercepts")
     try:
-        told = _restored(header)
-        sound = all(isinstance(told[part], dict) for part in ("encoder", "config", "metrics"))
-        sound &= isinstance(told["history"], list) and all(isinstance(epoch, dict) for epoch in told["history"])
-        model = LinearModel.of({"coef": weights.reshape(outputs, width), "intercept": constants}, told, place=place)
-        sound &= told["kind"] == kind
+        content = _restored(header)
+        sound = all(isinstance(content[part], dict) for part in ("encoder", "config", "metrics"))
+        sound &= isinstance(content["history"], list) and all(isinstance(epoch, dict) for epoch in content["history"])
+        model = LinearModel.of({"coef": weights.reshape(outputs, width), "intercept": constants}, content, place=place)
+        sound &= content["kind"] == kind
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise _damaged(place, f"its header cannot be read ({error!r})") from error
     labels = model.encoder.labels
@@ -265,18 +263,11 @@ def _floats(values: Any) -> NDArray[np.float32] | None:
 def _entry(name: str, kind: str, width: int, header: Any, made: int) -> Entry:
     created = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=int(made))
     try:
-        told = _restored(header)
-        last = told["history"][-1] if told["history"] else {}
-        score = headline(told["metrics"])
-        return Entry(
-            name,
-            kind,
-            told["encoder"]["label"],
-            width,
-            last.get("rows"),
-            None if score is None else score.value,
-            created,
-        )
+        content = _restored(header)
+        last = content["history"][-1] if content["history"] else {}
+        score = headline(content["metrics"])
+        value = None if score is None else score.value
+        return Entry(name, kind, content["encoder"]["label"], width, last.get("rows"), value, created)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):  # `load` says what is wrong with it
         return Entry(name, kind, None, width, None, None, created)
 

@@ -1,43 +1,21 @@
-"""From a script to statements: ours are read by a small parser, everything else is passed on as it was written.
+"""From a script to statements: ours are parsed, everything else is passed on as it was written.
 
-Tokens come from sqlglot's tokenizers, so that nothing in a quote, a dollar quote or a comment is taken for a clause.
-Their keywords are left out: only ours matter, and sqlglot's own would swallow what follows EXPLAIN whole. sqlglot is
-imported here alone, and only when used.
+A statement that begins with Penstock's own words must be right; all else is the engine's, with or without PREDICT BY or
+``ML.…`` in it.
 """
 
 from __future__ import annotations
 
-import functools
-import re
-from bisect import bisect_left
-from itertools import count
-from typing import Any
-
-from penstock.errors import MissingExtraError, SQLSyntaxError
+from penstock.errors import SQLSyntaxError
 from penstock.sgd.losses import linear_models
-from penstock.sql.expressions.dialect import Dialect
-from penstock.sql.statement_parser import parse_statement
-from penstock.sql.statements import Statement
-from penstock.sql.tokens import Token, TokenKind, split_statements
-
-_KINDS: dict[str, TokenKind] = {
-    "IDENTIFIER": "quoted",
-    "STRING": "string",
-    "BYTE_STRING": "string",
-    "NATIONAL_STRING": "string",
-    "UNICODE_STRING": "string",
-    "HEREDOC_STRING": "string",
-    "NUMBER": "number",
-    "VAR": "word",
-}
-# A dollar that opens no dollar quote: of a parameter, such as $1. sqlglot would take ``$1,$`` for such a quote.
-_LOOSE = re.compile(r"(?<![\w$])\$(?!(?:[^\W\d]\w*)?\$)")
-# A comment that opens right where another did, which sqlglot does not count.
-_TWICE = re.compile(r"/\*(?=/\*)")
-_BETWEEN = re.compile(r"(?:\s+|--[^\n]*)*")
+from penstock.sql import statements as s
+from penstock.sql.call_parser import find_calls, parse_embedded
+from penstock.sql.dialect import Dialect
+from penstock.sql.token_reader import TokenReader
+from penstock.sql.tokens import StatementTokens, split_statements, tokenize
 
 
-def parse(script: str, *, dialect: Dialect) -> list[Statement]:
+def parse(script: str, *, dialect: Dialect) -> list[s.Statement]:
     """Read a script.
 
     Parameters
@@ -60,8 +38,8 @@ def parse(script: str, *, dialect: Dialect) -> list[Statement]:
     ('SELECT * FROM t', 'svm', 'm', Plain(text='VACUUM'))
     """
     script = script.removeprefix("\ufeff")  # which some editors put at the start of a file
-    parts, _ = split_statements(script, dialect, _tokens(script, dialect))
-    return [parse_statement(part) for part in parts]
+    parts, _ = split_statements(script, dialect, tokenize(script, dialect))
+    return [_parse_statement(part) for part in parts]
 
 
 def is_complete(text: str, *, dialect: Dialect) -> bool:
@@ -74,7 +52,7 @@ def is_complete(text: str, *, dialect: Dialect) -> bool:
     [False, True, False]
     """
     try:
-        tokens = _tokens(text, dialect)
+        tokens = tokenize(text, dialect)
     except SQLSyntaxError:
         return False
     return split_statements(text, dialect, tokens)[1]
@@ -96,50 +74,176 @@ def keywords() -> tuple[str, ...]:
     )
 
 
-def _tokens(script: str, dialect: Dialect) -> list[Token]:
-    """Return a script's tokens, with their offsets in it."""
-    make = _tokenizer(dialect)
-    from sqlglot.errors import TokenError
-
-    dollar, space = _unused(script)
-    loose = _LOOSE.sub(dollar, script)
-    inserted = [match.end() + n for n, match in enumerate(_TWICE.finditer(loose))]
-    text = _TWICE.sub("/*" + space, loose)
-    tokenizer = make()
-    try:
-        found = tokenizer.tokenize(text)
-    except TokenError:
-        done = tokenizer.tokens[-1].end + 1 if tokenizer.tokens else 0
-        at = _BETWEEN.match(text, done).end()  # type: ignore[union-attr]  # it matches the empty text too
-        told = f"{'the comment' if text.startswith('/*', at) else 'the quote'} that opens here is not closed"
-        raise SQLSyntaxError.of(told, script, at - bisect_left(inserted, at)) from None
-    tokens = []
-    for each in found:
-        start, stop = each.start - bisect_left(inserted, each.start), each.end + 1 - bisect_left(inserted, each.end + 1)
-        value = each.text.replace(dollar, "$").replace(space, "")
-        kind = _KINDS.get(each.token_type.name, "symbol")
-        if kind == "word" and not (value[:1].isalpha() or value[:1] == "_"):
-            kind = "symbol"
-        tokens.append(Token(kind, value, start, stop))
-    return tokens
+def _parse_statement(part: StatementTokens) -> s.Statement:
+    """Read one statement."""
+    reader = TokenReader(part)
+    if reader.accept("EXPLAIN"):
+        return _explain(reader)
+    statement = _own(reader)
+    if statement is not None:
+        return statement
+    if part.clauses("TRAIN"):
+        return _train(reader)
+    return parse_embedded(part) or s.Plain(part.text)
 
 
-def _unused(script: str) -> tuple[str, str]:
-    """Return two characters that the script does not have."""
-    free = (chr(code) for code in count(0xE000) if chr(code) not in script)
-    return next(free), next(free)
+def _own(reader: TokenReader) -> s.Statement | None:
+    """Read a statement that begins with words of ours; None where it does not."""
+    if _creates(reader):
+        return _create(reader)
+    if reader.accept("EVALUATE"):
+        return _evaluate(reader)
+    if reader.accept("PACK"):
+        return _pack(reader)
+    statement = _about_models(reader)
+    if statement is not None:
+        reader.end()
+    return statement
 
 
-@functools.cache
-def _tokenizer(wanted: Dialect) -> Any:
-    """Return what makes a tokenizer of the dialect, without its keywords and templates."""
-    try:
-        from sqlglot.dialects.dialect import Dialect as SqlglotDialect
-    except ImportError:
-        raise MissingExtraError.of("sqlglot", "sql", "the SQL front") from None
-    dialect = SqlglotDialect.get_or_raise(wanted.tokenizer)
-    changes: dict[str, Any] = {"KEYWORDS": {}, "COMMANDS": set(), "BIT_STRINGS": [], "HEX_STRINGS": []}
-    changes["IDENTIFIERS"] = list(wanted.identifier_quotes)
-    made: Any = type("Tokens", (type(dialect).tokenizer_class,), changes)
-    made._COMMENTS.pop("{#", None)
-    return functools.partial(made, dialect=dialect)
+def _about_models(reader: TokenReader) -> s.ModelStatement | None:
+    part = reader.part
+    if reader.accept("SHOW", "MODELS"):
+        return s.ShowModels()
+    if part.says(1, "MODEL") and (part.says(0, "DESCRIBE") or part.says(0, "DESC")):
+        if len(part.tokens) == 2 or part.says(2, "."):  # a table of that name, or in a schema of that name
+            return None
+        reader.at = 2
+        return s.DescribeModel(reader.name())
+    if reader.accept("DROP", "MODEL"):
+        skip = reader.accept("IF", "EXISTS")
+        return s.DropModel(reader.name(), "skip" if skip else "error")
+    replaces = reader.accept("IMPORT", "OR", "REPLACE", "MODEL")
+    if replaces or reader.accept("IMPORT", "MODEL"):
+        name = reader.name()
+        reader.expect("FROM", expected="FROM 'file'")
+        return s.ImportModel(name, reader.string("the file's path in quotes"), "replace" if replaces else "error")
+    if reader.accept("EXPORT", "MODEL"):
+        name = reader.name()
+        reader.expect("TO", expected="TO 'file'")
+        return s.ExportModel(name, reader.string("the file's path in quotes"))
+    return None
+
+
+def _pack(reader: TokenReader) -> s.Pack:
+    reader.accept("TABLE")
+    table = reader.table()
+    reader.expect("INTO", expected="INTO and the new table's name")
+    into = reader.table()
+    options = reader.options() if reader.accept("WITH") else {}
+    reader.end("WITH (…), or the end of the statement" if not options else "the end of the statement")
+    return s.Pack(table, into, options)
+
+
+def _evaluate(reader: TokenReader) -> s.Evaluate:
+    part = reader.part
+    reader.expect("MODEL")
+    name = reader.name()
+    query, options, stop = None, {}, len(part.tokens)
+    asked = [at for at in part.level(reader.at, stop) if part.says(at, "WITH", "(")]
+    if asked:
+        options_reader = TokenReader(part, asked[-1] + 1)
+        options = options_reader.options()
+        options_reader.end()
+        stop = asked[-1]
+    if reader.at < stop:
+        reader.expect("ON", expected="ON and a query, such as ON SELECT * FROM t")
+        query = _plain_query(reader, reader.at, stop, "evaluating")
+    return s.Evaluate(name, query, options)
+
+
+def _explain(reader: TokenReader) -> s.Statement:
+    part = reader.part
+    opened = reader.at
+    listed = part.says(opened, "(") and not part.begins_query(opened + 1)
+    plain_list = part.says(opened, "(", "ANALYZE", ")")
+    analyze = plain_list or reader.accept("ANALYZE") or reader.accept("ANALYSE")
+    if listed:
+        reader.at = part.partners.get(opened, len(part.tokens) - 1) + 1
+    creates = _creates(reader)
+    if not (creates or part.clauses("TRAIN")):
+        return parse_embedded(part) or s.Plain(part.text)
+    if listed and not plain_list:
+        raise reader.wrong("EXPLAIN of a training takes (ANALYZE) and nothing else", opened)
+    if creates:
+        return s.Explain(_create(reader), analyze)
+    if not part.begins_query(reader.at):
+        raise reader.missing("ANALYZE or a query")
+    return s.Explain(_train(reader), analyze)
+
+
+def _train(reader: TokenReader) -> s.Train:
+    """Read ``query TRAIN BY model [AS name] [WITH (…)]``."""
+    part, first = reader.part, reader.at
+    by = part.clauses("TRAIN")[0]
+    if not part.begins_query(first) or by not in part.level(first, len(part.tokens)):
+        raise reader.wrong("TRAIN BY ends a statement of its own: SELECT * FROM t TRAIN BY svm AS m", by)
+    query = _plain_query(reader, first, by, "training")
+    reader.at = by + 2
+    model = reader.model()
+    name = reader.name() if reader.accept("AS") else None
+    options = reader.options() if reader.accept("WITH") else {}
+    left = [] if options else ["WITH (…)"] if name else ["AS name", "WITH (…)"]
+    reader.end(", ".join([*left, "or the end of the statement"]) if left else "the end of the statement")
+    return s.Train(query, model, name, options)
+
+
+def _creates(reader: TokenReader) -> bool:
+    part, at = reader.part, reader.at
+    return part.says(at, "CREATE", "MODEL") or part.says(at, "CREATE", "OR", "REPLACE", "MODEL")
+
+
+def _create(reader: TokenReader) -> s.Train:
+    """Read ``CREATE [OR REPLACE] MODEL [IF NOT EXISTS] name USING model [WITH (…)] | OPTIONS(…) AS query``."""
+    part = reader.part
+    reader.expect("CREATE")
+    exists: s.Exists = "replace" if reader.accept("OR", "REPLACE") else "error"
+    reader.expect("MODEL")
+    if part.says(reader.at, "IF", "NOT", "EXISTS"):
+        if exists == "replace":
+            raise reader.wrong("OR REPLACE and IF NOT EXISTS exclude one another; leave one out")
+        reader.at += 3
+        exists = "skip"
+    name = reader.name()
+    if part.says(reader.at, "TRANSFORM"):
+        raise reader.wrong("TRANSFORM is not supported; write its expressions into the SELECT")
+    options: dict[str, s.StatementOption] = {}
+    usual = reader.accept("USING")
+    if usual:
+        model = reader.model()
+        if reader.accept("WITH"):
+            options = reader.options(closed=True)
+    else:
+        at = reader.at
+        reader.expect("OPTIONS", expected="OPTIONS(model_type='logistic_reg', …) or USING and a model")
+        options = reader.options(closed=True)
+        kind = options.pop("model_type", None)
+        if kind is None:
+            raise reader.wrong("OPTIONS must say the model_type, such as model_type='logistic_reg'", at)
+        at = next(n for n in range(at, reader.at) if part.tokens[n].start == kind.at)
+        model = reader.kind(kind.value, at + 2)
+    reader.expect("AS", expected="AS and a query" if options or not usual else "WITH (…) or AS and a query")
+    query = _plain_query(reader, reader.at, len(part.tokens), "training")
+    return s.Train(query, model, name, options, exists, warehouse=not usual)
+
+
+def _plain_query(reader: TokenReader, first: int, stop: int, work: str) -> s.Query:
+    """Return a query that is the engine's alone; raise where it has a clause or call of ours in it."""
+    part = reader.part
+    query = reader.query(first, stop)
+    again = [at for at in part.clauses("TRAIN") if first <= at < stop]
+    if again:
+        raise reader.wrong("TRAIN BY cannot stand inside another statement of ours", again[0])
+    calls = find_calls(_between(part, first, stop))
+    if calls:
+        raise reader.wrong(
+            f"{work} on predictions is not supported in one statement; store them first: CREATE TABLE p AS SELECT …"
+            " PREDICT BY m",
+            first + calls[0].first,
+        )
+    return query
+
+
+def _between(part: StatementTokens, first: int, stop: int) -> StatementTokens:
+    inside = {a - first: b - first for a, b in part.partners.items() if first <= a < stop and first <= b < stop}
+    return StatementTokens(part.script, part.dialect, part.tokens[first:stop], part.start, part.stop, inside)

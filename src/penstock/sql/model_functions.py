@@ -10,25 +10,30 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
+import pyarrow as pa
+
+from penstock.batch import Batch
 from penstock.config import Config
+from penstock.encoded_model import predicted
 from penstock.errors import ColumnError, DataError, UsageError
-from penstock.events import Stream
+from penstock.events import Advanced, Finished, Started, Stream
 from penstock.linear import LinearModel
 from penstock.sgd.losses import loss_of
 from penstock.sql.catalog import Catalog
 from penstock.sql.engines.base import Engine
 from penstock.sql.options import evaluate_settings
 from penstock.sql.prediction_query import select_predictions
+from penstock.sql.query_copy import as_features
 from penstock.sql.result import Result
-from penstock.sql.scoring import scored_table
 from penstock.sql.statements import Call, Embedded, Evaluate, Predict, TrainingInfo
-from penstock.sql.warehouse_measures import measure_for_warehouse
+from penstock.sql.warehouse import measure_for_warehouse
 
 _MOST_VALUES = 100_000
 """Weights that are written out as values; those of wider models are read where they are."""
-_TOLD = ("solver", "optimizer", "rate", "batch_size", "l1", "l2", "standardize", "shuffle", "memory", "seed")
+_SHOWN_CONFIG = ("solver", "optimizer", "rate", "batch_size", "l1", "l2", "standardize", "shuffle", "memory", "seed")
 
 
 @contextmanager
@@ -40,11 +45,12 @@ def fill_calls(statement: Embedded, engine: Engine, catalog: Catalog, *, stream:
             if isinstance(call, Predict):
                 return _predictions(call, engine, catalog, view=statement.view, stack=stack, stream=stream)
             if isinstance(call, Evaluate):
-                return values_query(evaluate_call(call, engine, catalog, stream=stream), engine)
-            model = catalog.load(call.model)
-            return values_query(
-                training_info_rows(model) if isinstance(call, TrainingInfo) else weight_rows(model), engine
-            )
+                rows = evaluate_call(call, engine, catalog, stream=stream)
+            elif isinstance(call, TrainingInfo):
+                rows = training_info_rows(catalog.load(call.model))
+            else:
+                rows = weight_rows(catalog.load(call.model))
+            return values_query(rows, engine)
 
         texts = [statement.texts[0]]
         for call, after in zip(statement.calls, statement.texts[1:], strict=True):
@@ -57,9 +63,8 @@ def _predictions(
 ) -> str:
     model, stored = catalog.find(call.model)
     schema = engine.describe(call.query)
-    text = select_predictions(
-        model, call.query.text, schema=schema, dialect=engine.dialect, stored=stored, warehouse=call.warehouse
-    )
+    query, dialect = call.query.text, engine.dialect
+    text = select_predictions(model, query, schema=schema, dialect=dialect, stored=stored, warehouse=call.warehouse)
     if text is not None:
         return text
     if view:
@@ -156,7 +161,7 @@ def model_properties(model: LinearModel, name: str) -> Result:
     """Return what is known of a model, a row for each property."""
     encoder = model.encoder
     hashed = [f"{part.hashed.column}:2^{part.hashed.bits}" for part in encoder.parts if part.hashed]
-    told: dict[str, Any] = {
+    properties: dict[str, Any] = {
         "name": name,
         "kind": model.kind,
         "label": encoder.label,
@@ -167,6 +172,40 @@ def model_properties(model: LinearModel, name: str) -> Result:
         **model.metrics,
         **({"hash": hashed} if hashed else {}),
         "learning_rate": model.config.get("learning_rate") or _usual_rate(model),
-        **{key: model.config[key] for key in _TOLD if key in model.config},
+        **{key: model.config[key] for key in _SHOWN_CONFIG if key in model.config},
     }
-    return Result(("property", "value"), list(told.items()))
+    return Result(("property", "value"), list(properties.items()))
+
+
+@contextmanager
+def scored_table(model: LinearModel, call: Predict, engine: Engine, *, stream: Stream) -> Iterator[str]:
+    """Put a query's rows with their predictions into a temporary table, and give its quoted name."""
+    if call.warehouse:
+        raise UsageError(
+            f"ML.PREDICT cannot write model {call.model!r} as SQL (its features are hashed, or packed in a BLOB); write SELECT … FROM"
+            f" (SELECT … PREDICT BY {call.model}) AS p"
+        )
+    with engine.stream_rows(call.query) as reader:
+        batches = _scored_batches(model, reader, stream)
+        first = next(batches)
+        rows = pa.RecordBatchReader.from_batches(first.schema, chain([first], batches))
+        table = engine.store_rows(rows)
+    try:
+        yield table
+    finally:
+        engine.run(f"DROP TABLE IF EXISTS {table}")
+
+
+def _scored_batches(model: LinearModel, reader: pa.RecordBatchReader, stream: Stream) -> Iterator[pa.RecordBatch]:
+    """Yield a query's rows with predictions beside them; a first batch always, be it without rows."""
+    names, encoder, first = reader.schema.names, None, 0
+    stream.emit(Started("predict", None, "rows"))
+    widths = {part.columns[0]: part.width or 0 for part in model.encoder.parts if part.kind == "vector"}
+    for rows in chain([pa.RecordBatch.from_pylist([], reader.schema)], reader):
+        features = as_features(rows, model.encoder.columns, widths=widths, first_row=first)
+        encoder = encoder or model.encoder.for_schema(features.schema, place="the query")
+        batch: Batch = encoder.encode(features, first_row=first)
+        yield predicted(model.kind, model.encoder, model.scores(batch), rows, names)
+        stream.emit(Advanced("predict", len(rows)))
+        first += len(rows)
+    stream.emit(Finished("predict"))

@@ -1,27 +1,31 @@
 """What a statement's options ask for: a config, the parts that columns play, and how rows are read.
 
-Names are the CorgiPile paper's and our own; after ``OPTIONS`` the warehouses' names are known too. What was asked for
-comes back in the words that were written, with the place in the script.
+Names are the CorgiPile paper's and our own; after ``OPTIONS`` the warehouses' names are known too. A value of the wrong
+kind is refused with the option's name as it was written, its place in the script, and what to write. A column is found
+whatever the case of its letters, as SQL's users expect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
 from penstock.blocks.feature_columns import PAIRS, is_number
 from penstock.blocks.hashing import Hashed
 from penstock.blocks.pandas_index import index_columns
+from penstock.budget import Budget, parse_size
 from penstock.config import Config
-from penstock.errors import ColumnError, UsageError, some_of
-from penstock.options import default, options_of
+from penstock.errors import ColumnError, UnknownOptionError, UsageError, nearest, some_of
+from penstock.messages import Given, Location, Text, TextPart, joined
+from penstock.options import TABLE, default, options_of
+from penstock.sgd.loop import EarlyStopping
 from penstock.sql import warehouse
-from penstock.sql.engines.base import Reading
-from penstock.sql.expressions.formula import holds_lists
-from penstock.sql.option_values import PLACE, OptionValues
-from penstock.sql.statements import Evaluate, Explain, Pack, Statement, Train
+from penstock.sql.prediction_query import holds_lists
+from penstock.sql.query_copy import PLACE, Reading
+from penstock.sql.statements import Evaluate, Explain, OptionValue, Pack, Statement, StatementOptions, Train
 from penstock.sql.wording import StatementWording, in_words_of
 from penstock.training import Columns
 
@@ -149,26 +153,22 @@ def evaluate_settings(evaluate: Evaluate, schema: pa.Schema | None = None) -> Ev
 def pack_settings(pack: Pack, schema: pa.Schema, *, keys: Sequence[str] = ()) -> PackSettings:
     """Settle the options of PACK for the columns of its table; without ``features`` all numbers but ``keys`` are packed."""
     with in_words_of(wording_of(pack)):
-        return _pack_settings(pack, schema, keys)
-
-
-def _pack_settings(pack: Pack, schema: pa.Schema, keys: Sequence[str]) -> PackSettings:
-    options = OptionValues.of(pack.options, _names("query-pack"), schema)
-    label = options.values.get("label", _default_label(schema))
-    features = options.values.get("features")
-    if features is None:
-        left_out = {label, *options.values.get("exclude", ()), *keys, *index_columns(schema)}
-        numbers = [field.name for field in schema if _is_numeric(field.type)]
-        features = [_VALUES] if _VALUES in schema.names else [name for name in numbers if name not in left_out]
-    if _KEYS in schema.names and _VALUES in features:
-        raise UsageError(f"{pack.table} has sparse features ({_KEYS}, {_VALUES}); only dense ones can be packed")
-    if not features:
-        raise ColumnError(f"{pack.table} has no numbers to pack; it has: {some_of(schema.names)}")
-    if label in features:
-        options.fail("features", f"{label!r} is the label", "leave it out of the features")
-    kept = tuple(name for name in schema.names if name not in features)
-    to = options.values.get("to", "bytea")
-    return PackSettings(tuple(features), kept, label, to, bool(options.values.get("replace")))
+        options = OptionValues.of(pack.options, _names("query-pack"), schema)
+        label = options.values.get("label", _default_label(schema))
+        features = options.values.get("features")
+        if features is None:
+            left_out = {label, *options.values.get("exclude", ()), *keys, *index_columns(schema)}
+            numbers = [field.name for field in schema if _is_numeric(field.type)]
+            features = [_VALUES] if _VALUES in schema.names else [name for name in numbers if name not in left_out]
+        if _KEYS in schema.names and _VALUES in features:
+            raise UsageError(f"{pack.table} has sparse features ({_KEYS}, {_VALUES}); only dense ones can be packed")
+        if not features:
+            raise ColumnError(f"{pack.table} has no numbers to pack; it has: {some_of(schema.names)}")
+        if label in features:
+            options.fail("features", f"{label!r} is the label", "leave it out of the features")
+        kept = tuple(name for name in schema.names if name not in features)
+        to = options.values.get("to", "bytea")
+        return PackSettings(tuple(features), kept, label, to, bool(options.values.get("replace")))
 
 
 def _columns(options: OptionValues, schema: pa.Schema, of_warehouse: bool) -> tuple[Columns, tuple[str, ...]]:
@@ -216,3 +216,200 @@ def _is_numeric(kind: pa.DataType) -> bool:
     if holds_lists(kind):
         kind = kind.value_type
     return is_number(kind) or bool(pa.types.is_boolean(kind))
+
+
+_READING = ("block_size", "nulls", "cache", "connections")
+
+
+@dataclass(frozen=True, slots=True)
+class OptionValues:
+    """Options by what they mean, each of the type wanted, and the names they were written under."""
+
+    values: dict[str, Any]
+    written: dict[str, str]
+    options: StatementOptions
+    known: Mapping[str, str]
+    schema: pa.Schema | None
+
+    @classmethod
+    def of(cls, options: StatementOptions, known: Mapping[str, str], schema: pa.Schema | None) -> OptionValues:
+        """Read options; ``known`` has for each name the option of the table that it stands for."""
+        found = cls({}, {}, options, known, schema)
+        for name, option in options.items():
+            if name not in known:
+                raise UnknownOptionError(
+                    f"there is no option {name!r}",
+                    place=option.place,
+                    fixes=[f"choose from: {', '.join(sorted(known))}{nearest(name, known)}"],
+                )
+            meaning = known[name]
+            if meaning in found.written:
+                found.fail(name, f"{name} and {found.written[meaning]} mean the same", "give one of them")
+            found.written[meaning] = name
+            if option.value is not None:  # null leaves what there is without the option
+                declared = TABLE[meaning]
+                found.values[meaning] = declared.check(_READERS[declared.kind](found, name, option.value))
+        return found
+
+    def config(self, model: str) -> Config:
+        """Return the hyper-parameters."""
+        config = Config(
+            model=model, **{name: self.values[name] for name in Config.__dataclass_fields__ if name in self.values}
+        )
+        if config.epochs == 0:  # a model that has learnt nothing may be wanted elsewhere; here it would be saved
+            raise UsageError("is not a number of epochs", option="epochs", value=0, fixes=["choose 1 or more"])
+        if config.patience:
+            EarlyStopping(config.patience, config.tolerance)
+        return config
+
+    def reading(self, memory: str | int) -> Reading:
+        """Return how rows are fetched."""
+        values = {name: self.values[name] for name in _READING if name in self.values}
+        most, usual = Budget.parse(memory).bytes, Reading(folder=self.values.get("scratch"))
+        return replace(usual, memory=usual.memory if most is None else min(most, usual.memory), **values)
+
+    def column(self, name: str, wanted: str, *, fails: bool = True) -> str | None:
+        """Return the query's column that an option names, whatever the case of its letters."""
+        if self.schema is None:
+            return wanted
+        present = self.schema.names
+        if wanted in present:
+            return wanted
+        alike = [each for each in present if each.lower() == wanted.lower()]
+        if len(alike) == 1:
+            return str(alike[0])
+        if fails:
+            missing = ColumnError.missing(wanted, present, place=PLACE, role=f"{name} column")
+            raise missing.replace(place=self.place(name) or missing.place)
+        return None
+
+    def fail(self, name: str, reason: str, *fixes: TextPart) -> NoReturn:
+        """Raise, with the place of an option."""
+        raise UsageError(reason, place=self.place(name), fixes=fixes)
+
+    def refuse(self, name: str, value: OptionValue, expected: str, *fixes: TextPart) -> NoReturn:
+        """Raise for a value of the wrong kind."""
+        raise UsageError(f"is not {expected}", option=self.known[name], value=value, fixes=fixes)
+
+    def place(self, name: str) -> Location | None:
+        """Return where an option stands."""
+        return self.options[name].place if name in self.options else None
+
+    def write(self, name: str, *values: OptionValue) -> Text:
+        """Return the advice to write an option with one of these values."""
+        return Text("write ", joined((Given(self.known[name], value) for value in values), last=" or "))
+
+
+def _number(options: OptionValues, name: str, value: OptionValue) -> float | None:
+    if TABLE[options.known[name]].auto and isinstance(value, str) and value.lower() == "auto":
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        options.refuse(name, value, "a number", Text(options.write(name, 0.1), ", without quotes"))
+    return float(value)
+
+
+def _whole(options: OptionValues, name: str, value: OptionValue) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
+        options.refuse(name, value, "a whole number", Text(options.write(name, 10), ", without quotes"))
+    return int(value)
+
+
+def _flag(options: OptionValues, name: str, value: OptionValue) -> bool:
+    known = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
+    found = value if isinstance(value, bool) else known.get(str(value).lower())
+    if found is None:
+        options.refuse(name, value, "true or false")
+    return found
+
+
+def _text(options: OptionValues, name: str, value: OptionValue) -> str:
+    if not isinstance(value, str) or not value:
+        options.refuse(name, value, "a word or a string", options.write(name, "…"))
+    return value
+
+
+def _word(options: OptionValues, name: str, value: OptionValue) -> str:
+    return _text(options, name, value).lower().replace("_", "-")
+
+
+def _choice(options: OptionValues, name: str, value: OptionValue) -> str:
+    option = TABLE[options.known[name]]
+    word = _text(options, name, value).lower()
+    if word not in option.words:
+        raise UnknownOptionError.of(option.name, value, option.words)
+    return word
+
+
+def _column(options: OptionValues, name: str, value: OptionValue) -> str:
+    return str(options.column(name, _text(options, name, value)))
+
+
+def _several(options: OptionValues, name: str, value: OptionValue) -> list[str]:
+    """Read names in a list, or in one string with commas; a column with a comma in its own name goes first."""
+    if isinstance(value, str):
+        commas = options.column(name, value, fails=False) is None
+        value = [part.strip() for part in value.split(",")] if commas else [value]
+    if not isinstance(value, list) or not value:
+        options.refuse(name, value, "a list of columns", options.write(name, ["a", "b"]))
+    return [_text(options, name, each) for each in value]
+
+
+def _column_list(options: OptionValues, name: str, value: OptionValue) -> list[str]:
+    return list(dict.fromkeys(str(options.column(name, each)) for each in _several(options, name, value)))
+
+
+def _hash(options: OptionValues, name: str, value: OptionValue) -> list[str]:
+    specs = []
+    for each in _several(options, name, value):
+        column = Hashed.parse(each).column
+        specs.append(f"{options.column(name, column)}{each[len(column) :]}")
+    return specs
+
+
+def _memory(options: OptionValues, name: str, value: OptionValue) -> str | int:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        options.refuse(name, value, "an amount of memory", options.write(name, "512MB", "10%"))
+    return value
+
+
+def _size(options: OptionValues, name: str, value: OptionValue) -> int:
+    return parse_size(_memory(options, name, value), option=options.known[name])
+
+
+def _class_weight(options: OptionValues, name: str, value: OptionValue) -> str | dict[Any, Any]:
+    """Read ``'balanced'``, ``'yes=5,no=1'``, or a list of pairs ``[('yes', 5), ('no', 1)]``."""
+    if isinstance(value, str):
+        return value
+    pairs = value if isinstance(value, list) else []
+    if not pairs or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        example = Given(options.known[name], {"yes": 5, "no": 1})
+        options.refuse(name, value, "a choice of class weights", Text(options.write(name, "balanced"), " or ", example))
+    found: dict[Any, Any] = {}
+    for label, weight in (pair for pair in pairs if isinstance(pair, list)):
+        if isinstance(label, list | None) or label in found:
+            options.refuse(name, value, "a weight for each label, each given once")
+        found[label] = weight
+    return found
+
+
+def _cache(options: OptionValues, name: str, value: OptionValue) -> bool | int:
+    if isinstance(value, bool) or str(value).lower() in ("on", "off"):
+        return _flag(options, name, value)
+    return _size(options, name, value)
+
+
+_READERS: dict[str, Callable[[OptionValues, str, OptionValue], Any]] = {
+    "number": _number,
+    "whole": _whole,
+    "flag": _flag,
+    "word": _word,
+    "text": _text,
+    "memory": _memory,
+    "size": _size,
+    "column": _column,
+    "columns": _column_list,
+    "hash": _hash,
+    "class_weight": _class_weight,
+    "cache": _cache,
+    "choice": _choice,
+}

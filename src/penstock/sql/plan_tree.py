@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from penstock.blocks.base import BlockSource
 from penstock.blocks.cached_source import CachedSource
 from penstock.blocks.features import Encoder
 from penstock.budget import show_bytes
-from penstock.config import Config
 from penstock.errors import PenstockError
 from penstock.events import Stream
 from penstock.explanation.advice import plan_for
@@ -128,23 +126,21 @@ class _View:
 
     def lines(self, model: LinearModel | None = None) -> list[str]:
         """Return the tree, with what was measured where a model was trained."""
-        config = self.settings.config
-        nodes: list[tuple[str, list[str]]] = [self._sgd(), self._tuples(), self._blocks(), self._scan()]
-        if model is not None:
-            measured = _measured(model)
-            learner, *readers = nodes
-            nodes = [(learner[0], [*learner[1], *measured.get("SGD", [])])]
-            nodes += [(title, [*details, *measured.get(title.split()[0], [])]) for title, details in readers]
-        if config.shuffle == "none":
-            nodes = [node for node in nodes if not node[0].startswith(("TupleShuffle", "BlockShuffle"))]
-        return format_tree([Section(title, details) for title, details in nodes])
+        learner, tuples, blocks, scan = self._learner(), self._tuples(), self._blocks(), self._scan()
+        if model is not None and model.history:
+            learner[1].extend(_measured_times(model))
+            blocks[1].append(_measured_bytes(model))
+        shuffles = [] if self.settings.config.shuffle == "none" else [tuples, blocks]
+        return format_tree([Section(title, details) for title, details in (learner, *shuffles, scan)])
 
-    def _sgd(self) -> tuple[str, list[str]]:
+    def _learner(self) -> tuple[str, list[str]]:
         config = self.settings.config
+        optimizer = "" if config.optimizer in (None, "sgd") else f"{config.optimizer}, "
+        rows = "one row" if config.batch_size == 1 else f"{config.batch_size:,} rows"
         details = [
             f"{config.epoch_limit} passes over all rows at most, seed {config.seed}"
             if config.full_passes
-            else f"{_shown_optimizer(config)}learning rate {config.first_rate:g} ({config.rate}), {_rows(config.batch_size)} an update,"
+            else f"{optimizer}learning rate {config.first_rate:g} ({config.rate}), {rows} an update,"
             f" {config.epoch_limit} epochs, seed {config.seed}"
         ]
         if self.first is not None and self.later is not None:
@@ -187,20 +183,12 @@ def _looked(source: BlockSource, chosen: Settings) -> Explanation | None:
     """Look at a sample of the rows: what an epoch is predicted to take, and what a quick fit reaches."""
     from penstock.explanation import explain as look
 
-    columns, config = chosen.columns, chosen.config
+    options: dict[str, Any] = {
+        **{name: getattr(chosen.columns, name) for name in ("label", "features", "weight", "exclude", "hash")},
+        **{name: getattr(chosen.config, name) for name in ("model", "memory", "seed")},
+    }
     try:
-        return look(
-            source,
-            label=columns.label,
-            features=columns.features,
-            weight=columns.weight,
-            exclude=columns.exclude,
-            hash=columns.hash,
-            model=config.model,
-            memory=config.memory,
-            seed=config.seed,
-            measure=False,
-        )
+        return look(source, **options, measure=False)
     except PenstockError:  # what is wrong with the rows is for the training to say
         return None
 
@@ -215,46 +203,32 @@ def _scan_seconds(source: BlockSource, encoder: Encoder, chosen: Settings, epoch
         return epoch
     blocks = np.unique(np.linspace(0, len(source.block_rows) - 1, _BLOCKS).astype(int))
     began = time.perf_counter()
-    with closing(in_order(partial(_read, source, encoder), blocks.tolist(), threads=source.threads)) as labels:
+    label = [str(encoder.label)]
+    with closing(in_order(lambda block: source.read(block, label), blocks.tolist(), threads=source.threads)) as labels:
         for _ in labels:
             pass
     seconds = time.perf_counter() - began
     return seconds * int(source.block_rows.sum()) / max(int(source.block_rows[blocks].sum()), 1)
 
 
-def _read(source: BlockSource, encoder: Encoder, block: int) -> int:
-    return len(source.read(block, [str(encoder.label)]))
-
-
-def _measured(model: LinearModel) -> dict[str, list[str]]:
-    """Return what was measured, by the operator it belongs to."""
+def _measured_times(model: LinearModel) -> list[str]:
+    """Return in words what a training took and reached."""
     history: list[Any] = list(model.history)
-    if not history:
-        return {}
     first, last = history[0], history[-1]
     prepared = sum(model.metrics.get(f"{name}_seconds", 0.0) for name in ("survey", "copy", "scan"))
     later = [row["seconds"] for row in history[1:]]
     mean = f", {show_seconds(sum(later) / len(later))} for each later one" if later else ""
     score = headline(model.metrics)
     final = [] if score is None else [f"measured: the model's {score.title} is {score.value:.4f}"]
-    return {
-        "SGD": [
-            f"measured: {phase_times(model.metrics)}, {show_seconds(first['seconds'])} for the first epoch{mean},"
-            f" {show_seconds(prepared + sum(row['seconds'] for row in history))} in all",
-            f"measured: {last['rows']:,} rows an epoch, progressive loss {last['progressive_loss']:.4f} after"
-            f" {len(history)} epochs",
-            *final,
-        ],
-        "BlockShuffle": [
-            f"measured: {show_bytes(int(first['bytes']))} read in the first epoch"
-            + (f", {show_bytes(int(history[1]['bytes']))} in the next" if later else "")
-        ],
-    }
+    return [
+        f"measured: {phase_times(model.metrics)}, {show_seconds(first['seconds'])} for the first epoch{mean},"
+        f" {show_seconds(prepared + sum(row['seconds'] for row in history))} in all",
+        f"measured: {last['rows']:,} rows an epoch, progressive loss {last['progressive_loss']:.4f} after"
+        f" {len(history)} epochs",
+        *final,
+    ]
 
 
-def _shown_optimizer(config: Config) -> str:
-    return "" if config.optimizer in (None, "sgd") else f"{config.optimizer}, "
-
-
-def _rows(count: int) -> str:
-    return "one row" if count == 1 else f"{count:,} rows"
+def _measured_bytes(model: LinearModel) -> str:
+    first, *later = [show_bytes(int(row["bytes"])) for row in model.history[:2]]
+    return f"measured: {first} read in the first epoch" + (f", {later[0]} in the next" if later else "")

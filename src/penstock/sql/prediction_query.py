@@ -7,18 +7,22 @@ doubles; those of wide models are read from the catalogue.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import count
+from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 
-from penstock.errors import UsageError
+from penstock.batch import Floats
+from penstock.blocks.feature_columns import FeatureColumns, Refusal, classify, is_list
+from penstock.blocks.features import Encoder
+from penstock.errors import ColumnError, FeatureError, UsageError
 from penstock.linear import LinearModel
 from penstock.model import Model
-from penstock.sgd.losses import loss_of
-from penstock.sql.expressions.dialect import Dialect
-from penstock.sql.expressions.formula import StoredModel, formula_of
-from penstock.sql.expressions.literals import quote_identifier
+from penstock.sgd.losses import Loss, loss_of
+from penstock.sql.dialect import Dialect, quote_identifier
 
 
 def select_predictions(
@@ -115,3 +119,197 @@ def _distinct(name: str, taken: set[str], dialect: Dialect) -> str:
     """Return a name that is none of those taken: cut to what the engine keeps, and numbered where necessary."""
     candidates = (dialect.shorten(name, "" if number == 1 else f"_{number}") for number in count(1))
     return next(each for each in candidates if dialect.fold(each) not in taken)
+
+
+LITERAL = 1000
+"""Weights that are written into a statement one by one; more come as arrays, or from the catalogue."""
+
+VECTOR = b"penstock.vector"
+"""In a column's metadata: the schema of pgvector's type, where the column is of that type."""
+
+TermKind = Literal["number", "array", "packed", "vector", "pairs"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredModel:
+    """A model in the catalogue: the quoted table, the name, and when it was made, which tells it from its successors."""
+
+    table: str
+    name: str
+    made: int
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureTerm:
+    """Some features: one column, or the two of sparse pairs, and where their weights stand.
+
+    ``types`` are the columns' Arrow types, ``schema`` that of pgvector's type for a ``vector``.
+    """
+
+    kind: TermKind
+    columns: tuple[str, ...]
+    types: tuple[pa.DataType, ...]
+    start: int
+    width: int
+    schema: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """A model, ready to be written: terms of features, weights for each output, what is predicted."""
+
+    loss: Loss
+    terms: tuple[FeatureTerm, ...]
+    coef: Floats
+    intercept: Floats
+    classes: tuple[Any, ...]
+    stored: StoredModel | None = None
+
+    @property
+    def literal(self) -> bool:
+        """Whether weights are written one by one."""
+        return self.coef.size <= LITERAL
+
+    def weights(self, output: int, term: FeatureTerm) -> list[float]:
+        """Return an output's weights for a term, as doubles of the very same value."""
+        row = self.coef[output, term.start : term.start + term.width]
+        return [float(value) for value in row.astype(np.float64)]
+
+    def places(self, output: int, term: FeatureTerm) -> tuple[int, int]:
+        """Return the first and the last place, from 1, of an output's weights for a term in the catalogue."""
+        first = output * self.coef.shape[1] + term.start
+        return first + 1, first + term.width
+
+
+def feature_terms(encoder: Encoder, schema: pa.Schema, dialect: Dialect) -> tuple[FeatureTerm, ...] | None:
+    """Find a model's columns in a query; None where a column is hashed, which SQL cannot do."""
+    parts = encoder.parts
+    if encoder.origin and not all(name in schema.names for part in parts for name in part.columns):
+        parts = tuple(FeatureColumns.from_dict(part) for part in encoder.origin)
+        if parts[-1].kind == "pairs" and parts[-1].width is None and encoder.width is not None:
+            parts = Encoder(parts).with_width(encoder.width).parts
+    if any(part.kind == "hash" for part in parts):
+        return None
+    found, start = [], 0
+    for part in parts:
+        fields = tuple(_field(schema, name, dialect) for name in part.columns)
+        found.append(_term(part, fields, start))
+        start += found[-1].width
+    return tuple(found)
+
+
+def _field(schema: pa.Schema, name: str, dialect: Dialect) -> pa.Field:
+    same = [each for each in schema.names if dialect.fold(each) == dialect.fold(name)]
+    if not same:
+        raise ColumnError.missing(name, schema.names, place="the query", role="feature column")
+    if len(same) > 1:
+        raise UsageError(f"the query has two columns {name!r}, and the model reads one; give the other another name")
+    return schema.field(same[0])
+
+
+def _term(part: FeatureColumns, fields: tuple[pa.Field, ...], start: int) -> FeatureTerm:
+    width = part.width or 0
+    names, types = tuple(field.name for field in fields), tuple(field.type for field in fields)
+    if part.kind == "pairs":
+        for field in fields:
+            if not holds_lists(field.type):
+                raise FeatureError(f"the query: column {field.name!r} is {field.type}; sparse features are two lists")
+        return FeatureTerm("pairs", names, types, start, width)
+    field, kind = fields[0], types[0]
+    if part.kind == "vector":
+        if pa.types.is_fixed_size_list(kind) and kind.list_size != width:
+            size = f"{kind.list_size} values a row where {width} were learnt from"
+            raise ColumnError(f"the query: column {field.name!r} holds {size}")
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            return FeatureTerm("packed", names, types, start, width)
+        vector = (field.metadata or {}).get(VECTOR)
+        if vector is not None:
+            return FeatureTerm("vector", names, types, start, width, vector.decode())
+        if holds_lists(kind):
+            return FeatureTerm("array", names, types, start, width)
+        lists = f"lists of {width} numbers"
+        raise ColumnError(f"the query: column {field.name!r} is {kind}, where {lists} were learnt from")
+    found = classify(field, None)
+    if isinstance(found, Refusal) or found.kind != "number":
+        raise FeatureError(f"the query: column {field.name!r} is {kind}, where a number was learnt from")
+    return FeatureTerm("number", names, types, start, 1)
+
+
+def holds_lists(kind: pa.DataType) -> bool:
+    """Whether a column holds lists, of one length or of any."""
+    return is_list(kind) or bool(pa.types.is_fixed_size_list(kind))
+
+
+def formula_of(model: LinearModel, schema: pa.Schema, dialect: Dialect, stored: StoredModel | None) -> Formula | None:
+    """Make a model ready to be written over a query's columns; None where its features cannot be made in SQL."""
+    terms = feature_terms(model.encoder, schema, dialect)
+    if terms is None or sum(term.width for term in terms) != model.weights.width:
+        return None
+    weights = model.weights.settled()
+    labels = model.encoder.labels
+    classes = () if labels is None else labels.classes
+    return Formula(loss_of(model.kind), terms, np.ascontiguousarray(weights.coef), weights.intercept, classes, stored)
+
+
+_MOST = 500
+"""Scores are cut off here before they are raised: beyond it PostgreSQL refuses the exponential, as too large or small."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeWriter:
+    """Writes predictions over scores.
+
+    ``exp`` is the engine's exponential function; ``pairs`` writes classes with their probabilities as one value.
+    """
+
+    literal: Callable[[Any], str]
+    exp: str
+    pairs: Callable[[Sequence[tuple[str, str]]], str]
+
+    def columns(
+        self,
+        formula: Formula,
+        names: Sequence[str],
+        *,
+        scores: Sequence[str],
+        shares: Sequence[str],
+        top: str,
+        warehouse: bool,
+    ) -> str:
+        """Write the columns that are added under these names.
+
+        Of several scores ``top`` is the highest, and ``shares`` are those of their exponentials in the sum.
+        """
+        columns = [self._prediction(formula, scores, top)]
+        probabilities = self._probabilities(formula, scores, shares)
+        if warehouse and probabilities:
+            pairs = list(zip(map(self.literal, formula.classes), probabilities, strict=True))
+            columns.append(f"CASE WHEN {probabilities[0]} IS NOT NULL THEN {self.pairs(pairs)} END")
+        elif not warehouse:
+            columns += probabilities
+        return ", ".join(f"{each} AS {quote_identifier(name)}" for each, name in zip(columns, names, strict=True))
+
+    def exponential(self, score: str, top: str) -> str:
+        """Write the exponential of one of several scores, relative to the highest."""
+        return f"{self.exp}(greatest({score} - {top}, -{_MOST}))"
+
+    def _prediction(self, formula: Formula, scores: Sequence[str], top: str) -> str:
+        """Write what is predicted; of equal scores the first class wins."""
+        classes = [self.literal(each) for each in formula.classes]
+        if not classes:
+            return scores[0]
+        if formula.loss.many:
+            cases = [f"WHEN {score} = {top} THEN {each}" for score, each in zip(scores, classes, strict=True)]
+            return f"CASE {' '.join(cases)} END"
+        score = scores[0]
+        return f"CASE WHEN {score} > 0::float8 THEN {classes[1]} WHEN {score} <= 0::float8 THEN {classes[0]} END"
+
+    def _probabilities(self, formula: Formula, scores: Sequence[str], shares: Sequence[str]) -> list[str]:
+        """Write the probability of each class; none for models that have no probabilities."""
+        if formula.loss.many:
+            return [f"CASE WHEN {scores[0]} IS NOT NULL THEN {share} END" for share in shares]
+        if formula.loss.probability_sql is None:
+            return []
+        score = scores[0]
+        likely = formula.loss.probability_sql(f"least(greatest({score}, -{_MOST}), {_MOST})", self.exp)
+        return [f"CASE WHEN {score} IS NOT NULL THEN {each} END" for each in (f"1::float8 - {likely}", likely)]

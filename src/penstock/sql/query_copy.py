@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.blocks.arrow import ArrowSource
-from penstock.blocks.feature_columns import PAIRS, dense_features, is_number
+from penstock.blocks.feature_columns import PAIRS, dense_features, is_list, is_number
 from penstock.blocks.features import Encoder, choose_features
 from penstock.blocks.write import BlockWriter
 from penstock.closing import Closing
@@ -30,7 +30,6 @@ from penstock.errors import ColumnError, DataError, WriteError, some_of
 from penstock.events import Advanced, Finished, Started, Stream
 from penstock.messages import Text, Use
 from penstock.scratch import own_folder
-from penstock.sql.feature_columns import as_features, fixed_lists, rows_with_nulls
 
 BLOCK_SIZE = 64 * 1024
 LEAST_BLOCK = 4 * 1024
@@ -38,6 +37,8 @@ BLOCKS_WANTED = 4096
 _SAMPLE = 8 << 20
 _LARGEST = 4 << 20
 _PREFIX = ".penstock-query-"
+PLACE = "the query"
+"""What messages call a query's rows."""
 
 
 class QueryCopy(Closing):
@@ -65,94 +66,93 @@ class QueryCopy(Closing):
         self._remove()
 
 
-def copy_query(
-    reader: pa.RecordBatchReader,
-    *,
-    columns: Sequence[str],
-    nulls: Literal["error", "skip"] = "error",
-    place: str = "the query",
-    memory: int = 64_000_000,
-    folder: str | os.PathLike[str] | None = None,
-    stream: Stream | None = None,
-    pack: Sequence[str] = (),
-    block_size: int | None = None,
-    total: int | None = None,
-) -> QueryCopy:
-    """Write a stream of rows to a temporary block file.
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How rows are to be fetched.
 
-    Parameters
+    Attributes
     ----------
-    reader : pyarrow.RecordBatchReader
-        The rows; read to the end, not closed.
-    columns : list of str
-        Those to keep.
+    block_size : int or None
+        Bytes of a block; None for the engine's own choice.
     nulls : str
-        ``error`` refuses rows with a null in them, ``skip`` leaves them out.
-    place : str
-        What messages call the rows.
+        ``error``: refuse rows with a null in a column that is used; ``skip``: leave them out.
+    cache : bool or int
+        Whether rows fetched over a connection are kept in a local file for later epochs; a number bounds its bytes.
+    connections : int or None
+        Connections to read over; None for the engine's own choice.
     memory : int
-        Bytes that may be held.
-    folder : path, optional
-        Where the file goes; the system's temporary folder if not given.
-    stream : Stream, optional
-        Hears of the progress, as the task ``copy_query``.
-    pack : list of str
-        The columns that are the features, in order; where all are numbers they become one column, ``features``, and of a
-        sparse pair the number of features is noted.
-    block_size : int, optional
-        Bytes of a block; 64 KiB, and less, down to 4 KiB, where the rows would make under 4096 blocks.
-    total : int, optional
-        How many rows there will be, if that is known, for the progress.
+        Bytes that copying a query to a file may hold.
+    folder : str or None
+        Where temporary files go; None for the system's own place.
+    pack : tuple of str
+        The columns that are the features, in order. Where rows are copied and all of these are numbers, the copy has
+        them in one column, ``features``; `Encoder.for_schema` then makes of a model learnt from it one of the columns named
+        here. Of a sparse pair the number of features is noted.
+    """
+
+    block_size: int | None = None
+    nulls: Literal["error", "skip"] = "error"
+    cache: bool | int = True
+    connections: int | None = None
+    memory: int = 64_000_000
+    folder: str | None = None
+    pack: tuple[str, ...] = ()
+
+
+def copy_rows(
+    rows: pa.RecordBatchReader, columns: Sequence[str], reading: Reading, *, stream: Stream | None = None
+) -> QueryCopy:
+    """Write columns of a stream of rows to a temporary block file; the stream is read to the end, not closed.
+
+    Blocks are of 64 KiB, and of less, down to 4 KiB, where the rows would make under 4096 blocks. Progress is told as the
+    task ``copy``.
 
     Examples
     --------
     >>> table = pa.table({"a": [1, 2, 3], "b": [0.5, 1.5, None], "y": [0, 1, 0]})
-    >>> with copy_query(table.to_reader(), columns=["a", "b", "y"], pack=["a", "b"], nulls="skip") as copied:
+    >>> with copy_rows(table.to_reader(), ["a", "b", "y"], Reading(pack=("a", "b"), nulls="skip")) as copied:
     ...     copied.rows, copied.skipped, copied.source.schema.names
     (2, 1, ['features', 'y'])
     """
     stream = stream or Stream()
     for name in columns:
-        if name not in reader.schema.names:
-            raise ColumnError.missing(name, reader.schema.names, place=place)
-    form = _Form(list(columns), place, nulls, pack=list(pack))
+        if name not in rows.schema.names:
+            raise ColumnError.missing(name, rows.schema.names, place=PLACE)
+    layout = _Layout(list(columns), reading.nulls, pack=list(reading.pack))
     remedy = Text("choose another folder: ", Use("scratch"))
-    work = own_folder(_PREFIX, folder, what="a copy of the query's rows", remedy=remedy)
+    work = own_folder(_PREFIX, reading.folder, what="a copy of the query's rows", remedy=remedy)
     path = work / "rows.arrow"
-    stream.emit(Started("copy", total, "rows"))
+    stream.emit(Started("copy", None, "rows"))
     try:
-        batches = form.batches(reader, memory // 4, stream)
-        first = list(_until(batches, min(_SAMPLE, memory // 4)))
-        schema = first[0].schema if first else form.unknown(reader.schema)
-        size, rows = _block_shape(first, block_size)
+        batches = layout.batches(rows, reading.memory // 4, stream)
+        first = list(_until(batches, min(_SAMPLE, reading.memory // 4)))
+        schema = first[0].schema if first else pa.schema([rows.schema.field(name) for name in columns])
+        size, block_rows = _block_shape(first, reading.block_size)
         most = max(2 * size, _LARGEST)
-        with BlockWriter(path, schema, rows_per_block=rows, most_bytes=most, metadata=form.metadata) as writer:
+        with BlockWriter(path, schema, rows_per_block=block_rows, most_bytes=most, metadata=layout.metadata) as writer:
             while first:
                 writer.write(first.pop(0))
             for batch in batches:
                 writer.write(batch)
-            form.refuse_nulls()
-            writer.width = form.width
+            layout.refuse_nulls()
+            writer.width = layout.width
         source = ArrowSource(path)
     except BaseException as error:
         shutil.rmtree(work, ignore_errors=True)
         if isinstance(error, WriteError):
-            raise WriteError(
-                f"{place} cannot be copied to {work.parent}: {str(error).split(': ', 1)[-1]}",
-                fixes=[remedy],
-            ) from error
+            reason = str(error).split(": ", 1)[-1]
+            raise WriteError(f"{PLACE} cannot be copied to {work.parent}: {reason}", fixes=[remedy]) from error
         raise
-    source.name = place
+    source.name = PLACE
     stream.emit(Finished("copy"))
-    return QueryCopy(source, work, skipped=form.skipped)
+    return QueryCopy(source, work, skipped=layout.skipped)
 
 
 @dataclass(slots=True)
-class _Form:
+class _Layout:
     """How rows are laid out, settled by the first ones; and what was found to be null on the way."""
 
     columns: list[str]
-    place: str
     nulls: Literal["error", "skip"]
     pack: list[str]
     widths: dict[str, int] = field(default_factory=dict)
@@ -177,17 +177,13 @@ class _Form:
                 row += piece.num_rows
                 stream.emit(Advanced("copy", piece.num_rows))
 
-    def unknown(self, schema: pa.Schema) -> pa.Schema:
-        """Return the columns of a result without rows."""
-        return pa.schema([schema.field(name) for name in self.columns])
-
     def refuse_nulls(self) -> None:
         """Raise, once all rows were seen, where some hold nulls and are not to be left out."""
         if self.nulls == "error" and self.skipped:
             raise DataError(
                 f"{self.skipped} {'row has' if self.skipped == 1 else 'rows have'} a null in"
                 f" {some_of(map(repr, self._in), 8)}, the first is row {self._first_null} of the result (counted from 0)",
-                place=self.place,
+                place=PLACE,
                 fixes=["filter or fill them in the query", Text("leave them out with ", Use("nulls", "skip"))],
             )
 
@@ -209,7 +205,7 @@ class _Form:
         return batch.filter(pa.array(~bad)), numbers[~bad]
 
     def _shaped(self, batch: pa.RecordBatch, numbers: NDArray[np.int64]) -> pa.RecordBatch:
-        batch = as_features(batch, self.columns, widths=self.widths, place=self.place, first_row=numbers)
+        batch = as_features(batch, self.columns, widths=self.widths, first_row=numbers)
         if not self._settled:
             self._settle(batch.schema)
         arrays, names = list(batch.columns), list(batch.schema.names)
@@ -218,7 +214,7 @@ class _Form:
             self.width = max(self.width or 0, 0 if where is None else where + 1)
         elif self._encoder is not None:
             others = [name for name in names if name not in self.pack]
-            flat = pa.array(dense_features(batch, self._encoder.parts, place=self.place, first_row=0).reshape(-1))
+            flat = pa.array(dense_features(batch, self._encoder.parts, place=PLACE, first_row=0).reshape(-1))
             arrays = [fixed_lists(flat, len(self.pack), len(batch)), *(batch.column(name) for name in others)]
             names = [*self.metadata["columns"], *others]
         fields = [pa.field(name, array.type, nullable=False) for name, array in zip(names, arrays)]
@@ -233,7 +229,7 @@ class _Form:
         pair = next((list(pair) for pair in PAIRS if set(pair) == set(self.pack)), None)
         if not numbers and pair is None:
             return
-        self._encoder = choose_features(schema, features=self.pack, place=self.place)
+        self._encoder = choose_features(schema, features=self.pack, place=PLACE)
         packed = "features"
         while packed in schema.names:
             packed += "_"
@@ -268,3 +264,119 @@ def _remove(source: ArrowSource, folder: Path, process: int) -> None:
     source.close()
     if process == os.getpid():  # a forked process leaves it to the one that wrote it
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def as_features(
+    rows: pa.RecordBatch,
+    columns: Sequence[str],
+    *,
+    widths: Mapping[str, int] | None = None,
+    first_row: int | NDArray[np.int64] = 0,
+) -> pa.RecordBatch:
+    """Return columns of a batch as features are wanted: lists of numbers and packed bytes as fixed-size float32 lists.
+
+    How long these are is told by ``widths``, or else by the first row; another length is refused, naming the row:
+    ``first_row`` is the number of the first one, or those of all. Lists stay lists in a batch without rows whose width is
+    not told, and where they are half of a sparse pair. A null in a list or in bytes is refused.
+
+    Examples
+    --------
+    >>> as_features(pa.record_batch({"v": [[1, 2], [3, 4]], "y": [0, 1]}), ["v"]).schema.field("v").type
+    FixedSizeListType(fixed_size_list<item: float not null>[2])
+    """
+    known = dict(widths or {})
+    pair: tuple[str, ...] = next((pair for pair in PAIRS if all(name in columns for name in pair)), ())
+    numbers = first_row + np.arange(len(rows)) if isinstance(first_row, int) else first_row
+    arrays = []
+    for name in columns:
+        array = _plain(rows.column(name))
+        fixed = pa.types.is_fixed_size_list(array.type)
+        if name in pair:
+            array = _half(array, values=name == pair[1])
+        elif _is_binary(array.type) or ((fixed or is_list(array.type)) and is_number(array.type.value_type)):
+            bad = rows_with_nulls(array)
+            if bad is not None:
+                row = numbers[int(np.argmax(bad))]
+                raise DataError(f"{PLACE}: column {name!r} is or holds a null in row {row}; fill it")
+            if fixed:
+                array = fixed_lists(array.flatten(), array.type.list_size, len(array))
+            else:
+                array = _equal(array, name, known.get(name), numbers)
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    return array.cast(pa.float64()) if pa.types.is_decimal(array.type) else array
+
+
+def _half(array: pa.Array, *, values: bool) -> pa.Array:
+    """Return one of a sparse pair's columns; values are float32, indices as they are."""
+    kind = array.type
+    if not values or not is_list(kind) or not is_number(kind.value_type) or pa.types.is_float32(kind.value_type):
+        return array
+    return array.cast(pa.large_list(pa.float32()) if pa.types.is_large_list(kind) else pa.list_(pa.float32()))
+
+
+def _equal(array: pa.Array, name: str, width: int | None, numbers: NDArray[np.int64]) -> pa.Array:
+    """Return lists, or bytes, of one length as a fixed-size list; ``width`` is that length in float32 values."""
+    packed = _is_binary(array.type)
+    if packed:
+        array = array.cast(pa.large_binary())
+        start = 8 * array.offset
+        offsets = np.frombuffer(array.buffers()[1], np.int64, len(array) + 1, start) if len(array) else np.zeros(1, int)
+    else:
+        offsets = array.offsets.to_numpy().astype(np.int64)
+    unit = 4 if packed else 1
+    lengths = np.diff(offsets)
+    if not len(lengths) and width is None:
+        return array
+    if width is None and (not lengths[0] or lengths[0] % unit):
+        raise DataError(
+            f"{PLACE}: column {name!r} holds {lengths[0]} {'bytes' if packed else 'values'} in row {numbers[0]}; features are"
+            " one number or more a row" + (", packed as float32 of four bytes each" if packed else "")
+        )
+    size = int(lengths[0]) // unit if width is None else width
+    other = np.flatnonzero(lengths != size * unit)
+    if len(other):
+        at = int(other[0])
+        raise DataError(
+            f"{PLACE}: column {name!r} holds {lengths[at] / unit:g} values in row {numbers[at]} where the rows before have"
+            f" {size}; features are equally many in every row: leave such rows or the column out, or give sparse rows as two"
+            " columns of lists, 'indices' and 'values'"
+        )
+    if packed:
+        data = array.buffers()[2]
+        at = int(offsets[0])
+        values = np.frombuffer(data, np.uint8, int(offsets[-1]) - at, at) if data is not None else np.empty(0, np.uint8)
+        return fixed_lists(pa.array(values.view("<f4").astype(np.float32, copy=False)), size, len(array))
+    return fixed_lists(array.flatten(), size, len(array))
+
+
+def fixed_lists(flat: pa.Array, size: int, rows: int) -> pa.Array:
+    """Return numbers as rows of so many float32 each."""
+    kind = pa.list_(pa.field("item", pa.float32(), nullable=False), size)
+    if not pa.types.is_float32(flat.type):
+        flat = _plain(flat).cast(pa.float32(), safe=False)
+    return pa.FixedSizeListArray.from_arrays(flat.slice(0, rows * size), type=kind)
+
+
+def rows_with_nulls(array: pa.Array) -> NDArray[np.bool_] | None:
+    """Return which rows are null, or hold a null in their list; None where none is."""
+    bad = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+    if not (is_list(array.type) or pa.types.is_fixed_size_list(array.type)):
+        return bad
+    flat = array.flatten()  # of rows that are null nothing is left
+    if not flat.null_count:
+        return bad
+    lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    rows = np.repeat(np.arange(len(array)), lengths)
+    inside = np.zeros(len(array), np.bool_)
+    inside[rows[flat.is_null().to_numpy(zero_copy_only=False)]] = True
+    return inside if bad is None else bad | inside
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from functools import singledispatchmethod
 from typing import Any
 
 from penstock.closing import Closing
@@ -14,30 +13,15 @@ from penstock.messages import Command
 from penstock.model_kinds import open_model
 from penstock.modelfile import refuse_groups
 from penstock.outputs import atomic_path
-from penstock.sql import model_functions as filling
-from penstock.sql import plan_tree as tree
-from penstock.sql import training_statement as learning
+from penstock.sql import statements as s
 from penstock.sql.catalog import Catalog
 from penstock.sql.engines.registry import open_engine
 from penstock.sql.grammar import parse
+from penstock.sql.model_functions import evaluate_call, fill_calls, model_properties
 from penstock.sql.options import pack_settings, wording_of
+from penstock.sql.plan_tree import explain_training
 from penstock.sql.result import Result
-from penstock.sql.statements import (
-    DescribeModel,
-    DropModel,
-    Embedded,
-    Evaluate,
-    Explain,
-    ExportModel,
-    ImportModel,
-    Pack,
-    Plain,
-    Query,
-    ShowModels,
-    Statement,
-    TableSelection,
-    Train,
-)
+from penstock.sql.training_statement import run_training
 from penstock.sql.wording import in_words_of
 
 
@@ -57,8 +41,8 @@ class Session(Closing):
     --------
     >>> with Session() as session:
     ...     session.sql("CREATE TABLE t AS SELECT i % 2 AS label, (i % 2) * 2.0 - 1 AS x FROM range(100) r(i)").status
-    ...     found = session.sql("SELECT * FROM t TRAIN BY svm AS m WITH (epochs = 2)")
-    ...     found.column("progressive_accuracy")[-1], session.sql("SHOW MODELS").column("name")
+    ...     history = session.sql("SELECT * FROM t TRAIN BY svm AS m WITH (epochs = 2)")
+    ...     history.column("progressive_accuracy")[-1], session.sql("SHOW MODELS").column("name")
     'CREATE 100'
     (1.0, ['m'])
     """
@@ -74,57 +58,47 @@ class Session(Closing):
 
         All of it is parsed before the first statement runs.
         """
-        statements = parse(script, dialect=self.engine.dialect)
-        return map(self._run, statements)
+        return map(self._run, parse(script, dialect=self.engine.dialect))
 
     def sql(self, script: str) -> Result:
         """Run a script, and return what its last statement gives back."""
-        found = deque(self.execute(script), maxlen=1)
-        return found[0] if found else Result(None)
+        results = deque(self.execute(script), maxlen=1)
+        return results[0] if results else Result(None)
 
-    @singledispatchmethod
-    def run(self, statement: Statement) -> Result:
+    def run(self, statement: s.Statement) -> Result:
         """Run one statement."""
-        raise UsageError(f"{type(statement).__name__} is not a statement")
+        match statement:
+            case s.Plain():
+                return self._rows(statement.text)
+            case s.Train():
+                return run_training(statement, self.engine, self.catalog, stream=self.stream)
+            case s.Explain():
+                return explain_training(statement, self.engine, stream=self.stream)
+            case s.Embedded():
+                with fill_calls(statement, self.engine, self.catalog, stream=self.stream) as text:
+                    return self._rows(text)
+            case s.Evaluate():
+                return evaluate_call(statement, self.engine, self.catalog, stream=self.stream)
+            case s.ShowModels():
+                names = ("name", "kind", "label", "features", "rows", "score", "created_at")
+                return Result(
+                    names, [tuple(getattr(entry, name) for name in names) for entry in self.catalog.entries()]
+                )
+            case s.DescribeModel():
+                return model_properties(self.catalog.load(statement.model), statement.model)
+            case s.DropModel():
+                self.catalog.drop(statement.model, missing=statement.missing)
+                return Result(None, status="DROP MODEL")
+            case s.ImportModel():
+                return self._import(statement)
+            case s.ExportModel():
+                with atomic_path(statement.path) as temporary:
+                    self.catalog.load(statement.model).save(temporary)
+                return Result(None, status="EXPORT MODEL")
+            case s.Pack():
+                return self._pack(statement)
 
-    @run.register
-    def _(self, statement: Plain) -> Result:
-        return self._rows(statement.text)
-
-    @run.register
-    def _(self, statement: Train) -> Result:
-        return learning.run_training(statement, self.engine, self.catalog, stream=self.stream)
-
-    @run.register
-    def _(self, statement: Explain) -> Result:
-        return tree.explain_training(statement, self.engine, stream=self.stream)
-
-    @run.register
-    def _(self, statement: Embedded) -> Result:
-        with filling.fill_calls(statement, self.engine, self.catalog, stream=self.stream) as text:
-            return self._rows(text)
-
-    @run.register
-    def _(self, statement: Evaluate) -> Result:
-        return filling.evaluate_call(statement, self.engine, self.catalog, stream=self.stream)
-
-    @run.register
-    def _(self, statement: ShowModels) -> Result:
-        names = ("name", "kind", "label", "features", "rows", "score", "created_at")
-        rows = [tuple(getattr(entry, name) for name in names) for entry in self.catalog.entries()]
-        return Result(names, rows)
-
-    @run.register
-    def _(self, statement: DescribeModel) -> Result:
-        return filling.model_properties(self.catalog.load(statement.model), statement.model)
-
-    @run.register
-    def _(self, statement: DropModel) -> Result:
-        self.catalog.drop(statement.model, missing=statement.missing)
-        return Result(None, status="DROP MODEL")
-
-    @run.register
-    def _(self, statement: ImportModel) -> Result:
+    def _import(self, statement: s.ImportModel) -> Result:
         refuse_groups(statement.path)
         with open_model(statement.path) as model:
             if model.linear is None:
@@ -135,19 +109,11 @@ class Session(Closing):
             self.catalog.save(statement.model, model.linear, exists=statement.exists)
         return Result(None, status="IMPORT MODEL")
 
-    @run.register
-    def _(self, statement: ExportModel) -> Result:
-        with atomic_path(statement.path) as temporary:
-            self.catalog.load(statement.model).save(temporary)
-        return Result(None, status="EXPORT MODEL")
-
-    @run.register
-    def _(self, statement: Pack) -> Result:
+    def _pack(self, statement: s.Pack) -> Result:
         if not self.engine.packs:
-            raise UsageError(
-                f"PACK is not supported on {self.engine.dialect.title}; write the features into one column"
-            )
-        query = Query(f"SELECT * FROM {statement.table}", TableSelection(statement.table))
+            title = self.engine.dialect.title
+            raise UsageError(f"PACK is not supported on {title}; write the features into one column")
+        query = s.Query(f"SELECT * FROM {statement.table}", s.TableSelection(statement.table))
         chosen = pack_settings(statement, self.engine.describe(query), keys=self.engine.keys(query))
         rows = self.engine.pack(statement.table, statement.into, chosen, stream=self.stream)
         return Result(None, status=f"PACK {rows}")
@@ -160,12 +126,12 @@ class Session(Closing):
         """Close the database."""
         self.engine.close()
 
-    def _run(self, statement: Statement) -> Result:
+    def _run(self, statement: s.Statement) -> Result:
         wording = wording_of(statement)
         self.stream = self._listening.worded(wording)
         with in_words_of(wording):
             return self.run(statement)
 
     def _rows(self, text: str) -> Result:
-        found = self.engine.run(text)
-        return Result(found.columns, found.rows, found.status, tuple(found.notices))
+        rows = self.engine.run(text)
+        return Result(rows.columns, rows.rows, rows.status, tuple(rows.notices))

@@ -133,13 +133,11 @@ class Embedded:
     """A statement of the engine's with calls of ours in it.
 
     ``texts`` has one piece more than there are calls: the call ``k`` stands between pieces ``k`` and ``k + 1``, where a
-    parenthesised query could. ``rows`` says whether the statement gives back rows (a SELECT), ``view`` whether it makes a
-    view, which must not depend on anything but the engine.
+    parenthesised query could. ``view`` says whether it makes a view, which must not depend on anything but the engine.
     """
 
     texts: tuple[str, ...]
     calls: tuple[Call, ...]
-    rows: bool = True
     view: bool = False
 
 
@@ -196,16 +194,5 @@ class Plain:
     text: str
 
 
-Statement: TypeAlias = (
-    Train
-    | Explain
-    | Evaluate
-    | Embedded
-    | ShowModels
-    | DescribeModel
-    | DropModel
-    | ImportModel
-    | ExportModel
-    | Pack
-    | Plain
-)
+ModelStatement: TypeAlias = ShowModels | DescribeModel | DropModel | ImportModel | ExportModel
+Statement: TypeAlias = Train | Explain | Evaluate | Embedded | ModelStatement | Pack | Plain

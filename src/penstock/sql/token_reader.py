@@ -37,9 +37,9 @@ class TokenReader:
 
     def accept(self, *words: str) -> bool:
         """Step over these words or symbols, where they come next."""
-        found = self.part.says(self.at, *words)
-        self.at += len(words) if found else 0
-        return found
+        present = self.part.says(self.at, *words)
+        self.at += len(words) if present else 0
+        return present
 
     def expect(self, *words: str, expected: str | None = None) -> None:
         """Step over these words or symbols, or raise."""
@@ -53,15 +53,15 @@ class TokenReader:
 
     def missing(self, expected: str) -> SQLSyntaxError:
         """Return the error that something else was expected here."""
-        found = self.token
-        shown = "the end" if found is None else self.part.script[found.start : found.stop]
+        token = self.token
+        shown = "the end" if token is None else self.part.script[token.start : token.stop]
         return self.wrong(f"expected {expected}, found {shown if len(shown) <= 40 else shown[:40] + '…'}")
 
-    def wrong(self, told: str, at: int | None = None) -> SQLSyntaxError:
+    def wrong(self, reason: str, at: int | None = None) -> SQLSyntaxError:
         """Return an error that points at the token that comes next, or at another."""
         at, tokens = self.at if at is None else at, self.part.tokens
         place = tokens[at].start if at < len(tokens) else tokens[-1].stop if tokens else self.part.stop
-        return SQLSyntaxError.of(told, self.part.script, place)
+        return SQLSyntaxError.of(reason, self.part.script, place)
 
     def name(self, expected: str = "a model's name") -> str:
         """Read a model's name: in lower case unless quoted; the parts of a dotted one stay together."""
@@ -138,9 +138,11 @@ class TokenReader:
         text = self.part.script[tokens[0].start : tokens[-1].stop]
         return Query(text, None if scope else _selected(self.part, first, stop), scope)
 
-    def options(self) -> dict[str, StatementOption]:
-        """Read ``(name = value, …)``; as in the paper the parentheses may be left out where nothing follows."""
+    def options(self, *, closed: bool = False) -> dict[str, StatementOption]:
+        """Read ``(name = value, …)``; as in the paper the parentheses may be left out, unless ``closed``."""
         options: dict[str, StatementOption] = {}
+        if closed and not self.part.says(self.at, "("):
+            raise self.missing("( and the options")
         closed = self.accept("(")
         if closed and self.accept(")"):
             return options

@@ -1,16 +1,24 @@
 """A script's tokens, and the statements that they fall into.
 
-A statement ends at a semicolon outside quotes, comments and parentheses, and outside the body of an SQL function
-(``BEGIN ATOMIC … END``), as in the engines' own shells. Its text is kept character for character.
+Tokens come from sqlglot's tokenizers, so that nothing in a quote, a dollar quote or a comment is taken for a clause.
+Their keywords are left out: only ours matter, and sqlglot's own would swallow what follows EXPLAIN whole. sqlglot is
+imported here alone, and only when used. A statement ends at a semicolon outside quotes, comments and parentheses, and
+outside the body of an SQL function (``BEGIN ATOMIC … END``), as in the engines' own shells. Its text is kept
+character for character.
 """
 
 from __future__ import annotations
 
+import functools
+import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from itertools import count
+from typing import Any, Literal
 
-from penstock.sql.expressions.dialect import Dialect
+from penstock.errors import MissingExtraError, SQLSyntaxError
+from penstock.sql.dialect import Dialect
 
 TokenKind = Literal["word", "quoted", "string", "number", "symbol"]
 
@@ -118,3 +126,69 @@ def _part(script: str, dialect: Dialect, tokens: Sequence[Token], start: int, st
             partners[at] = opened.pop()
             partners[partners[at]] = at
     return StatementTokens(script, dialect, tokens, start, start + len(text.strip()), partners)
+
+
+_KINDS: dict[str, TokenKind] = {
+    "IDENTIFIER": "quoted",
+    "STRING": "string",
+    "BYTE_STRING": "string",
+    "NATIONAL_STRING": "string",
+    "UNICODE_STRING": "string",
+    "HEREDOC_STRING": "string",
+    "NUMBER": "number",
+    "VAR": "word",
+}
+# A dollar that opens no dollar quote: of a parameter, such as $1. sqlglot would take ``$1,$`` for such a quote.
+_LOOSE = re.compile(r"(?<![\w$])\$(?!(?:[^\W\d]\w*)?\$)")
+# A comment that opens right where another did, which sqlglot does not count.
+_TWICE = re.compile(r"/\*(?=/\*)")
+_BETWEEN = re.compile(r"(?:\s+|--[^\n]*)*")
+
+
+def tokenize(script: str, dialect: Dialect) -> list[Token]:
+    """Return a script's tokens, with their offsets in it."""
+    make = _tokenizer(dialect)
+    from sqlglot.errors import TokenError
+
+    dollar, space = _unused(script)
+    loose = _LOOSE.sub(dollar, script)
+    inserted = [match.end() + n for n, match in enumerate(_TWICE.finditer(loose))]
+    text = _TWICE.sub("/*" + space, loose)
+    tokenizer = make()
+    try:
+        found = tokenizer.tokenize(text)
+    except TokenError:
+        done = tokenizer.tokens[-1].end + 1 if tokenizer.tokens else 0
+        at = _BETWEEN.match(text, done).end()  # type: ignore[union-attr]  # it matches the empty text too
+        told = f"{'the comment' if text.startswith('/*', at) else 'the quote'} that opens here is not closed"
+        raise SQLSyntaxError.of(told, script, at - bisect_left(inserted, at)) from None
+    tokens = []
+    for each in found:
+        start, stop = each.start - bisect_left(inserted, each.start), each.end + 1 - bisect_left(inserted, each.end + 1)
+        value = each.text.replace(dollar, "$").replace(space, "")
+        kind = _KINDS.get(each.token_type.name, "symbol")
+        if kind == "word" and not (value[:1].isalpha() or value[:1] == "_"):
+            kind = "symbol"
+        tokens.append(Token(kind, value, start, stop))
+    return tokens
+
+
+def _unused(script: str) -> tuple[str, str]:
+    """Return two characters that the script does not have."""
+    free = (chr(code) for code in count(0xE000) if chr(code) not in script)
+    return next(free), next(free)
+
+
+@functools.cache
+def _tokenizer(wanted: Dialect) -> Any:
+    """Return what makes a tokenizer of the dialect, without its keywords and templates."""
+    try:
+        from sqlglot.dialects.dialect import Dialect as SqlglotDialect
+    except ImportError:
+        raise MissingExtraError.of("sqlglot", "sql", "the SQL front") from None
+    dialect = SqlglotDialect.get_or_raise(wanted.tokenizer)
+    changes: dict[str, Any] = {"KEYWORDS": {}, "COMMANDS": set(), "BIT_STRINGS": [], "HEX_STRINGS": []}
+    changes["IDENTIFIERS"] = list(wanted.identifier_quotes)
+    made: Any = type("Tokens", (type(dialect).tokenizer_class,), changes)
+    made._COMMENTS.pop("{#", None)
+    return functools.partial(made, dialect=dialect)

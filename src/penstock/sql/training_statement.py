@@ -33,13 +33,8 @@ from penstock.sql.result import Result
 from penstock.sql.statements import Train
 
 _OVER_A_WIRE = {"cache", "connections", "extension"}
-_FIELDS = (
-    "epoch",
-    *(f"{kind}_{name}" for kind in ("progressive", "held_out", "test") for name in ("loss", "accuracy", "r2")),
-    "seconds",
-    "prepare_seconds",
-    "rows",
-)
+_SCORES = [f"{kind}_{name}" for kind in ("progressive", "held_out", "test") for name in ("loss", "accuracy", "r2")]
+_FIELDS = ("epoch", *_SCORES, "seconds", "prepare_seconds", "rows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +66,10 @@ class PreparedTraining:
         history = [dict(row) for row in model.history]
         if history:
             history[0]["prepare_seconds"] = sum(phases.values()) + history[0].get("prepare_seconds", 0.0)
-        metrics = {**model.metrics, **phases, **self._snapshots()}
+        metrics = {**model.metrics, **phases}
+        if snapshots := [each.name for each in self.opened.source.snapshots]:
+            metrics["snapshots"] = snapshots
         return replace(model, encoder=encoder, history=history, metrics=metrics)
-
-    def _snapshots(self) -> dict[str, list[str]]:
-        """Return the states of the table that rows were read in, where the database tells."""
-        taken = [each.name for each in self.opened.source.snapshots]
-        return {"snapshots": taken} if taken else {}
 
 
 def run_training(statement: Train, engine: Engine, catalog: Catalog, *, stream: Stream) -> Result:
@@ -107,17 +99,11 @@ def run_training(statement: Train, engine: Engine, catalog: Catalog, *, stream: 
             catalog.save(name, model, exists="replace" if chosen.replace else "error")
     note = f"model {name!r} saved in {engine.place}; use it: SELECT … PREDICT BY {quote_if_needed(name)}"
     useless = model.metrics.get("useless") or useless_reason(model.metrics)
-    warning = (
-        ()
-        if useless is None
-        else (f"the model is useless: {useless}; to remove it: DROP MODEL {quote_if_needed(name)}",)
-    )
-    return replace(
-        epoch_rows(model),
-        notes=(*score_note(model), *time_note(model, time.perf_counter() - began), note, *warning),
-        useless=useless,
-        status=f"TRAIN {model.history[-1]['rows'] if model.history else 0}",
-    )
+    notes = [*score_note(model), *time_note(model, time.perf_counter() - began), note]
+    if useless is not None:
+        notes.append(f"the model is useless: {useless}; to remove it: DROP MODEL {quote_if_needed(name)}")
+    status = f"TRAIN {model.history[-1]['rows'] if model.history else 0}"
+    return replace(epoch_rows(model), notes=tuple(notes), useless=useless, status=status)
 
 
 def unquote_table(name: str) -> str:
@@ -143,19 +129,16 @@ def training_settings(statement: Train, engine: Engine, schema: pa.Schema, *, st
     if statement.warehouse and (several := loss_of(chosen.config.model).several):
         chosen = _several_classes(statement, chosen, engine, several)
     for option in () if engine.remote else sorted(_OVER_A_WIRE & set(statement.options)):
-        told = f" is for rows that come over a wire; it changes nothing on {engine.dialect.title}"
-        stream.emit(Warned(Text(Name(option), told)))
-    notice = (
-        None if "features" in statement.options else index_notice(schema, chosen.wanted, exclude=_excluded(statement))
-    )
-    if notice is not None:
-        stream.emit(Warned(notice))
-    for name in unwanted_keys(chosen, engine.keys(statement.query)):
-        stream.emit(
-            Warned(
-                Text(f"{name!r} is the table's primary key, and a feature here; leave it out: ", Use("exclude", [name]))
-            )
-        )
+        reason = f" is for rows that come over a wire; it changes nothing on {engine.dialect.title}"
+        stream.emit(Warned(Text(Name(option), reason)))
+    if "features" not in statement.options:
+        notice = index_notice(schema, chosen.wanted, exclude=_excluded(statement))
+        if notice is not None:
+            stream.emit(Warned(notice))
+    if chosen.columns.features is None:  # nobody asked for the key by name
+        for name in [key for key in engine.keys(statement.query) if key in features_of(chosen)]:
+            reason = f"{name!r} is the table's primary key, and a feature here; leave it out: "
+            stream.emit(Warned(Text(reason, Use("exclude", [name]))))
     return chosen
 
 
@@ -183,13 +166,8 @@ def prepare_training(
     with engine.open(statement.query, chosen.wanted, reading, stream=stream) as opened:
         seconds = time.perf_counter() - began
         chosen = _roomy(chosen.for_rows(int(opened.source.block_rows.sum())), opened.source, stream)
-        training = linear_job(
-            source=opened.source,
-            config=chosen.config,
-            columns=chosen.columns,
-            stream=stream,
-            scratch=chosen.reading.folder,
-        )
+        folder = chosen.reading.folder
+        training = linear_job(opened.source, chosen.config, chosen.columns, stream=stream, scratch=folder)
         yield PreparedTraining(chosen, opened, training, seconds)
 
 
@@ -198,13 +176,6 @@ def features_of(chosen: Settings) -> Sequence[str]:
     if chosen.columns.features is not None:
         return chosen.columns.features
     return [name for name in chosen.wanted if name not in (chosen.columns.label, chosen.columns.weight)]
-
-
-def unwanted_keys(chosen: Settings, keys: Sequence[str]) -> list[str]:
-    """Return the key columns that would be learnt from though nobody asked for them by name."""
-    if chosen.columns.features is not None:
-        return []
-    return [key for key in keys if key in features_of(chosen)]
 
 
 def epoch_rows(model: LinearModel) -> Result:
@@ -255,16 +226,9 @@ def _roomy(chosen: Settings, source: BlockSource, stream: Stream) -> Settings:
     plan = plan_for(source, chosen.columns.encoder(source), chosen.config.shuffle, memory)
     if plan.memory <= Budget.parse(memory).resolve(plan.data_bytes):
         return chosen
-    enough = plan.memory
-    stream.emit(
-        Warned(
-            Text(
-                Given("memory", memory),
-                f" of these rows cannot hold two blocks; {show_bytes(enough)} are used instead",
-            )
-        )
-    )
-    return replace(chosen, config=replace(chosen.config, memory=enough))
+    reason = f" of these rows cannot hold two blocks; {show_bytes(plan.memory)} are used instead"
+    stream.emit(Warned(Text(Given("memory", memory), reason)))
+    return replace(chosen, config=replace(chosen.config, memory=plan.memory))
 
 
 def _several_classes(statement: Train, chosen: Settings, engine: Engine, several: str) -> Settings:

@@ -1,12 +1,20 @@
-"""The warehouses' names for a training's options, which stand after ``OPTIONS``, and what they come to here.
+"""The warehouses' names for a training's options (``OPTIONS``) and for a model's measures (``ML.EVALUATE``).
 
-Most are other words for ours. A few say how something is to be done, and become one or two of ours. What cannot be
-done as asked is refused, with what there is instead.
+Most options are other words for ours. A few become one or two of ours; what cannot be done is refused, with what there
+is instead. The measures are those of `penstock.evaluation`, and of a regression a median of errors and errors of logarithms.
 """
 
 from __future__ import annotations
 
-from penstock.errors import UnknownOptionError, UsageError
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.blocks.base import BlockSource
+from penstock.errors import DataError, UnknownOptionError, UsageError
+from penstock.linear import LinearModel
 from penstock.options import TABLE
 from penstock.sql.statements import OptionValue, StatementOption, StatementOptions
 
@@ -37,9 +45,8 @@ def plain_options(options: StatementOptions) -> tuple[dict[str, StatementOption]
         found.setdefault("patience", StatementOption(1, found["min_rel_progress"].at, found["min_rel_progress"].place))
     method, share_given = _method(options), options.get("data_split_eval_fraction")
     if method == "no_split" and share_given is not None:
-        raise UsageError(
-            "data_split_eval_fraction has no meaning with data_split_method='no_split'", place=share_given.place
-        )
+        reason = "data_split_eval_fraction has no meaning with data_split_method='no_split'"
+        raise UsageError(reason, place=share_given.place)
     if method == "no_split":
         asked = options["data_split_method"]
         found["data_split_eval_fraction"] = StatementOption(0.0, asked.at, asked.place)
@@ -80,33 +87,30 @@ def _choice(name: str, option: StatementOption, valid: tuple[str, ...], told: st
     return word
 
 
+def _flag(name: str, option: StatementOption) -> bool:
+    if not isinstance(option.value, bool):
+        raise UsageError(f"{name} = {option.value!r} is not true or false", place=option.place)
+    return option.value
+
+
 def _label(name: str, option: StatementOption) -> dict[str, OptionValue]:
     value = option.value
-    if isinstance(value, list):
-        if len(value) != 1:
-            raise UsageError(
-                f"{name} = {value!r}: a model has one label", place=option.place, fixes=[f"write {name}=['label']"]
-            )
-        value = value[0]
-    return {"label": value}
+    if isinstance(value, list) and len(value) != 1:
+        fix = f"write {name}=['label']"
+        raise UsageError(f"{name} = {value!r}: a model has one label", place=option.place, fixes=[fix])
+    return {"label": value[0] if isinstance(value, list) else value}
 
 
 def _rate(name: str, option: StatementOption) -> dict[str, OptionValue]:
     if _word(name, option) == "line_search":
-        raise UsageError(
-            "learn_rate_strategy='line_search' is not supported",
-            place=option.place,
-            fixes=["leave it out", "write 'constant' with a learn_rate"],
-        )
+        fixes = ["leave it out", "write 'constant' with a learn_rate"]
+        raise UsageError("learn_rate_strategy='line_search' is not supported", place=option.place, fixes=fixes)
     return {"rate": _choice(name, option, ("constant",))}
 
 
 def _line_search(name: str, option: StatementOption) -> dict[str, OptionValue]:
-    raise UsageError(
-        f"{name} is for a line search, which is not supported",
-        place=option.place,
-        fixes=[f"write learn_rate={option.value!r}"],
-    )
+    reason, fix = f"{name} is for a line search, which is not supported", f"write learn_rate={option.value!r}"
+    raise UsageError(reason, place=option.place, fixes=[fix])
 
 
 def _split(name: str, option: StatementOption) -> dict[str, OptionValue]:
@@ -115,26 +119,19 @@ def _split(name: str, option: StatementOption) -> dict[str, OptionValue]:
 
 
 def _stop(name: str, option: StatementOption) -> dict[str, OptionValue]:
-    if not isinstance(option.value, bool):
-        raise UsageError(f"{name} = {option.value!r} is not true or false", place=option.place)
-    return {"patience": 1 if option.value else None}
+    return {"patience": 1 if _flag(name, option) else None}
 
 
 def _strategy(name: str, option: StatementOption) -> dict[str, OptionValue]:
     if _word(name, option) == "normal_equation":
-        raise UsageError(
-            f"{name}='normal_equation' is not supported",
-            place=option.place,
-            fixes=["solver='lbfgs' comes to the same weights"],
-        )
+        fix = "solver='lbfgs' comes to the same weights"
+        raise UsageError(f"{name}='normal_equation' is not supported", place=option.place, fixes=[fix])
     word = _choice(name, option, ("auto_strategy", "batch_gradient_descent"))
     return {"solver": "gd"} if word == "batch_gradient_descent" else {}
 
 
 def _balanced(name: str, option: StatementOption) -> dict[str, OptionValue]:
-    if not isinstance(option.value, bool):
-        raise UsageError(f"{name} = {option.value!r} is not true or false", place=option.place)
-    return {"class_weight": "balanced"} if option.value else {}
+    return {"class_weight": "balanced"} if _flag(name, option) else {}
 
 
 _READERS = {
@@ -148,3 +145,77 @@ _READERS = {
 }
 SPECIAL = tuple(_READERS)
 """Options that become others."""
+
+
+_MOST = 4_000_000
+"""Rows whose errors are kept for the median."""
+_CLASSES = {
+    "precision": ("precision", "macro_precision"),
+    "recall": ("recall", "macro_recall"),
+    "accuracy": ("accuracy",),
+    "f1_score": ("f1", "macro_f1"),
+    "log_loss": ("log_loss",),
+    "roc_auc": ("auc", "macro_auc"),
+}
+
+
+def measure_for_warehouse(
+    model: LinearModel, source: BlockSource, *, label: str | None = None, memory: str | int = "512MB"
+) -> dict[str, float | None]:
+    """Return the measures of a model on labelled rows, by the names that ``ML.EVALUATE`` has for them."""
+    errors = _Errors() if model.encoder.labels is None else None
+    found = model.evaluate(source, label=label, memory=memory, on_scores=None if errors is None else errors.add)
+    if not found["rows"]:
+        raise DataError(f"{source.name} has no rows; there is nothing to measure the model on")
+    if errors is not None:
+        return errors.figures(found)
+    return {
+        name: next((found[own] for own in names if found.get(own) is not None), None)
+        for name, names in _CLASSES.items()
+    }
+
+
+@dataclass(slots=True)
+class _Errors:
+    """What the warehouses tell of a regression's errors beside R² and the means."""
+
+    weight: float = 0.0
+    error: float = 0.0
+    squared: float = 0.0
+    logged: float | None = 0.0
+    label: float = 0.0
+    label_squared: float = 0.0
+    seen: int = 0
+    step: int = 1
+    kept: list[NDArray[np.float32]] = field(default_factory=list)
+
+    def add(self, scores: NDArray[Any], labels: NDArray[Any], weights: NDArray[Any]) -> None:
+        error = labels - scores
+        self.weight += float(weights.sum())
+        self.error += float(weights @ error)
+        self.squared += float(weights @ error**2)
+        self.label += float(weights @ labels)
+        self.label_squared += float(weights @ labels**2)
+        if self.logged is not None and len(labels):
+            low = min(float(labels.min()), float(scores.min()))
+            logs = weights @ (np.log1p(labels) - np.log1p(scores)) ** 2 if low > -1 else None
+            self.logged = None if logs is None else self.logged + float(logs)
+        first = -self.seen % self.step
+        self.seen += len(error)
+        self.kept.append(np.abs(error[first :: self.step]).astype(np.float32))
+        if sum(map(len, self.kept)) > _MOST:
+            self.step *= 2
+            self.kept = [np.concatenate(self.kept)[::2].copy()]
+
+    def figures(self, found: dict[str, Any]) -> dict[str, float | None]:
+        weight = self.weight
+        spread = self.label_squared - self.label**2 / weight
+        unexplained = self.squared - self.error**2 / weight
+        return {
+            "mean_absolute_error": found["mae"],
+            "mean_squared_error": found["rmse"] ** 2,
+            "mean_squared_log_error": None if self.logged is None else self.logged / weight,
+            "median_absolute_error": float(np.median(np.concatenate(self.kept))),
+            "r2_score": found["r2"] if spread > 0 else None,
+            "explained_variance": 1 - unexplained / spread if spread > 0 else None,
+        }

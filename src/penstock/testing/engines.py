@@ -23,8 +23,8 @@ from penstock.blocks.feature_columns import is_number
 from penstock.errors import ColumnError, DataError, ModelFileError, PenstockError, UsageError
 from penstock.events import Stream
 from penstock.sql.catalog import Catalog
+from penstock.sql.dialect import Dialect
 from penstock.sql.engines.base import Engine, Reading
-from penstock.sql.expressions.dialect import Dialect
 from penstock.sql.session import Session
 from penstock.sql.statements import Query, TableSelection
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -19,8 +19,10 @@ from penstock.budget import show_bytes
 from penstock.closing import Closing
 from penstock.errors import DatabaseError, PenstockError
 from penstock.events import Stream
-from penstock.sql.expressions.dialect import Dialect
-from penstock.sql.query_copy import QueryCopy, copy_query
+from penstock.sql.dialect import Dialect
+from penstock.sql.query_copy import QueryCopy
+from penstock.sql.query_copy import Reading as Reading
+from penstock.sql.query_copy import copy_rows as copy_rows
 from penstock.sql.statements import Query
 
 if TYPE_CHECKING:
@@ -33,38 +35,6 @@ if TYPE_CHECKING:
 _COPY = "Copy of the query's result"
 _GUESSED = 128
 """Bytes of a list, a text or the like whose length nobody told."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """How rows are to be fetched.
-
-    Attributes
-    ----------
-    block_size : int or None
-        Bytes of a block; None for the engine's own choice.
-    nulls : str
-        ``error``: refuse rows with a null in a column that is used; ``skip``: leave them out.
-    cache : bool or int
-        Whether rows fetched over a connection are kept in a local file for later epochs; a number bounds its bytes.
-    connections : int or None
-        Connections to read over; None for the engine's own choice.
-    memory : int
-        Bytes that copying a query to a file may hold.
-    folder : str or None
-        Where temporary files go; None for the system's own place.
-    pack : tuple of str
-        The columns that are the features, in order. Where rows are copied and all of these are numbers, the copy has
-        them in one column; `Encoder.for_schema` then makes of a model learnt from it one of the columns named here.
-    """
-
-    block_size: int | None = None
-    nulls: Literal["error", "skip"] = "error"
-    cache: bool | int = True
-    connections: int | None = None
-    memory: int = 64_000_000
-    folder: str | None = None
-    pack: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,20 +72,6 @@ class QueryBlocks(Closing):
     def close(self) -> None:
         """Close the source, and remove what was written for it."""
         (self.source if self.copied is None else self.copied).close()
-
-
-def copy_rows(rows: pa.RecordBatchReader, columns: Sequence[str], reading: Reading, *, stream: Stream) -> QueryCopy:
-    """Copy a query's rows to a file of blocks, as is asked for."""
-    return copy_query(
-        rows,
-        columns=columns,
-        nulls=reading.nulls,
-        memory=reading.memory,
-        folder=reading.folder,
-        stream=stream,
-        pack=reading.pack,
-        block_size=reading.block_size,
-    )
 
 
 def blocks_of_copy(copied: QueryCopy, why: str) -> QueryBlocks:

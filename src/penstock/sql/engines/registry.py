@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import os
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -38,8 +38,7 @@ class EngineKind:
         """Open a database."""
         if callable(self.opener):
             return self.opener(db, read_only=read_only)
-        module, function = self.opener.split(":")
-        engine: Engine = getattr(importlib.import_module(module), function)(db, read_only=read_only)
+        engine: Engine = pkgutil.resolve_name(self.opener)(db, read_only=read_only)
         return engine
 
 
@@ -67,13 +66,9 @@ def engine_kind(db: Any) -> EngineKind:
     for kind in sorted(ENGINES.values(), key=lambda each: each is ENGINES["duckdb"]):
         if kind.matches(db):
             return kind
-    examples = [kind.example for kind in reversed(ENGINES.values())]
-    raise UsageError(
-        "is not known",
-        option="db",
-        value=str(db).split("@")[-1],
-        fixes=[f"give {', '.join(examples[:-1])} or {examples[-1]}"],
-    )
+    *examples, last = (kind.example for kind in reversed(ENGINES.values()))
+    fix = f"give {', '.join(examples)} or {last}"
+    raise UsageError("is not known", option="db", value=str(db).split("@")[-1], fixes=[fix])
 
 
 def open_engine(db: Any = ":memory:", *, read_only: bool = False) -> Engine:

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -39,21 +40,9 @@ from penstock.blocks.duckdb_table import (
 from penstock.closing import Closing
 from penstock.errors import ColumnError, DatabaseError, DataError, PenstockError, UsageError
 from penstock.events import Stream
-from penstock.sql.engines.base import (
-    ModelTable,
-    QueryBlocks,
-    QueryScan,
-    Reading,
-    ServerTraining,
-    StatementRows,
-    blocks_of_copy,
-    copy_rows,
-    estimate_copy,
-    estimated_bytes,
-)
-from penstock.sql.engines.duckdb.model_table import DuckDBModelTable
-from penstock.sql.engines.duckdb.predictions import DUCKDB
-from penstock.sql.expressions.dialect import Dialect
+from penstock.sql.dialect import Dialect
+from penstock.sql.engines import base
+from penstock.sql.engines.duckdb.predictions import CREATED, DUCKDB
 from penstock.sql.query_copy import QueryCopy
 from penstock.sql.statements import Query
 
@@ -62,6 +51,12 @@ if TYPE_CHECKING:
 
 _PIECE = 16_384
 """Rows of a batch that is streamed."""
+_COLUMNS = "SELECT database_name, schema_name, table_name, column_name FROM duckdb_columns() ORDER BY column_index"
+_RESERVED_WORDS = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'"
+_KEYS = """
+    SELECT constraint_column_names FROM duckdb_constraints()
+    WHERE constraint_type = 'PRIMARY KEY' AND (database_name, schema_name, table_name) = ($1, $2, $3)
+"""
 
 
 def open_duckdb(db: Any, *, read_only: bool = False) -> DuckDBEngine:
@@ -97,7 +92,7 @@ class DuckDBEngine(Closing):
     dialect: Dialect = DUCKDB
     remote = False
     packs = True
-    server_training: ServerTraining | None = None
+    server_training: base.ServerTraining | None = None
 
     def __init__(self, database: Any = MEMORY, *, read_only: bool = False) -> None:
         path = os.fspath(database) if isinstance(database, (str, os.PathLike)) else None
@@ -108,9 +103,9 @@ class DuckDBEngine(Closing):
             self.place = path if path not in (None, MEMORY) else database_name(self._connection)
             self._before = self._fetch("SELECT current_setting('python_enable_replacements')")[0][0]
             self._connection.execute(SETTLED)
-        self.models: ModelTable = DuckDBModelTable(self)
+        self.models: base.ModelTable = DuckDBModelTable(self)
 
-    def run(self, text: str, parameters: Sequence[Any] = ()) -> StatementRows:
+    def run(self, text: str, parameters: Sequence[Any] = ()) -> base.StatementRows:
         """Run one statement; rows come back as Python values."""
         with self._errors(whole=True):
             kinds = [each.type.name for each in self._connection.extract_statements(text)]
@@ -120,8 +115,8 @@ class DuckDBEngine(Closing):
             touched, rows = found.rowcount, found.fetchall()
         # Statements without rows of their own give back a count, or whether they succeeded.
         if touched < 0 and names and kind != "CREATE" and (kind == "SELECT" or names != ("Success",)):
-            return StatementRows(names, rows, f"SELECT {len(rows)}")
-        return StatementRows(None, (), kind if touched < 0 else f"{kind} {touched}")
+            return base.StatementRows(names, rows, f"SELECT {len(rows)}")
+        return base.StatementRows(None, (), kind if touched < 0 else f"{kind} {touched}")
 
     def describe(self, query: Query) -> pa.Schema:
         """Return a query's columns as Arrow types, without running it."""
@@ -137,31 +132,24 @@ class DuckDBEngine(Closing):
             return ()
         with self._errors(), suppress(PenstockError):
             table, _ = find_table(self._connection, split_name(query.selected.table), place=self.place)
-            found = self._fetch(
-                "SELECT constraint_column_names FROM duckdb_constraints() WHERE constraint_type = 'PRIMARY KEY'"
-                " AND (database_name, schema_name, table_name) = ($1, $2, $3)",
-                (table.database, table.schema, table.table),
-            )
+            constraints = self._fetch(_KEYS, (table.database, table.schema, table.table))
             names = set(self.describe(query).names)
-            return tuple(name for row in found for name in row[0] if name in names)
+            return tuple(name for row in constraints for name in row[0] if name in names)
         return ()
 
-    def open(self, query: Query, columns: Sequence[str], reading: Reading, *, stream: Stream) -> QueryBlocks:
+    def open(self, query: Query, columns: Sequence[str], reading: base.Reading, *, stream: Stream) -> base.QueryBlocks:
         """Open a query's rows as blocks."""
         with self._errors():
             table, why = self._way(query)
             if table is not None:
                 parts = (table.database, table.schema, table.table)
-                source = DuckDBSource(
-                    self._connection, parts, columns=columns, block_size=reading.block_size, nulls=reading.nulls
-                )
-                return QueryBlocks(
-                    source, self._scan(table, int(source.block_rows.sum()), int(source.block_bytes.sum()))
-                )
-            copied = self._copied(query, columns, reading, stream)
-        return blocks_of_copy(copied, why)
+                size, nulls = reading.block_size, reading.nulls
+                source = DuckDBSource(self._connection, parts, columns=columns, block_size=size, nulls=nulls)
+                scan = self._scan(table, int(source.block_rows.sum()), int(source.block_bytes.sum()))
+                return base.QueryBlocks(source, scan)
+            return base.blocks_of_copy(self._copied(query, columns, reading, stream), why)
 
-    def estimate(self, query: Query, columns: Sequence[str], reading: Reading) -> QueryScan:
+    def estimate(self, query: Query, columns: Sequence[str], reading: base.Reading) -> base.QueryScan:
         """Say how `open` would read a query, by what DuckDB estimates of it."""
         with self._errors():
             table, why = self._way(query)
@@ -169,10 +157,10 @@ class DuckDBEngine(Closing):
             kinds = [schema.field(name).type for name in columns]
             if table is not None:
                 rows = self._fetch(f"SELECT count(*) FROM {table.sql}")[0][0]
-                return self._scan(table, rows, rows * sum(map(estimated_bytes, kinds)), exact=False)
+                return self._scan(table, rows, rows * sum(map(base.estimated_bytes, kinds)), exact=False)
             plan = json.loads(self._fetch(f"EXPLAIN (FORMAT JSON) {query.alone}")[0][1])
         rows = max((_estimated(node) for node in plan), default=0)
-        return estimate_copy(why, rows, kinds)
+        return base.estimate_copy(why, rows, kinds)
 
     @contextmanager
     def stream_rows(self, query: Query) -> Iterator[pa.RecordBatchReader]:
@@ -204,7 +192,7 @@ class DuckDBEngine(Closing):
         with self._errors():
             table = ""
             view = f"penstock_given_{id(self)}"
-            for batch in _at_least_one(rows):
+            for batch in chain([pa.RecordBatch.from_pylist([], rows.schema)], rows):
                 self._connection.register(view, pa.Table.from_batches([batch]))
                 try:
                     if table:
@@ -218,17 +206,15 @@ class DuckDBEngine(Closing):
     def pack(self, table: str, into: str, chosen: PackSettings, *, stream: Stream) -> int:
         """Copy a table with its features as one column, a ``FLOAT[n]``: what DuckDB reads fastest."""
         if chosen.to == "vector":
-            raise UsageError(
-                "to = vector is for PostgreSQL's pgvector; on DuckDB features are packed as FLOAT[n]: leave it out"
-            )
+            reason = "to = vector is for PostgreSQL's pgvector; on DuckDB features are packed as FLOAT[n]: leave it out"
+            raise UsageError(reason)
         source, target = (".".join(map(quote_name, split_name(name))) for name in (table, into))
         with self._errors():
             stored = dict(stored_columns(self._connection, source))
             features = served_columns(self._connection, [(name, stored[name]) for name in chosen.features])
             names = [quote_name(column.name) for column in features]
-            (nulls,) = self._fetch(
-                f"SELECT count(*) FROM {source} WHERE {' OR '.join(f'{name} IS NULL' for name in names)}",
-            )[0]
+            missing = " OR ".join(f"{name} IS NULL" for name in names)
+            nulls = self._fetch(f"SELECT count(*) FROM {source} WHERE {missing}")[0][0]
             if nulls:
                 raise DataError(
                     f"{table}: {nulls} rows have a null among the features; fill or delete them before packing"
@@ -262,14 +248,9 @@ class DuckDBEngine(Closing):
         """Return tables and views with their columns, named as a statement can."""
         with self._errors():
             found: dict[TableName, list[str]] = {name: [] for name, _ in tables_in(self._connection)}
-            listed = self._fetch(
-                "SELECT database_name, schema_name, table_name, column_name FROM duckdb_columns() ORDER BY column_index",
-            )
+            listed = self._fetch(_COLUMNS)
             database, schemas = self._fetch("SELECT current_database(), current_schemas(false)")[0]
-            words = {
-                row[0]
-                for row in self._fetch("SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'")
-            }
+            words = {row[0] for row in self._fetch(_RESERVED_WORDS)}
         for *parts, column in listed:
             found.get(TableName(*parts), []).append(column)
         near = {(database, schema) for schema in (*schemas, "main")} | {("temp", "main")}
@@ -316,11 +297,11 @@ class DuckDBEngine(Closing):
             return None, f"its name means {meant} here"
         return table, ""
 
-    def _scan(self, table: TableName, rows: int, nbytes: int, *, exact: bool = True) -> QueryScan:
+    def _scan(self, table: TableName, rows: int, nbytes: int, *, exact: bool = True) -> base.QueryScan:
         details = ("rowid ranges inside row groups, read as Arrow by several cursors",)
-        return QueryScan(f"Scan of row groups of {table.schema}.{table.table}", details, rows, nbytes, exact=exact)
+        return base.QueryScan(f"Scan of row groups of {table.schema}.{table.table}", details, rows, nbytes, exact=exact)
 
-    def _copied(self, query: Query, columns: Sequence[str], reading: Reading, stream: Stream) -> QueryCopy:
+    def _copied(self, query: Query, columns: Sequence[str], reading: base.Reading, stream: Stream) -> QueryCopy:
         inner = _as_table(query)
         present = dict(stored_columns(self._connection, inner))
         for name in columns:
@@ -330,7 +311,7 @@ class DuckDBEngine(Closing):
         text = f"SELECT {', '.join(column.selected for column in chosen)} FROM {inner}"
         reader = self._connection.sql(text).to_arrow_reader(_PIECE)
         try:
-            return copy_rows(reader, columns, reading, stream=stream)
+            return base.copy_rows(reader, columns, reading, stream=stream)
         except (OSError, pa.ArrowException) as error:
             if isinstance(error, PenstockError):
                 raise
@@ -344,9 +325,8 @@ class DuckDBEngine(Closing):
             raise UsageError(f"{place}: column {column.name!r} is packed already")
         least, most = self._fetch(f"SELECT min({column.length}), max({column.length}) FROM {source}")[0]
         if least is None or least != most or not least:
-            raise DataError(
-                f"{place}: column {column.name!r} has from {least} to {most} values a row; make them equally many"
-            )
+            counts = f"from {least} to {most} values a row"
+            raise DataError(f"{place}: column {column.name!r} has {counts}; make them equally many")
         return int(least)
 
     def _temporary(self, query: str) -> str:
@@ -374,14 +354,58 @@ def _as_table(query: Query) -> str:
     return f"({query.alone}\n) AS q"
 
 
-def _at_least_one(rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    yield pa.RecordBatch.from_pylist([], rows.schema)
-    yield from rows
-
-
 def _estimated(node: dict[str, Any]) -> int:
     """Return the rows that a plan's node is expected to give, or else those of its children."""
     told = node.get("extra_info", {}).get("Estimated Cardinality")
     if told is not None:
         return int(told)
     return max((_estimated(child) for child in node.get("children", ())), default=0)
+
+
+_SCHEMAS = "SELECT 1 FROM information_schema.schemata WHERE schema_name = 'penstock' AND catalog_name = $1"
+_TABLES = """
+    SELECT 1 FROM information_schema.tables
+    WHERE table_schema = 'penstock' AND table_name = 'models' AND table_catalog = $1
+"""
+# DuckDB's errors have no codes.
+_CONFLICT = re.compile("[Cc]onflict|[Dd]uplicate key")
+_MISSING = re.compile(r'Table with name "?(penstock\.)?models"? does not exist')
+
+
+class DuckDBModelTable:
+    """``penstock.models`` of the database that a session begins with."""
+
+    created = CREATED
+    weights_type, header_type = "float4[]", "json"
+    most_weights: int | None = None
+
+    def __init__(self, engine: base.Engine) -> None:
+        self._engine = engine
+        # By its full name: the database itself may be called penstock, and the session may leave it.
+        self._database = str(engine.run_apart("SELECT current_database()")[0][0])
+        self._schema = f"{engine.quote(self._database)}.{engine.quote('penstock')}"
+        self.name = f"{self._schema}.{engine.quote('models')}"
+
+    def exists(self) -> bool:
+        """Return whether the table is there."""
+        return bool(self._engine.run_apart(_TABLES, [self._database]))
+
+    def create(self) -> None:
+        """Make the table, and its schema."""
+        if not self._engine.run_apart(_SCHEMAS, [self._database]):
+            self._engine.run_apart(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
+        self._engine.run_apart(f"CREATE TABLE IF NOT EXISTS {self.name} ({base.model_columns()})")
+
+    def require_trusted(self) -> None:
+        """Do nothing: a file of DuckDB's knows no users."""
+
+    def is_conflict(self, error: DatabaseError) -> bool:
+        """Return whether another session wrote at the same time."""
+        return bool(_CONFLICT.search(str(error)))
+
+    def is_missing(self, error: DatabaseError) -> bool:
+        """Return whether the table was not seen."""
+        return bool(_MISSING.search(str(error)))
+
+    def refusal(self, error: DatabaseError, rights: str | None) -> None:
+        """Return None: there are no rights to ask for."""

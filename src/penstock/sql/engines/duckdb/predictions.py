@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from penstock.sql.expressions.dialect import Dialect
-from penstock.sql.expressions.formula import FeatureTerm, Formula
-from penstock.sql.expressions.literals import double_literal, nested_sum, quote_identifier, typed_literal
-from penstock.sql.expressions.outcome import OutcomeWriter
+from penstock.sql.dialect import Dialect, double_literal, nested_sum, quote_identifier, typed_literal
+from penstock.sql.prediction_query import FeatureTerm, Formula, OutcomeWriter
 
 CREATED = "epoch_us(created_at)"
 """When a model was made, in microseconds since 1970."""

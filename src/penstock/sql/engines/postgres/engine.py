@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -23,33 +24,27 @@ from penstock.budget import show_bytes
 from penstock.closing import Closing
 from penstock.errors import ColumnError, DatabaseError, SQLSyntaxError, UsageError
 from penstock.events import Stream, Warned
-from penstock.sql.engines.base import (
-    ModelTable,
-    QueryBlocks,
-    QueryScan,
-    Reading,
-    ServerTraining,
-    StatementRows,
-    blocks_of_copy,
-    copy_rows,
-    estimate_copy,
+from penstock.sql.dialect import Dialect, quote_identifier
+from penstock.sql.engines import base
+from penstock.sql.engines.postgres.cursor_rows import (
+    LOOK_UP,
+    QueryColumn,
+    column_definitions,
+    query_columns,
+    stream_query,
 )
-from penstock.sql.engines.postgres import column_types as types
-from penstock.sql.engines.postgres.cursor_rows import stream_query
 from penstock.sql.engines.postgres.model_table import PostgresModelTable
 from penstock.sql.engines.postgres.predictions import POSTGRES
 from penstock.sql.engines.postgres.server_training import ExtensionTraining
 from penstock.sql.engines.postgres.table_lookup import KEYS, NAMED, TABLES, TO_BE_NAMED, StoredTable, find_stored_table
 from penstock.sql.engines.postgres.value_adapters import adapt_arrays, end_copy, load_unknown_as_text
-from penstock.sql.expressions.dialect import Dialect
-from penstock.sql.expressions.literals import quote_identifier
 from penstock.sql.query_copy import QueryCopy
 from penstock.sql.statements import Query
 
 if TYPE_CHECKING:
-    from penstock.blocks.postgres.source import PostgresSource
     from penstock.sql.options import PackSettings
 
+_SCAN = "TID Range Scan on {}"
 _CACHE = 20_000_000_000
 _IDLE, _IN_TRANSACTION = 0, 2
 _VERSION = qualified("SELECT extversion FROM pg_catalog.pg_extension WHERE extname = 'penstock'")
@@ -89,18 +84,18 @@ class PostgresEngine(Closing):
         self.notices: list[str] = []
         self._kept = 0
         self._connection = self._connect()
-        self.models: ModelTable = PostgresModelTable(self)
-        self.server_training: ServerTraining | None = ExtensionTraining(self)
+        self.models: base.ModelTable = PostgresModelTable(self)
+        self.server_training: base.ServerTraining | None = ExtensionTraining(self)
 
-    def run(self, text: str, parameters: Sequence[Any] = ()) -> StatementRows:
+    def run(self, text: str, parameters: Sequence[Any] = ()) -> base.StatementRows:
         """Run one statement; rows come back as Python values."""
-        with self._told(text) as connection, driver().RawCursor(connection) as cursor:
+        with self._session(text) as connection, driver().RawCursor(connection) as cursor:
             cursor.execute(text.encode(), list(parameters) or None)
             status = cursor.statusmessage or ""
             if cursor.description is None:
-                return StatementRows(None, (), status, self.drain())
+                return base.StatementRows(None, (), status, self.drain())
             names = tuple(column.name for column in cursor.description)
-            return StatementRows(names, cursor.fetchall(), status, self.drain())
+            return base.StatementRows(names, cursor.fetchall(), status, self.drain())
 
     def describe(self, query: Query) -> pa.Schema:
         """Return a query's columns as Arrow types, without running it."""
@@ -113,42 +108,39 @@ class PostgresEngine(Closing):
         present = set(self.describe(query).names)
         return tuple(row[0] for row in self._ask(KEYS, [query.selected.table]) if row[0] in present)
 
-    def open(self, query: Query, columns: Sequence[str], reading: Reading, *, stream: Stream) -> QueryBlocks:
+    def open(self, query: Query, columns: Sequence[str], reading: base.Reading, *, stream: Stream) -> base.QueryBlocks:
         """Open a query's rows as blocks."""
         table, why = self._way(query)
         if table is not None:
-            source, details = self._blocks(table, columns, reading, lambda told: stream.emit(Warned(told)))
+            source, details = self._blocks(table, columns, reading, stream)
             rows, nbytes = int(source.block_rows.sum()), int(source.block_bytes.sum())
-            scan = QueryScan(self._title(table), tuple(details), rows, nbytes, exact=source.exact_rows)
-            return QueryBlocks(source, scan)
-        copied = self._copied(query, columns, reading, stream)
-        return blocks_of_copy(copied, why)
+            scan = base.QueryScan(_SCAN.format(table.name), tuple(details), rows, nbytes, exact=source.exact_rows)
+            return base.QueryBlocks(source, scan)
+        return base.blocks_of_copy(self._copied(query, columns, reading, stream), why)
 
-    def estimate(self, query: Query, columns: Sequence[str], reading: Reading) -> QueryScan:
+    def estimate(self, query: Query, columns: Sequence[str], reading: base.Reading) -> base.QueryScan:
         """Say how `open` would read a query, by what the server estimates of it."""
         table, why = self._way(query)
         if table is not None:
-            return QueryScan(self._title(table), (), table.rows, table.nbytes, exact=False)
+            return base.QueryScan(_SCAN.format(table.name), (), table.rows, table.nbytes, exact=False)
         plan = self._ask(f"EXPLAIN (FORMAT JSON) {query.alone}")[0][0][0]["Plan"]
         schema = self.describe(query)
-        return estimate_copy(why, int(plan["Plan Rows"]), [schema.field(name).type for name in columns])
+        return base.estimate_copy(why, int(plan["Plan Rows"]), [schema.field(name).type for name in columns])
 
     @contextmanager
     def stream_rows(self, query: Query) -> Iterator[pa.RecordBatchReader]:
         """Give a query's rows as a stream; the session can be used between its batches."""
-        columns = self._columns(query)
-        with (
-            self._told(query.alone) as connection,
-            stream_query(connection, query.alone, columns, range(len(columns))) as rows,
-        ):
+        columns, text = self._columns(query), query.alone
+        kept = range(len(columns))
+        with self._session(text) as connection, stream_query(connection, text, columns, kept) as rows:
             yield rows
 
     def store_rows(self, rows: pa.RecordBatchReader) -> str:
         """Put rows into a new temporary table, and return its quoted name."""
         self._kept += 1
         name = f"pg_temp.{quote_identifier(f'penstock_rows_{self._kept}')}"
-        with self._told() as connection:
-            connection.execute(f"CREATE TEMPORARY TABLE {name} ({types.column_definitions(rows.schema)})".encode())
+        with self._session() as connection:
+            connection.execute(f"CREATE TEMPORARY TABLE {name} ({column_definitions(rows.schema)})".encode())
             for batch in rows:  # a COPY to each, so that the connection is free while the next is fetched
                 columns = [column.to_pylist() for column in batch.columns]
                 with connection.cursor() as cursor, cursor.copy(f"COPY {name} FROM STDIN".encode()) as copying:
@@ -223,14 +215,12 @@ class PostgresEngine(Closing):
 
     def _connect(self) -> Any:
         connection = self._address.connect()
-        connection.add_notice_handler(
-            lambda told: self.notices.append(f"{told.severity}: {told.message_primary}"),
-        )
+        connection.add_notice_handler(lambda note: self.notices.append(f"{note.severity}: {note.message_primary}"))
         load_unknown_as_text(connection)
         return connection
 
     @contextmanager
-    def _told(self, text: str = "", *, shift: int = 0) -> Iterator[Any]:
+    def _session(self, text: str = "", *, shift: int = 0) -> Iterator[Any]:
         """Give the session's connection, made anew where it was lost; tell the server's errors as ours.
 
         ``text`` is what the user wrote, to show where the server found fault; it began ``shift`` characters into what was sent.
@@ -255,106 +245,83 @@ class PostgresEngine(Closing):
         try:
             yield
         except psycopg.Error as error:
-            told = DatabaseError(self._address.hide(_words(error, text, shift, self.place)))
-            told.code = error.sqlstate or ""
-            raise told from None
+            failure = DatabaseError(self._address.hide(_words(error, text, shift, self.place)))
+            failure.code = error.sqlstate or ""
+            raise failure from None
 
     def _ask(self, text: str, parameters: Sequence[Any] = ()) -> Sequence[Sequence[Any]]:
         return self.run(text, parameters).rows
 
-    def _columns(self, query: Query) -> list[types.QueryColumn]:
+    def _columns(self, query: Query) -> list[QueryColumn]:
         before = "SELECT * FROM (\n"
-        with (
-            self._told(query.alone, shift=len(before)) as connection,
-            driver().RawCursor(connection) as cursor,
-        ):
+        with self._session(query.alone, shift=len(before)) as connection, driver().RawCursor(connection) as cursor:
             cursor.execute(f"{before}{query.alone}\n) AS q LIMIT 0".encode())
             result, columns = cursor.pgresult, cursor.description or ()
             described = [(column.name, column.type_code, result.fmod(at)) for at, column in enumerate(columns)]
-            found = cursor.execute(types.LOOK_UP.encode(), [sorted({each[1] for each in described})]).fetchall()
-        return types.query_columns(described, {row[0]: tuple(row[1:]) for row in found})
+            found = cursor.execute(LOOK_UP.encode(), [sorted({each[1] for each in described})]).fetchall()
+        return query_columns(described, {row[0]: tuple(row[1:]) for row in found})
 
     def _way(self, query: Query) -> tuple[StoredTable | None, str]:
         """Return the stored table to read in blocks, or why there is none."""
         if query.selected is None:
             return None, "it is more than the name of a table"
-        with self._told() as connection:
+        with self._session() as connection:
             if connection.info.transaction_status != _IDLE:
                 return None, "a transaction is open, and only its own connection sees what it changed"
             return find_stored_table(connection, query.selected.table, place=self.place)
 
     def _blocks(
-        self, table: StoredTable, columns: Sequence[str], reading: Reading, listen: Callable[[str], None]
+        self, table: StoredTable, columns: Sequence[str], reading: base.Reading, stream: Stream
     ) -> tuple[BlockSource, list[str]]:
         """Open a table in blocks: cached where there is room, or else with a snapshot for each epoch."""
         from penstock.blocks.cached_source import CachedSource, fits
+        from penstock.blocks.postgres.source import PostgresSource
 
+        def listen(warning: str) -> None:
+            stream.emit(Warned(warning))
+
+        connect = partial(PostgresSource, self._address, table.name, columns=columns, block_size=reading.block_size)
+        connect = partial(connect, nulls=reading.nulls, connections=reading.connections, listen=listen)
         folder = reading.folder or tempfile.gettempdir()
         limit = reading.cache if not isinstance(reading.cache, bool) else _CACHE
         limit = min(limit, shutil.disk_usage(folder).free // 2)
         details = [f"{table.leaves} partitions, one after another"] if table.leaves > 1 else []
         if reading.cache:
-            source = self._source(table, columns, reading, listen, exact=True)
+            source = connect(exact=True)
             if fits(source, list(columns), limit, folder=folder):
                 details.append(f"kept in a local file from the first epoch on, over {source.threads} connections")
                 return CachedSource(source, list(columns), folder=folder, limit=limit, listen=listen), details
             source.close()
             details.append(f"not kept: a local file of it would take more than {show_bytes(limit)}")
-        source = self._source(table, columns, reading, listen, exact=False)
+        source = connect(exact=False)
         details.append(f"every epoch over {source.threads} connections, in a snapshot of its own")
         return source, details
 
-    def _source(
-        self,
-        table: StoredTable,
-        columns: Sequence[str],
-        reading: Reading,
-        listen: Callable[[str], None],
-        *,
-        exact: bool,
-    ) -> PostgresSource:
-        from penstock.blocks.postgres.source import PostgresSource
-
-        return PostgresSource(
-            self._address,
-            table.name,
-            columns=columns,
-            block_size=reading.block_size,
-            nulls=reading.nulls,
-            connections=reading.connections,
-            exact=exact,
-            listen=listen,
-        )
-
-    def _copied(self, query: Query, columns: Sequence[str], reading: Reading, stream: Stream) -> QueryCopy:
+    def _copied(self, query: Query, columns: Sequence[str], reading: base.Reading, stream: Stream) -> QueryCopy:
         present = self._columns(query)
         names = [column.name for column in present]
         for name in columns:
             if name not in names:
                 raise ColumnError.missing(name, names, place="the query")
         kept = [names.index(name) for name in columns]
-        with self._told() as connection, stream_query(connection, query.alone, present, kept) as rows:
-            return copy_rows(rows, columns, reading, stream=stream)
-
-    @staticmethod
-    def _title(table: StoredTable) -> str:
-        return f"TID Range Scan on {table.name}"
+        with self._session() as connection, stream_query(connection, query.alone, present, kept) as rows:
+            return base.copy_rows(rows, columns, reading, stream=stream)
 
 
 def _words(error: Any, text: str, shift: int, place: str) -> str:
     """Return what the server says of a statement: its message with the place, details and a hint."""
     diag = error.diag
     if diag.message_primary is None:
-        told = " ".join(str(error).split())
-        if "COPY" in told:
-            return f"{told.split(';')[0]}: rows cannot be typed in here; use psql's \\copy, or a file on the server"
-        return f"{place}: {told}"
-    told = str(diag.message_primary)
+        message = " ".join(str(error).split())
+        if "COPY" in message:
+            return f"{message.split(';')[0]}: rows cannot be typed in here; use psql's \\copy, or a file on the server"
+        return f"{place}: {message}"
+    message = str(diag.message_primary)
     at = int(diag.statement_position or 0) - 1 - shift
     if 0 <= at <= len(text):
-        told = str(SQLSyntaxError.of(told, text, at))
+        message = str(SQLSyntaxError.of(message, text, at))
     hint = diag.message_hint
     if error.sqlstate == "55P03":
         hint = "another transaction holds it, perhaps this session's own: COMMIT or ROLLBACK that first"
     more = [("detail", diag.message_detail), ("hint", hint)]
-    return "\n".join([told, *(f"{word}: {each}" for word, each in more if each)])
+    return "\n".join([message, *(f"{word}: {each}" for word, each in more if each)])

@@ -17,10 +17,8 @@ from functools import partial
 import pyarrow as pa
 
 from penstock.errors import UsageError
-from penstock.sql.expressions.dialect import Dialect
-from penstock.sql.expressions.formula import FeatureTerm, Formula, StoredModel
-from penstock.sql.expressions.literals import double_literal, nested_sum, quote_identifier, typed_literal
-from penstock.sql.expressions.outcome import OutcomeWriter
+from penstock.sql.dialect import Dialect, double_literal, nested_sum, quote_identifier, typed_literal
+from penstock.sql.prediction_query import FeatureTerm, Formula, OutcomeWriter, StoredModel
 
 CREATED = "(extract(epoch FROM created_at) * 1000000::numeric)::bigint"
 """When a model was made, in microseconds since 1970."""

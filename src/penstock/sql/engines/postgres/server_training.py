@@ -30,21 +30,8 @@ _SHUFFLES = ("corgipile", "block-only", "none")
 _WARNING = "WARNING: "
 _USELESS = "the model is useless: "
 _CONFIG = (
-    "solver",
-    "learning_rate",
-    "rate",
-    "decay",
-    "power",
-    "epochs",
-    "batch_size",
-    "l1",
-    "l2",
-    "average",
-    "class_weight",
-    "standardize",
-    "intercept",
-    "shuffle",
-    "seed",
+    *("solver", "learning_rate", "rate", "decay", "power", "epochs", "batch_size", "l1", "l2", "average"),
+    *("class_weight", "standardize", "intercept", "shuffle", "seed"),
 )
 
 
@@ -83,37 +70,35 @@ class ExtensionTraining:
         """Have the server train a model under the statement's name, and return it as the catalogue has it."""
         options = {**server_options(statement, chosen, features), "replace": chosen.replace}
         text = "SELECT * FROM penstock.train($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.jsonb)"
-        found = self._engine.run(text, [source_of(statement), chosen.config.model, statement.name, json.dumps(options)])
-        warnings = [told.removeprefix(_WARNING) for told in found.notices if told.startswith(_WARNING)]
-        for told in warnings:
-            stream.emit(Warned(told))
-        model = catalog.load(str(statement.name))
-        for told in warnings:
-            if told.startswith(_USELESS):
-                model = replace(model, metrics={**model.metrics, "useless": told.removeprefix(_USELESS)})
-        if model.kind != chosen.config.model and model.classes is not None:
-            stream.emit(
-                Warned(
-                    f"the label {model.encoder.label!r} has {len(model.classes)} classes, so the model is {model.kind}"
-                )
-            )
-        return (
-            model if model.history else replace(model, history=[_epoch(row, chosen.config.model) for row in found.rows])
+        result = self._engine.run(
+            text, [source_of(statement), chosen.config.model, statement.name, json.dumps(options)]
         )
+        warnings = [notice.removeprefix(_WARNING) for notice in result.notices if notice.startswith(_WARNING)]
+        for warning in warnings:
+            stream.emit(Warned(warning))
+        model = catalog.load(str(statement.name))
+        for warning in warnings:
+            if warning.startswith(_USELESS):
+                model = replace(model, metrics={**model.metrics, "useless": warning.removeprefix(_USELESS)})
+        if model.kind != chosen.config.model and model.classes is not None:
+            label, classes = model.encoder.label, len(model.classes)
+            stream.emit(Warned(f"the label {label!r} has {classes} classes, so the model is {model.kind}"))
+        if not model.history:
+            model = replace(model, history=[_epoch(row, chosen.config.model) for row in result.rows])
+        return model
 
     def explain(self, statement: Train, chosen: Settings, features: Sequence[str], *, analyze: bool) -> Result:
         """Return the server's own plan of a training; with ``analyze`` it runs, and keeps no model."""
         text = "SELECT * FROM penstock.explain($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.jsonb, $4::boolean)"
         options = json.dumps(server_options(statement, chosen, features))
-        found = self._engine.run(text, [source_of(statement), chosen.config.model, options, analyze])
-        return Result(("QUERY PLAN",), found.rows)
+        result = self._engine.run(text, [source_of(statement), chosen.config.model, options, analyze])
+        return Result(("QUERY PLAN",), result.rows)
 
 
 def source_of(statement: Train) -> str:
     """Return the rows as the extension takes them: a table's name as it was written, or a query."""
     query = statement.query
-    plain = query.selected is not None and query.selected.columns is None
-    return query.selected.table if plain and query.selected is not None else query.alone
+    return query.selected.table if query.selected and query.selected.columns is None else query.alone
 
 
 def server_options(statement: Train, chosen: Settings, features: Sequence[str]) -> dict[str, Any]:
@@ -123,11 +108,7 @@ def server_options(statement: Train, chosen: Settings, features: Sequence[str]) 
     options: dict[str, Any] = {  # its defaults are the same; what is left open it decides itself
         name: getattr(config, name) for name in _CONFIG if getattr(config, name) != getattr(usual, name)
     }
-    options |= {
-        "label": chosen.columns.label,
-        "features": list(features),
-        "nulls": reading.nulls,
-    }
+    options |= {"label": chosen.columns.label, "features": list(features), "nulls": reading.nulls}
     if {"memory", "buffer_size"} & set(statement.options):
         options["buffer_size"] = config.memory
     if reading.block_size is not None:
@@ -137,10 +118,5 @@ def server_options(statement: Train, chosen: Settings, features: Sequence[str]) 
 
 def _epoch(row: Sequence[Any], model: str) -> dict[str, Any]:
     epoch, loss, score, _, seconds, rows = row
-    return {
-        "epoch": epoch,
-        "progressive_loss": loss,
-        f"progressive_{loss_of(model).metric}": score,
-        "seconds": seconds,
-        "rows": rows,
-    }
+    scores = {"progressive_loss": loss, f"progressive_{loss_of(model).metric}": score}
+    return {"epoch": epoch, **scores, "seconds": seconds, "rows": rows}
