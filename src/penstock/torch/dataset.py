@@ -28,12 +28,17 @@ from penstock.loader.stream_pass import ActivePass, Pass, end_left
 from penstock.messages import Convert, Given, Text, Use, joined
 from penstock.shuffle import Order
 from penstock.shuffle import order as order_named
-from penstock.torch.blocks_of_samples import BlocksOfSamples
 from penstock.torch.epochs import Epochs
-from penstock.torch.outer_sharding import OuterSharding, outer_sharding
-from penstock.torch.ranks import check_rank, current_rank
-from penstock.torch.shares import WorkerPlace, rank_rows, row_runs
-from penstock.torch.stored_samples import SampleStorage, StoredSamples
+from penstock.torch.ranks import (
+    OuterSharding,
+    WorkerPlace,
+    check_rank,
+    current_rank,
+    outer_sharding,
+    rank_rows,
+    row_runs,
+)
+from penstock.torch.samples import BlocksOfSamples, SampleStorage, StoredSamples
 
 _MEMORY = "512MB"
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import default_collate
+from torch.utils.data import Dataset, SequentialSampler, default_collate
 
 from penstock.budget import Budget
 from penstock.closing import Closing
@@ -21,9 +21,55 @@ from penstock.loader.batches import Batches, Uneven
 from penstock.loader.transforms import ROW_NUMBERS
 from penstock.messages import Given, Text, Use
 from penstock.shuffle import Order
-from penstock.torch.numbered_batches import BatchNumbers, NumberedBatches, whole
 from penstock.torch.ranks import check_rank, current_rank
 from penstock.torch.tensors import pinned, tensors
+
+
+class BatchNumbers(SequentialSampler):
+    """The numbers of the batches that the next pass over a stream gives out."""
+
+    def __init__(self, stream: Batches) -> None:
+        self._stream = stream
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next pass."""
+        self._stream.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self._stream.next_batch, self._stream.epoch_batches()))
+
+    def __len__(self) -> int:
+        return len(self._stream)
+
+
+class NumberedBatches(Dataset[Any]):
+    """The batches of a stream by their numbers, which have to rise by one; another number begins another pass."""
+
+    def __init__(self, stream: Batches, begin_at: Callable[[int], Iterator[Any]]) -> None:
+        self._stream, self._begin_at = stream, begin_at
+        self._batches: Iterator[Any] = iter(())
+        self._next = -1
+
+    def __len__(self) -> int:
+        """Return the number of rows of the data."""
+        return self._stream.rows
+
+    def __getitems__(self, number: int) -> Any:
+        """Return the batch of this number."""
+        if number != self._next:
+            self._batches = self._begin_at(number)
+        batch = next(self._batches)
+        self._next = number + 1
+        if self._next == self._stream.epoch_batches():
+            # Nobody asks for more, and the epoch ends only when it is asked.
+            next(self._batches, None)
+            self._next = -1
+        return batch
+
+
+def whole(batch: Any) -> Any:
+    """Return what is a batch already."""
+    return batch
 
 
 class DataLoader(Closing):

@@ -17,11 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from penstock.torch.creators import Config, Creators
-from penstock.torch.flat import Products, Vmapped
-from penstock.torch.one_by_one import OneByOne
 from penstock.torch.optimizers import State
-from penstock.torch.parts import Part
 from penstock.torch.scoring import Doubles
+from penstock.torch.stack_parts import OneByOne, Part, Products, Vmapped
 
 WAYS: Mapping[str, Callable[..., Part]] = {"products": Products, "vmap": Vmapped, "one by one": OneByOne}
 """The ways to train several configs, the fastest first."""

@@ -19,9 +19,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from penstock.errors import UsageError
 from penstock.messages import Given
-from penstock.torch.deliver import Deliveries, StreamPlace
+from penstock.torch.deliver import Deliveries, ProcessDeliveries, StreamPlace, Wanted, shut, stock_loader
 from penstock.torch.fetch import BatchMaker, Threads
-from penstock.torch.processes import ProcessDeliveries, Wanted, shut, stock_loader
 from penstock.torch.samplers import (
     capture,
     draw_seed,
@@ -33,8 +32,15 @@ from penstock.torch.samplers import (
     told_epochs,
 )
 from penstock.torch.tune import Tuner
-from penstock.torch.unordered_options import check_options, warn_all_rows, warn_begins_anew, warn_ignored
-from penstock.torch.workers import ThreadEntry, can_pin, default_workers
+from penstock.torch.workers import (
+    ThreadEntry,
+    can_pin,
+    check_options,
+    default_workers,
+    warn_all_rows,
+    warn_begins_anew,
+    warn_ignored,
+)
 
 T_co = TypeVar("T_co", covariant=True)
 
