@@ -102,46 +102,18 @@ _ROWS = 3
 
 @dataclass(frozen=True, slots=True)
 class Blueprint:
-    """What a config's module is.
-
-    Attributes
-    ----------
-    config : dict
-        The config.
-    module : Module
-        One such module; its own numbers mean nothing.
-    shapes : dict
-        Of all its parameters and buffers, by name.
-    layout : list
-        Name, shape and type of all that its ``state_dict`` holds, in its order.
-    trained : tuple of str
-        The parameters that the optimiser changes, in the module's order.
-    layers : tuple of Layer, or None
-        Its layers, if it is a chain of known ones.
-    recipe : Recipe or None
-        What its optimiser does, if that is known.
-    kind, outputs : str, int
-        What the loss makes of labels, and how many scores a row has.
-    least : int
-        Rows that a batch has to have: those of a module that normalises over them are two.
-    way : str
-        products, vmap or one by one.
-    key : object
-        What configs have in common that can be in one stack.
-    """
+    """What a config's module is."""
 
     config: dict[str, Any]
-    module: nn.Module
-    shapes: Mapping[str, torch.Size]
-    layout: Sequence[tuple[str, tuple[int, ...], str]]
-    trained: tuple[str, ...]
-    layers: tuple[Layer, ...] | None
-    recipe: Recipe | None
-    kind: str
-    outputs: int
-    least: int
-    way: str
-    key: Hashable
+    module: nn.Module  # one such module, whose own numbers mean nothing
+    layout: Sequence[tuple[str, tuple[int, ...], str]]  # name, shape and type of what its ``state_dict`` holds
+    trained: tuple[str, ...]  # the parameters that the optimizer changes, in the module's order
+    layers: tuple[Layer, ...] | None  # if it is a chain of known ones
+    recipe: Recipe | None  # what its optimizer does, if that is known
+    outputs: int  # scores of a row
+    least: int  # rows that a batch must have: two for a module that normalizes over them
+    way: str  # products, vmap or one by one
+    key: Hashable  # equal for configs that can be in one stack
 
     def require_rows(self, batch_size: int) -> None:
         """Raise `UsageError` unless batches of a size can be learnt from."""
@@ -156,7 +128,8 @@ class Blueprint:
     def numbers(self, module: nn.Module) -> dict[str, Tensor]:
         """Return the parameters and buffers of another such module by name."""
         found = numbers_of(module)
-        if {name: value.shape for name, value in found.items()} != self.shapes:
+        shapes = {name: value.shape for name, value in numbers_of(self.module).items()}
+        if {name: value.shape for name, value in found.items()} != shapes:
             raise UsageError(
                 f"model_creator made another module than before for {self.config}; what it makes may hang on nothing but"
                 " the config, beside the first weights"
@@ -166,16 +139,7 @@ class Blueprint:
 
 @dataclass(slots=True)
 class Creators:
-    """Makes modules and optimisers, and reads what they are.
-
-    Attributes
-    ----------
-    model, optimizer : callables
-        ``model(config)`` and ``optimizer(module, config)``.
-    loss : ModuleLoss
-        What is made small.
-    width : int
-        Features of a row.
+    """Makes modules and optimizers by ``model(config)`` and ``optimizer(module, config)``, and reads what they are.
 
     Examples
     --------
@@ -192,7 +156,7 @@ class Creators:
     model: ModelCreator
     optimizer: OptimizerCreator
     loss: ModuleLoss = field(kw_only=True)
-    width: int = field(kw_only=True)
+    width: int = field(kw_only=True)  # features of a row
     _read: dict[str, Blueprint] = field(default_factory=dict, init=False)
 
     def blueprint(self, config: Config) -> Blueprint:
@@ -206,7 +170,7 @@ class Creators:
         """Make a module, by a chance of its own."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
-            with _told_of("model_creator", config):
+            with _errors_of("model_creator", config):
                 module = self.model(dict(config))
             if not isinstance(module, nn.Module):
                 raise UsageError(
@@ -218,8 +182,8 @@ class Creators:
         return module.train()
 
     def optimized(self, module: nn.Module, config: Config) -> torch.optim.Optimizer:
-        """Make a module's optimiser."""
-        with _told_of("optimizer_creator", config):
+        """Make a module's optimizer."""
+        with _errors_of("optimizer_creator", config):
             optimizer = self.optimizer(module, dict(config))
         require_plain(optimizer)
         return optimizer
@@ -231,41 +195,35 @@ class Creators:
         weights = {name: weight for name, weight in module.named_parameters() if id(weight) in changed}
         weights = {name: weight for name, weight in weights.items() if weight.requires_grad}
         if not weights:
-            raise UsageError(f"the optimiser that optimizer_creator made for {config} has no parameter of the module")
+            raise UsageError(f"the optimizer that optimizer_creator made for {config} has no parameter of the module")
         recipe = Recipe.of(optimizer, list(weights.values()))
         rows = torch.randn(_ROWS, self.width, generator=torch.Generator().manual_seed(0))
         shape = self._outputs(module, rows, config)
-        way, layers = "one by one", None
-        if plain(module):
-            layers = chain(module)
-            if layers is not None and not {name for layer in layers for name in layer.names} >= set(weights):
-                layers = None  # an optimiser leaves out weights that have no slope
-            way = (
-                "products"
-                if layers is not None
-                else "vmap"
-                if stackable(module, rows, list(weights.values()))
-                else "one by one"
-            )
+        layers = chain(module) if plain(module) else None
+        if layers is not None and not {name for layer in layers for name in layer.names} >= set(weights):
+            layers = None  # an optimizer leaves out weights that have no slope
+        if layers is not None:
+            way = "products"
+        else:
+            way = "vmap" if plain(module) and stackable(module, rows, list(weights.values())) else "one by one"
         kinds = tuple((name, tuple(each.shape), each.dtype) for name, each in numbers_of(module).items())
-        told = tuple(layer.key for layer in layers) if layers is not None else structure(module)
-        optimised = recipe.key if recipe is not None else type(optimizer)
-        key = (way, tuple(weights), kinds, told, optimised)
-        outputs = shape[-1] if len(shape) > 1 else 1
-        least = 2 if any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in module.modules()) else 1
+        structures = tuple(layer.key for layer in layers) if layers is not None else structure(module)
+        optimizer_key = recipe.key if recipe is not None else type(optimizer)
         return Blueprint(
-            config,
-            module,
-            {name: value.shape for name, value in numbers_of(module).items()},
-            _layout(module),
-            tuple(weights),
-            layers,
-            recipe,
-            self.loss.kind,
-            outputs,
-            least,
-            way,
-            key,
+            config=config,
+            module=module,
+            layout=[
+                (name, tuple(value.shape), str(value.dtype).removeprefix("torch."))
+                for name, value in module.state_dict().items()
+                if isinstance(value, Tensor)
+            ],
+            trained=tuple(weights),
+            layers=layers,
+            recipe=recipe,
+            outputs=shape[-1] if len(shape) > 1 else 1,
+            least=2 if any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in module.modules()) else 1,
+            way=way,
+            key=(way, tuple(weights), kinds, structures, optimizer_key),
         )
 
     def _outputs(self, module: nn.Module, rows: Tensor, config: Config) -> tuple[int, ...]:
@@ -290,7 +248,7 @@ class Creators:
 
 
 @contextmanager
-def _told_of(name: str, config: Config) -> Iterator[None]:
+def _errors_of(name: str, config: Config) -> Iterator[None]:
     """Say of which function and config an error was, and what a config has."""
     try:
         yield
@@ -300,11 +258,3 @@ def _told_of(name: str, config: Config) -> Iterator[None]:
         has = ", ".join(config) or "nothing"
         hint = f"; a config has what is searched, {has}: read others with config.get" * isinstance(error, KeyError)
         raise UsageError(f"{name} failed for {dict(config)}: {type(error).__name__}: {error}{hint}") from error
-
-
-def _layout(module: nn.Module) -> list[tuple[str, tuple[int, ...], str]]:
-    return [
-        (name, tuple(value.shape), str(value.dtype).removeprefix("torch."))
-        for name, value in module.state_dict().items()
-        if isinstance(value, Tensor)
-    ]

@@ -221,23 +221,17 @@ class WholeBatches(Dataset[Any]):
             return WorkerFailure.of(error)
 
 
-@dataclass(frozen=True, slots=True)
-class Enter:
-    """What a worker does first: let ``get_worker_info`` tell of the user's dataset, then call the user's function."""
-
-    init: Callable[[int], None] | None
-
-    def __call__(self, number: int) -> None:
-        """Prepare the worker of this number."""
-        info: Any = get_worker_info()
-        batches: WholeBatches = info.dataset
-        object.__setattr__(info, "dataset", batches.recipe.dataset)
-        try:
-            if self.init is not None:
-                self.init(number)
-        except BaseException as error:
-            error.add_note(f"in worker_init_fn of worker {number}")
-            batches.broken = WorkerFailure.of(error)
+def enter_process(init: Callable[[int], None] | None, number: int) -> None:
+    """Let ``get_worker_info`` of a new worker tell of the user's dataset, then call the user's function."""
+    info: Any = get_worker_info()
+    batches: WholeBatches = info.dataset
+    object.__setattr__(info, "dataset", batches.recipe.dataset)
+    try:
+        if init is not None:
+            init(number)
+    except BaseException as error:
+        error.add_note(f"in worker_init_fn of worker {number}")
+        batches.broken = WorkerFailure.of(error)
 
 
 class Wanted:
@@ -261,11 +255,6 @@ class Wanted:
         """Want anew what was asked for and not delivered."""
         self.batches = itertools.chain(list(self.asked), self.batches)
         self.asked.clear()
-
-
-def as_it_is(batch: Any) -> Any:
-    """Return a batch that needs no more collating."""
-    return batch
 
 
 class ProcessDeliveries(Iterator[Any]):
@@ -373,33 +362,3 @@ def shut(batches: object) -> None:
     end = getattr(batches, "_shutdown_workers", None)
     if end is not None:
         end()
-
-
-def stock_loader(
-    recipe: BatchMaker,
-    wanted: Wanted,
-    *,
-    workers: int,
-    ahead: int | None,
-    timeout: float,
-    init: Callable[[int], None] | None,
-    context: Any,
-    keep: bool,
-    pin: bool,
-    generator: Any,
-) -> DataLoader[Any]:
-    """Return torch's loader set up to make the batches wanted."""
-    return DataLoader(
-        WholeBatches(recipe),
-        batch_size=None,
-        sampler=wanted,
-        num_workers=workers,
-        collate_fn=as_it_is,
-        pin_memory=pin,
-        timeout=timeout,
-        worker_init_fn=Enter(init),
-        multiprocessing_context=context,
-        generator=generator,
-        prefetch_factor=2 if ahead is None else max(1, -(-ahead // workers)),
-        persistent_workers=keep,
-    )

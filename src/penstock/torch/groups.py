@@ -8,7 +8,7 @@ that those of a notebook or a script do as well as those of a package.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
@@ -40,20 +40,14 @@ _SPARSE = 10_000
 """Sparse rows of so many features at most are made dense, batch by batch."""
 
 
-class _Names(Mapping[str, Parameter]):
+class _Names(dict[str, Parameter]):
     """Any name: only the functions know what they read of a config."""
 
-    def __getitem__(self, name: str) -> Parameter:
-        return _OWN.get(name, Parameter())
+    def __missing__(self, name: str) -> Parameter:
+        return Parameter()
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_OWN)
-
-    def __len__(self) -> int:
-        return len(_OWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +129,7 @@ class TorchModel:
 
     @property
     def known(self) -> Mapping[str, Parameter]:
-        return _Names()
+        return _Names(_OWN)
 
     def fixed(self) -> dict[str, Any]:
         names = ("epochs", "batch_size", "seed", "standardize", "patience", "tolerance", "shuffle", "targets")
@@ -154,7 +148,8 @@ class TorchModel:
         each = [creators.blueprint(choice) for choice in choices]
         sizes = tuple(int(choice.get("batch_size", self.batch_size)) for choice in choices)
         for blueprint, size in zip(each, sizes, strict=True):
-            _require(blueprint, size, grouped)
+            _require_classes(blueprint, loss, grouped)
+            blueprint.require_rows(size)
         return ModuleSgd(
             folder=str(grouped.folder),
             loss=JUDGED[loss.kind],
@@ -241,15 +236,14 @@ def _layout(blueprints: Sequence[Blueprint], scaled: int) -> tuple[Any, ...]:
     return tuple({"configs": configs, "arrays": [*scale, *arrays]} for arrays, configs in each.values())
 
 
-def _require(blueprint: Blueprint, batch_size: int, grouped: Grouped) -> None:
-    """Raise `UsageError` unless a config can be trained on grouped rows."""
+def _require_classes(blueprint: Blueprint, loss: ModuleLoss, grouped: Grouped) -> None:
+    """Raise `UsageError` unless a module has an output for each class."""
     labels = grouped.encoder.labels
-    if blueprint.kind == "softmax" and labels is not None and len(labels.classes) != blueprint.outputs:
+    if loss.kind == "softmax" and labels is not None and len(labels.classes) != blueprint.outputs:
         raise UsageError(
             f"the module for {blueprint.config} has {blueprint.outputs} outputs, and there are {len(labels.classes)}"
             f" classes: {', '.join(map(str, labels.classes[:10]))}; make it have one for each"
         )
-    blueprint.require_rows(batch_size)
 
 
 def _name(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from types import ModuleType
@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from penstock import seeds
@@ -77,20 +76,14 @@ class ModuleSgd(Sequential):
         configs: Sequence[int],
         states: Sequence[State] | None,
     ) -> ModuleLearner:
-        places: dict[int, list[int]] = {}
-        for place, config in enumerate(configs):
-            places.setdefault(self.batch_sizes[config], []).append(place)
-        creators = _creators(self.code, grouped.width)
-        stacks = []
-        for size, here in places.items():
-            stack = Stack(
-                creators,
-                [self.choices[configs[place]] for place in here],
-                seeds=[seeds.key(self.seed, "module", group, self.numbers[configs[place]]) for place in here],
-                states=None if states is None else [states[place] for place in here],
-            )
-            stacks.append((np.array(here), stack, size))
-        return ModuleLearner(len(configs), stacks)
+        stack = Stack(
+            _creators(self.code, grouped.width),
+            [self.choices[config] for config in configs],
+            seeds=[seeds.key(self.seed, "module", group, self.numbers[config]) for config in configs],
+            batch_sizes=[self.batch_sizes[config] for config in configs],
+            states=states,
+        )
+        return ModuleLearner(stack)
 
     def stored(self, weights: Floats, scale: Scale | None) -> Floats:
         if scale is None:
@@ -100,51 +93,21 @@ class ModuleSgd(Sequential):
 
 
 class ModuleLearner:
-    """Modules that learn from the same rows: a stack for each size of batches."""
+    """A stack of modules that learns from batches."""
 
-    def __init__(self, configs: int, stacks: Sequence[tuple[NDArray[np.int64], Stack, int]]) -> None:
-        self._configs, self._stacks = configs, stacks
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        self.take_losses, self.states = stack.take_losses, stack.states
+        self.failed, self.weights = stack.failed, stack.weights
 
     def learn(self, batch: Batch, epoch: int) -> None:
-        x, y = dense(batch.x), _targets(batch)
-        for _, stack, size in self._stacks:
-            stack.learn(x, y, batch.weight, batch_size=size)
+        self._stack.learn(dense(batch.x), _targets(batch), batch.weight)
 
     def end_epoch(self) -> None:
         """Nothing is left over."""
 
-    def take_losses(self) -> tuple[Doubles, Doubles]:
-        return self._both(lambda stack: stack.take_losses())
-
     def measure(self, batch: Batch) -> tuple[Doubles, Doubles]:
-        x, y = dense(batch.x), _targets(batch)
-        return self._both(lambda stack: stack.measure(x, y, batch.weight))
-
-    def states(self) -> list[State]:
-        found: list[State] = [{} for _ in range(self._configs)]
-        for places, stack, _ in self._stacks:
-            for place, state in zip(places.tolist(), stack.states(), strict=True):
-                found[place] = state
-        return found
-
-    def failed(self) -> NDArray[np.bool_]:
-        found = np.zeros(self._configs, bool)
-        for places, stack, _ in self._stacks:
-            found[places] = stack.failed()
-        return found
-
-    def weights(self) -> Floats:
-        each = [(places, stack.weights()) for places, stack, _ in self._stacks]
-        found = np.zeros((max(len(numbers) for _, numbers in each), self._configs), np.float32)
-        for places, numbers in each:
-            found[: len(numbers), places] = numbers
-        return found
-
-    def _both(self, ask: Callable[[Stack], tuple[Doubles, Doubles]]) -> tuple[Doubles, Doubles]:
-        found = np.zeros((2, self._configs))
-        for places, stack, _ in self._stacks:
-            found[:, places] = ask(stack)
-        return found[0], found[1]
+        return self._stack.measure(dense(batch.x), _targets(batch), batch.weight)
 
 
 def dense(x: Floats | Csr) -> Floats:

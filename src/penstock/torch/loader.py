@@ -7,7 +7,6 @@ its own part, and every process gets the same number of batches.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -22,7 +21,8 @@ from penstock.loader.transforms import ROW_NUMBERS
 from penstock.messages import Given, Text, Use
 from penstock.shuffle import Order
 from penstock.torch.ranks import check_rank, current_rank
-from penstock.torch.tensors import pinned, tensors
+from penstock.torch.tensors import pinned, tensors, whole
+from penstock.torch.workers import can_pin
 
 
 class BatchNumbers(SequentialSampler):
@@ -65,11 +65,6 @@ class NumberedBatches(Dataset[Any]):
             next(self._batches, None)
             self._next = -1
         return batch
-
-
-def whole(batch: Any) -> Any:
-    """Return what is a batch already."""
-    return batch
 
 
 class DataLoader(Closing):
@@ -173,7 +168,7 @@ class DataLoader(Closing):
             )
         self._transform, self._per_sample = transform, per_sample
         self._collate = collate_fn or default_collate
-        self._pin = pin_memory and _can_pin()
+        self._pin = pin_memory and can_pin()
         self.data = data
         self._batches = Batches(
             data,
@@ -285,10 +280,3 @@ def _rows(batch: Any) -> Iterator[Any]:
 def _alone() -> None:
     """Have torch compute in this thread alone: as many pools of threads as there are transforming threads crawl."""
     torch.set_num_threads(1)
-
-
-def _can_pin() -> bool:
-    if getattr(torch, "accelerator", torch.cuda).is_available():
-        return True
-    warnings.warn("pin_memory=True has no effect: there is no accelerator on this machine", stacklevel=3)
-    return False

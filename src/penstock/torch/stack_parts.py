@@ -41,7 +41,11 @@ class Part:
         How many each config has had.
     """
 
-    def __init__(self, creators: Creators, blueprints: Sequence[Blueprint], seeds: Sequence[int]) -> None:
+    def __init__(
+        self, creators: Creators, blueprints: Sequence[Blueprint], seeds: Sequence[int], *, batch_size: int
+    ) -> None:
+        blueprints[0].require_rows(batch_size)
+        self._batch_size = batch_size
         self.updates = np.zeros(len(blueprints), np.int64)
         self._creators, self._blueprints, self._seeds = creators, blueprints, seeds
         self._loss = creators.loss
@@ -50,12 +54,10 @@ class Part:
         first: dict[int, str] = {}
         self._alias = {name: first.setdefault(id(weight), name) for name, weight in named.items()}
 
-    def batches(self, rows: int, batch_size: int) -> list[int]:
+    def batches(self, rows: int) -> list[int]:
         """Return where each batch of some rows ends; one with too few at the end is joined to the one before it."""
-        blueprint = self._blueprints[0]
-        blueprint.require_rows(batch_size)
-        ends = [*range(batch_size, rows, batch_size), rows]
-        if rows - ([0, *ends][-2]) < blueprint.least:
+        ends = [*range(self._batch_size, rows, self._batch_size), rows]
+        if rows - ([0, *ends][-2]) < self._blueprints[0].least:
             ends[-2:] = ends[-1:] if len(ends) > 1 else []
         return ends
 
@@ -103,10 +105,11 @@ class _Flat(Part):
         blueprints: Sequence[Blueprint],
         seeds: Sequence[int],
         *,
+        batch_size: int,
         modules: Sequence[nn.Module] | None,
         states: Sequence[State] | None,
     ) -> None:
-        super().__init__(creators, blueprints, seeds)
+        super().__init__(creators, blueprints, seeds, batch_size=batch_size)
         template = numbers_of(blueprints[0].module)
         sizes = {name: template[name].numel() for name in blueprints[0].trained}
         shape = (len(blueprints), sum(sizes.values()))
@@ -258,10 +261,11 @@ class OneByOne(Part):
         blueprints: Sequence[Blueprint],
         seeds: Sequence[int],
         *,
+        batch_size: int,
         modules: Sequence[nn.Module] | None,
         states: Sequence[State] | None,
     ) -> None:
-        super().__init__(creators, blueprints, seeds)
+        super().__init__(creators, blueprints, seeds, batch_size=batch_size)
         self._modules = [copy.deepcopy(each.module) for each in blueprints] if modules is None else list(modules)
         for module, blueprint in zip(self._modules, blueprints, strict=True):
             blueprint.numbers(module)
