@@ -21,7 +21,7 @@ from penstock.messages import Given, Text, Use
 from penstock.native import kernel
 from penstock.sgd.faults import Names
 from penstock.sgd.full import Doubles
-from penstock.sgd.loop import EpochStats, OnBatch, Spec, Trainer
+from penstock.sgd.loop import EpochStats, OnBatch, Spec, measure_weights
 from penstock.sgd.losses import find_loss
 from penstock.sgd.model import Weights
 from penstock.sgd.scalar import ZERO
@@ -48,13 +48,6 @@ class ExactTrainer:
         The number of features, at most `WIDEST`.
     names : Names
         How errors name rows and features.
-
-    Attributes
-    ----------
-    spec : Spec
-        As given.
-    names : Names
-        As given.
 
     Examples
     --------
@@ -157,7 +150,7 @@ class ExactTrainer:
 
     def evaluate(self, batches: Iterable[Batch], *, on_scores: OnScores | None = None) -> EpochStats:
         """Measure the solution on batches without learning from them; ``on_scores`` hears the scores of all rows."""
-        return self._measured(self.weights, batches, on_scores)
+        return measure_weights(self.spec, self.weights, batches, names=self.names, on_scores=on_scores)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return the solution and its figures, as arrays."""
@@ -178,12 +171,7 @@ class ExactTrainer:
 
     def _refuse(self, batch: Batch) -> None:
         """Raise for what is wrong with a batch's data."""
-        self._measured(Weights.zeros(self._weights.width), [batch])
-
-    def _measured(self, weights: Weights, batches: Iterable[Batch], on_scores: OnScores | None = None) -> EpochStats:
-        trainer = Trainer(self.spec, weights.width, names=self.names)
-        trainer.weights = weights
-        return trainer.evaluate(batches, on_scores=on_scores)
+        measure_weights(self.spec, Weights.zeros(self._weights.width), [batch], names=self.names)
 
 
 def solve(products: Doubles, *, l2: float, intercept: bool) -> Doubles:
