@@ -123,9 +123,7 @@ def adagrad_reference(
         entries = slice(int(batch.x.indptr[row]), int(batch.x.indptr[row + 1]))
         features, values = batch.x.indices[entries], batch.x.values[entries].astype(np.float64)
         score, label = cells[features, :1].T @ values + intercept[0], batch.y[row : row + 1].astype(np.float64)
-        sums["loss"] += weight * float(step.loss.value(score, label)[0])
-        sums["weight"] += weight
-        sums["hits"] += weight * float(step.loss.hits(score, label)[0])
+        _add(sums, step.loss, score[:, None], label, np.array([weight]))
         push = weight * float(step.loss.slope(score, label)[0])
         rate = step.base * (1.0 + updates) ** -step.power
         updates += 1
@@ -159,23 +157,21 @@ def optimize_reference(
     """
     if batch.y is None:
         raise UsageError("optimizers learn from rows with labels")
-    sparse = isinstance(batch.x, Csr)
-    x = (batch.x.to_dense() if isinstance(batch.x, Csr) else batch.x).astype(np.float64)
+    x, y, weight = _dense(batch)
     x = np.hstack([x, np.full((len(x), 1), float(step.intercept))])
-    y, weight = batch.y.astype(np.float64), np.ones(len(x)) if batch.weight is None else batch.weight.astype(np.float64)
     kept = np.flatnonzero(weight)
     sums: dict[str, float] = {"loss": 0.0, "weight": 0.0, "hits": 0.0}
     for start in range(0, len(kept), step.batch_size):
         rows = kept[start : start + step.batch_size]
-        bare = x[rows] @ w.T + (0 if step.intercept else w[:, -1])
-        scores = bare if step.loss.many else bare[:, 0]
-        sums["loss"] += float(weight[rows] @ step.loss.value(scores, y[rows]))
-        sums["weight"] += float(weight[rows].sum())
-        sums["hits"] += float(weight[rows] @ step.loss.hits(scores, y[rows]))
-        slopes = step.loss.slope(scores, y[rows]).reshape(len(rows), -1) * weight[rows, None]
+        scores = x[rows] @ w.T + (0 if step.intercept else w[:, -1])
+        _add(sums, step.loss, scores, y[rows], weight[rows])
+        slopes = (
+            step.loss.slope(scores if step.loss.many else scores[:, 0], y[rows]).reshape(len(rows), -1)
+            * weight[rows, None]
+        )
         gradient = slopes.T @ x[rows] / len(rows)
         touched = np.ones(x.shape[1], bool)
-        if sparse:
+        if isinstance(batch.x, Csr):
             touched[:-1] = (x[rows, :-1] != 0).any(axis=0)
         squares = weight[rows] @ x[rows] ** 2 / len(rows)
         penalties = np.array([step.l1, step.l2])[:, None] * (np.arange(w.shape[1]) < w.shape[1] - 1)

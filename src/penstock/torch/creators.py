@@ -73,20 +73,20 @@ def structure(module: nn.Module) -> Hashable:
     """Tell what a module is beside its numbers, so that modules told alike do alike."""
     inner = ("_parameters", "_buffers", "_modules", *_HOOKS)
     return tuple(
-        (name, _told(type(each)), tuple((k, _told(v)) for k, v in vars(each).items() if k not in inner))
+        (name, _description(type(each)), tuple((k, _description(v)) for k, v in vars(each).items() if k not in inner))
         for name, each in module.named_modules()
     )
 
 
-def _told(value: Any) -> Hashable:
+def _description(value: Any) -> Hashable:
     if value is None or isinstance(value, bool | int | float | str | bytes | torch.dtype | torch.device):
         return type(value).__name__, repr(value)
     if isinstance(value, Mapping):
-        return "mapping", tuple((_told(key), _told(each)) for key, each in value.items())
+        return "mapping", tuple((_description(key), _description(each)) for key, each in value.items())
     if isinstance(value, set | frozenset):
-        return "set", frozenset(_told(each) for each in value)
+        return "set", frozenset(_description(each) for each in value)
     if isinstance(value, Sequence):
-        return type(value).__name__, tuple(_told(each) for each in value)
+        return type(value).__name__, tuple(_description(each) for each in value)
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if isinstance(name, str) and getattr(sys.modules.get(module or "builtins"), name, None) is value:
         return "named", module, name

@@ -26,7 +26,13 @@ from penstock.torch.workers import can_pin
 
 
 class BatchNumbers(SequentialSampler):
-    """The numbers of the batches that the next pass over a stream gives out."""
+    """The numbers of the batches that the next pass over a stream gives out.
+
+    `accelerate.skip_first_batches`, by which Hugging Face's Trainer resumes, takes a loader's ``dataset`` and
+    ``batch_sampler`` and makes a stock loader of them that leaves out the first batches. Here the sampler gives numbers of
+    batches, and the dataset the batches of these numbers; the first number asked for is where the pass begins, so that
+    what is left out is not read.
+    """
 
     def __init__(self, stream: Batches) -> None:
         self._stream = stream
@@ -143,19 +149,17 @@ class DataLoader(Closing):
     ) -> None:
         check_rank(rank, world)
         if collate_fn is not None and not per_sample:
+            transforms = (
+                "give ",
+                Use("transform"),
+                " for whole batches, or a ",
+                Use("transform"),
+                " for single rows with ",
+            )
             raise UsageError(
                 "puts single rows together, and here rows come in batches",
                 option="collate_fn",
-                fixes=[
-                    Text(
-                        "give ",
-                        Use("transform"),
-                        " for whole batches, or a ",
-                        Use("transform"),
-                        " for single rows with ",
-                        Use("per_sample", True),
-                    )
-                ],
+                fixes=[Text(*transforms, Use("per_sample", True))],
             )
         if per_sample and transform is None:
             raise UsageError(
@@ -227,10 +231,7 @@ class DataLoader(Closing):
         """The numbers of the batches that come next."""
         return BatchNumbers(self._batches)
 
-    @property
-    def sampler(self) -> BatchNumbers:
-        """The numbers of the batches that come next."""
-        return BatchNumbers(self._batches)
+    sampler = batch_sampler
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass; without this, each pass is the epoch after the last."""

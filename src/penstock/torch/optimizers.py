@@ -34,21 +34,11 @@ _REFUSED = ("maximize", "differentiable")
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What an optimiser does, as far as it is known here.
-
-    Attributes
-    ----------
-    kind : type
-        The optimiser's class.
-    flags : tuple of bool
-        What it does differently, of `_FLAGS`.
-    rates : dict
-        Its numbers: one for all weights, or one for each.
-    """
+    """What an optimizer does, as far as it is known here."""
 
     kind: type[torch.optim.Optimizer]
-    flags: tuple[bool, ...]
-    rates: Mapping[str, Doubles]
+    flags: tuple[bool, ...]  # what it does differently, of `_FLAGS`
+    rates: Mapping[str, Doubles]  # its numbers: one for all weights, or one for each
 
     @property
     def key(self) -> Hashable:
@@ -57,7 +47,7 @@ class Recipe:
 
     @classmethod
     def of(cls, optimizer: torch.optim.Optimizer, weights: Sequence[torch.nn.Parameter]) -> Recipe | None:
-        """Read an optimiser, or return None where it has to step by itself."""
+        """Read an optimizer, or return None where it has to step by itself."""
         kind, groups = type(optimizer), optimizer.param_groups
         hooks = [getattr(optimizer, f"_optimizer_step_{when}_hooks", None) for when in ("pre", "post")]
         flags = {tuple(bool(group.get(flag, False)) for flag in _FLAGS) for group in groups}
@@ -90,13 +80,7 @@ def _numbers(names: Sequence[str], groups: Sequence[Mapping[str, Any]]) -> dict[
 
 
 class Rule:
-    """Changes the weights of a stack by their slopes.
-
-    Attributes
-    ----------
-    kept : dict
-        What is remembered of each weight, ``(configs, weights)`` each.
-    """
+    """Changes the weights of a stack by their slopes; ``kept`` is what is remembered of weights, (configs, weights) each."""
 
     def __init__(self, recipes: Sequence[Recipe], shape: tuple[int, int]) -> None:
         self.kept: dict[str, Tensor] = {}
@@ -223,7 +207,7 @@ _RULES: dict[type[torch.optim.Optimizer], Callable[[Sequence[Recipe], tuple[int,
 
 
 def rule(recipes: Sequence[Recipe], shape: tuple[int, int]) -> Rule:
-    """Return the rule of several configs' optimisers, of one key."""
+    """Return the rule of several configs' optimizers, of one key."""
     return _RULES[recipes[0].kind](recipes, shape)
 
 
@@ -239,10 +223,10 @@ _WIDE = {torch.bfloat16: torch.int16}
 
 
 def require_plain(optimizer: Any) -> None:
-    """Raise `UsageError` unless an optimiser is one, and can step without being given a function."""
+    """Raise `UsageError` unless an optimizer is one, and can step without being given a function."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise UsageError(
-            f"optimizer_creator returned {optimizer!r}; it has to return an optimiser of the module's parameters, such as"
+            f"optimizer_creator returned {optimizer!r}; it has to return an optimizer of the module's parameters, such as"
             " torch.optim.SGD(module.parameters(), lr=config['lr'])"
         )
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
@@ -268,12 +252,12 @@ def state_tensor(values: NDArray[Any], dtype: torch.dtype) -> Tensor:
 
 
 def memory_of(optimizer: torch.optim.Optimizer) -> State:
-    """Return all that an optimiser remembers."""
-    told: State = {}
+    """Return all that an optimizer remembers."""
+    memory: State = {}
     for group, entry in enumerate(optimizer.param_groups):
         for name, value in entry.items():
             if isinstance(value, bool | int | float | Tensor):
-                told |= _told(f"group/{group}", name, value)
+                memory |= _state_entry(f"group/{group}", name, value)
         for place, weight in enumerate(entry["params"]):
             for name, value in optimizer.state.get(weight, {}).items():
                 if value is None:
@@ -281,15 +265,15 @@ def memory_of(optimizer: torch.optim.Optimizer) -> State:
                 if not isinstance(value, bool | int | float | Tensor):
                     raise UsageError(
                         f"{type(optimizer).__name__} keeps {name!r}, a {type(value).__name__}, of a parameter; only"
-                        " tensors and numbers can be carried from worker to worker: choose another optimiser"
+                        " tensors and numbers can be carried from worker to worker: choose another optimizer"
                     )
-                told |= _told(f"weight/{group}/{place}", name, value)
-    return told
+                memory |= _state_entry(f"weight/{group}/{place}", name, value)
+    return memory
 
 
-def remember(optimizer: torch.optim.Optimizer, told: Mapping[str, NDArray[Any]]) -> None:
+def remember(optimizer: torch.optim.Optimizer, memory: Mapping[str, NDArray[Any]]) -> None:
     """Put back what `memory_of` returned."""
-    for key, values in told.items():
+    for key, values in memory.items():
         what, *path = key.split("/")
         if what not in ("group", "weight"):
             continue
@@ -300,7 +284,7 @@ def remember(optimizer: torch.optim.Optimizer, told: Mapping[str, NDArray[Any]])
         entry[name] = values.item() if form == "number" else state_tensor(values, getattr(torch, form))
 
 
-def _told(place: str, name: str, value: Any) -> State:
+def _state_entry(place: str, name: str, value: Any) -> State:
     if isinstance(value, Tensor):
         return {f"{place}/{str(value.dtype).removeprefix('torch.')}/{name}": array(value)}
     return {f"{place}/number/{name}": np.array(value)}

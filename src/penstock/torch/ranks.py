@@ -61,16 +61,21 @@ _MODULES = ("accelerate.data_loader", "transformers.trainer_pt_utils")
 class OuterSharding:
     """How samples are shared out by who asks for them."""
 
-    batch_size: int | None
-    """Samples that are divided among the processes together, so that workers should give out such runs whole."""
-    readers: int
-    """Processes that read all rows."""
-    dispatched: bool
-    """Whether what the first process reads is sent to the others, and they read ahead in vain."""
+    batch_size: int | None  # samples that are divided among the processes together: workers give out such runs whole
+    readers: int  # processes that read all rows
+    dispatched: bool  # whether what the first process reads is sent to the others, which read ahead in vain
 
 
 def outer_sharding() -> OuterSharding | None:
-    """Return how accelerate shares out what the caller gives out; None where it does not."""
+    """Return how accelerate shares out what the caller gives out; None where it does not.
+
+    Hugging Face's accelerate, and with it the Trainer, replaces a stock loader over an ``IterableDataset`` in one of two
+    ways. ``DataLoaderDispatcher``, the default, reads on rank 0 alone and sends each process its part of every batch.
+    ``IterableDatasetShard`` (``dispatch_batches=False``) reads on every rank, and keeps a part. Both need all rows, in the
+    same order on every rank: of a rank's share they would make a share of a share. Neither tells the dataset, which
+    therefore looks for one of them among the objects whose methods are running, also in worker processes that were
+    forked or that carry a copy of the dataset.
+    """
     if not any(name in sys.modules for name in _MODULES):
         return None
     frame: FrameType | None = sys._getframe(1)

@@ -42,7 +42,14 @@ class Part:
     """
 
     def __init__(
-        self, creators: Creators, blueprints: Sequence[Blueprint], seeds: Sequence[int], *, batch_size: int
+        self,
+        creators: Creators,
+        blueprints: Sequence[Blueprint],
+        seeds: Sequence[int],
+        *,
+        batch_size: int,
+        modules: Sequence[nn.Module] | None,
+        states: Sequence[State] | None,
     ) -> None:
         blueprints[0].require_rows(batch_size)
         self._batch_size = batch_size
@@ -53,6 +60,11 @@ class Part:
         named = dict(blueprints[0].module.named_parameters(remove_duplicate=False))
         first: dict[int, str] = {}
         self._alias = {name: first.setdefault(id(weight), name) for name, weight in named.items()}
+        self._begin(modules, states)
+
+    def _begin(self, modules: Sequence[nn.Module] | None, states: Sequence[State] | None) -> None:
+        """Set the numbers of modules that are new, or of states to go on from."""
+        raise NotImplementedError
 
     def batches(self, rows: int) -> list[int]:
         """Return where each batch of some rows ends; one with too few at the end is joined to the one before it."""
@@ -99,17 +111,8 @@ class Part:
 class _Flat(Part):
     """Weights and slopes as rows of two matrices."""
 
-    def __init__(
-        self,
-        creators: Creators,
-        blueprints: Sequence[Blueprint],
-        seeds: Sequence[int],
-        *,
-        batch_size: int,
-        modules: Sequence[nn.Module] | None,
-        states: Sequence[State] | None,
-    ) -> None:
-        super().__init__(creators, blueprints, seeds, batch_size=batch_size)
+    def _begin(self, modules: Sequence[nn.Module] | None, states: Sequence[State] | None) -> None:
+        blueprints = self._blueprints
         template = numbers_of(blueprints[0].module)
         sizes = {name: template[name].numel() for name in blueprints[0].trained}
         shape = (len(blueprints), sum(sizes.values()))
@@ -190,11 +193,11 @@ class _Flat(Part):
 class Products(_Flat):
     """Modules that are chains of known layers."""
 
-    def __init__(self, creators: Creators, blueprints: Sequence[Blueprint], seeds: Sequence[int], **given: Any) -> None:
-        super().__init__(creators, blueprints, seeds, **given)
-        chains = [each.layers for each in blueprints if each.layers is not None]
+    def _begin(self, modules: Sequence[nn.Module] | None, states: Sequence[State] | None) -> None:
+        super()._begin(modules, states)
+        chains = [each.layers for each in self._blueprints if each.layers is not None]
         self._layers = [layers[0].stacked(layers) for layers in zip(*chains, strict=True)]
-        self._chance = [torch.Generator() for _ in blueprints]
+        self._chance = [torch.Generator() for _ in self._blueprints]
         self._random = any(layer.random for layer in self._layers)
         trained = [place for place, layer in enumerate(self._layers) if any(n in self._slopes for n in layer.names)]
         self._first = min(trained)
@@ -227,9 +230,9 @@ class Products(_Flat):
 class Vmapped(_Flat):
     """Other modules whose code can run on several configs' numbers at once."""
 
-    def __init__(self, creators: Creators, blueprints: Sequence[Blueprint], seeds: Sequence[int], **given: Any) -> None:
-        super().__init__(creators, blueprints, seeds, **given)
-        self._module = blueprints[0].module
+    def _begin(self, modules: Sequence[nn.Module] | None, states: Sequence[State] | None) -> None:
+        super()._begin(modules, states)
+        self._module = self._blueprints[0].module
         self._run = functional(self._module)
         self._leaves = {name: self._tensors[name].detach().requires_grad_() for name in self._slopes}
 
@@ -255,17 +258,8 @@ class Vmapped(_Flat):
 class OneByOne(Part):
     """Modules that have nothing in common but their rows; each is trained as it would be alone."""
 
-    def __init__(
-        self,
-        creators: Creators,
-        blueprints: Sequence[Blueprint],
-        seeds: Sequence[int],
-        *,
-        batch_size: int,
-        modules: Sequence[nn.Module] | None,
-        states: Sequence[State] | None,
-    ) -> None:
-        super().__init__(creators, blueprints, seeds, batch_size=batch_size)
+    def _begin(self, modules: Sequence[nn.Module] | None, states: Sequence[State] | None) -> None:
+        creators, blueprints = self._creators, self._blueprints
         self._modules = [copy.deepcopy(each.module) for each in blueprints] if modules is None else list(modules)
         for module, blueprint in zip(self._modules, blueprints, strict=True):
             blueprint.numbers(module)

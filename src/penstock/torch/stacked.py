@@ -8,7 +8,7 @@ rounding: it has its own weights, optimiser and chance.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from penstock.torch.optimizers import State
 from penstock.torch.scoring import Doubles
 from penstock.torch.stack_parts import OneByOne, Part, Products, Vmapped
 
-WAYS: Mapping[str, Callable[..., Part]] = {"products": Products, "vmap": Vmapped, "one by one": OneByOne}
+WAYS: Mapping[str, type[Part]] = {"products": Products, "vmap": Vmapped, "one by one": OneByOne}
 """The ways to train several configs, the fastest first."""
 _TILE = 1 << 22
 """Numbers of rows that are scored at a time, over all configs."""

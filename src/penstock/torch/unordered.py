@@ -23,11 +23,12 @@ from penstock.messages import Given
 from penstock.torch.deliver import Deliveries, ProcessDeliveries, StreamPlace, Wanted, WholeBatches, enter_process, shut
 from penstock.torch.fetch import BatchMaker, Threads
 from penstock.torch.samplers import (
+    SeededSampler,
+    ShuffleSampler,
     capture,
     draw_seed,
     forward_epochs,
     generators,
-    make_shuffle,
     replay,
     tell_epoch,
     told_epochs,
@@ -35,10 +36,10 @@ from penstock.torch.samplers import (
 from penstock.torch.tensors import whole
 from penstock.torch.tune import Tuner
 from penstock.torch.workers import (
-    ThreadEntry,
     can_pin,
     check_options,
     default_workers,
+    enter_thread,
     warn_all_rows,
     warn_begins_anew,
     warn_ignored,
@@ -178,7 +179,8 @@ class UnorderedDataLoader(Closing, DataLoader[T_co]):
             else:
                 multiprocessing_context = None
             if shuffle:
-                sampler = make_shuffle(dataset, generator=generator, seed=seed)
+                shuffled = ShuffleSampler(dataset, generator=generator)
+                sampler = shuffled if seed is None else SeededSampler(dataset, seed)
         super().__init__(
             dataset,
             batch_size,
@@ -332,7 +334,14 @@ class UnorderedDataLoader(Closing, DataLoader[T_co]):
 
     def _by_threads(self, batches: Iterator[list[Any]], place: StreamPlace, *, base: int, pin: bool) -> Deliveries:
         device = torch.cuda.current_device() if pin and torch.cuda.is_available() else None
-        enter = ThreadEntry(self.dataset, self._most, base, self.worker_init_fn, device)
+        enter = partial(
+            enter_thread,
+            dataset=self.dataset,
+            workers=self._most,
+            seed=base,
+            init=self.worker_init_fn,
+            device=device,
+        )
 
         def hire() -> Threads:
             if self._kept is not None and self._kept.usable:

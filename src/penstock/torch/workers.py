@@ -6,7 +6,6 @@ import os
 import threading
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -62,27 +61,18 @@ def can_pin() -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadEntry:
-    """What a worker thread does first."""
-
-    dataset: Any
-    workers: int
-    seed: int
-    init: Callable[[int], None] | None
-    device: int | None
-    """The accelerator in use where memory is pinned: a thread of its own would begin with the first one."""
-
-    def __call__(self, number: int) -> None:
-        """Prepare the thread of this number."""
-        _here.info = WorkerInfo(id=number, num_workers=self.workers, seed=self.seed + number, dataset=self.dataset)
-        if self.device is not None:
-            torch.cuda.set_device(self.device)
-        if self.init is not None:
-            try:
-                self.init(number)
-            except BaseException as error:
-                restate(error, f"in worker_init_fn of worker {number}")
+def enter_thread(
+    number: int, *, dataset: Any, workers: int, seed: int, init: Callable[[int], None] | None, device: int | None
+) -> None:
+    """Prepare a worker thread. It uses ``device``, since a new thread would begin with the first accelerator."""
+    _here.info = WorkerInfo(id=number, num_workers=workers, seed=seed + number, dataset=dataset)
+    if device is not None:
+        torch.cuda.set_device(device)
+    if init is not None:
+        try:
+            init(number)
+        except BaseException as error:
+            restate(error, f"in worker_init_fn of worker {number}")
 
 
 def check_options(
