@@ -84,9 +84,9 @@ def creators(model: Any, optimizer: Any) -> Any:
 def stacked(made: Any, x: Any, y: Any, epochs: int) -> Any:
     from penstock.torch.stacked import Stack
 
-    stack = Stack(made, CONFIGS, seeds=list(range(len(CONFIGS))))
+    stack = Stack(made, CONFIGS, batch_sizes=BATCH, seeds=list(range(len(CONFIGS))))
     for _ in range(epochs):
-        stack.learn(x, y, batch_size=BATCH)
+        stack.learn(x, y)
     return stack
 
 

@@ -79,12 +79,12 @@ def flat(module: nn.Module) -> Any:
 
 def learnt(stack: Stack, x: Any, y: Any, weight: Any = None, epochs: int = 2) -> Stack:
     for _ in range(epochs):
-        stack.learn(x, y, weight, batch_size=BATCH)
+        stack.learn(x, y, weight)
     return stack
 
 
 def agree(made: Creators, configs: list[dict[str, Any]], x: Any, y: Any, *, way: str, weight: Any = None) -> None:
-    stack = learnt(Stack(made, configs, seeds=SEEDS[: len(configs)]), x, y, weight)
+    stack = learnt(Stack(made, configs, batch_sizes=BATCH, seeds=SEEDS[: len(configs)]), x, y, weight)
     assert stack.way == way
     sums, _ = stack.take_losses()
     weights = stack.weights()

@@ -31,7 +31,7 @@ from penstock.groups.results import GroupModels  # noqa: E402
 from penstock.groups.scheduler_state import shard_order  # noqa: E402
 from penstock.testing.executors import InlineExecutor  # noqa: E402
 from penstock.torch import TorchModel  # noqa: E402
-from penstock.torch.learning import ModuleSgd  # noqa: E402
+from penstock.torch.groups import ModuleSgd  # noqa: E402
 
 SIZES = (600, 200, 80)
 SEARCH = {"lr": [0.3, 0.1, 0.03], "hidden": [6]}

@@ -13,7 +13,7 @@ from penstock.sgd.kernels import Step, Totals
 from penstock.sgd.losses import LOSSES, find_loss
 from penstock.sgd.model import Weights
 from penstock.sgd.optimizers import ADAPTIVE
-from penstock.sgd.optimizers_reference import optimize_reference
+from penstock.sgd.reference import optimize_reference
 from penstock.sgd.scalar import GROWN, HITS, LOSS, WEIGHT
 
 CLASSES = 3

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.batch import Batch, Csr
-from penstock.sgd import dense, kernels
+from penstock.sgd import kernels, linear
 from penstock.sgd.kernels import Step, Totals
 from penstock.sgd.losses import LOSSES, find_loss
 from penstock.sgd.model import Weights
@@ -69,8 +69,8 @@ def test_kernel_equals_reference(
     weights, totals = Weights.zeros(width, outputs), Totals()
     coef, intercept, sums = np.zeros((outputs, width)), np.zeros(outputs), {"loss": 0.0, "weight": 0.0, "hits": 0.0}
     updates = 0
-    narrow = dense.NARROW
-    dense.NARROW = 0 if layout == "wide" else narrow  # the kernel for wide rows, on rows that are not
+    narrow = linear.NARROW
+    linear.NARROW = 0 if layout == "wide" else narrow  # the kernel for wide rows, on rows that are not
     try:
         for part in (batch.slice(0, min(cut, rows)), batch.slice(min(cut, rows), rows)):
             given_part = Batch(csr_of(part.x), part.y, part.weight) if layout == "sparse" else part
@@ -79,7 +79,7 @@ def test_kernel_equals_reference(
             updates = int(more["updates"])
             sums = {name: value + more[name] for name, value in sums.items()}
     finally:
-        dense.NARROW = narrow
+        linear.NARROW = narrow
     weights.settle()
     scale = max(1.0, np.abs(coef).max(initial=0))
     np.testing.assert_allclose(weights.coef, coef, atol=2e-4 * scale)

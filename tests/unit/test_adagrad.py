@@ -7,11 +7,11 @@ import pytest
 
 from penstock.batch import Batch, Csr, Floats
 from penstock.sgd.adagrad import adagrad_rows
-from penstock.sgd.adagrad_reference import adagrad_reference
 from penstock.sgd.kernels import Step, Totals
+from penstock.sgd.linear import sparse_scores
 from penstock.sgd.losses import find_loss
+from penstock.sgd.reference import adagrad_reference
 from penstock.sgd.scalar import CLOCK, STEP
-from penstock.sgd.sparse import sparse_scores
 
 WIDTH = 40
 

@@ -45,7 +45,7 @@ from penstock.events import Advanced, Epoch, Warned
 from penstock.lock import locked
 from penstock.modelfile import write_model
 from penstock.sgd.factor import ABSENT, COUNT, SQUARES, TOTALS, factor_rows
-from penstock.sgd.factor_reference import factor_scores_reference
+from penstock.sgd.reference import factor_scores_reference
 
 USERS, ITEMS, ROWS, RANK = 900, 600, 30_000, 60
 KILLED = """

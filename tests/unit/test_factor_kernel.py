@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.sgd.factor import ABSENT, COUNT, SQUARES, TOTALS, factor_rows, factor_scores
-from penstock.sgd.factor_reference import factor_rows_reference, factor_scores_reference
+from penstock.sgd.reference import factor_rows_reference, factor_scores_reference
 
 F = np.float32
 

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from penstock.batch import Csr, Floats
 from penstock.errors import FeatureError, UnknownOptionError, UsageError
 from penstock.sgd import full
-from penstock.sgd.float32 import RUN
 from penstock.sgd.full import Sums, sums
 from penstock.sgd.losses import find_loss
 from penstock.sgd.losses.hinge import BAND
 from penstock.sgd.losses.softmax import softmax_run
+from penstock.sgd.scalar import RUN
 
 Rows = tuple[Floats, Floats, Floats, NDArray[np.bool_]]
 

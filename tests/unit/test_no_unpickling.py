@@ -22,7 +22,7 @@ from penstock.errors import PenstockError
 
 ROOT = Path(penstock.__file__).parent
 # These unpickle what the process that started them has sent, or what a worker has sent back: bytes of a pipe.
-PIPES = {"groups/ray.py", "groups/worker_process.py", "torch/learning.py", "torch/processes.py"}
+PIPES = {"groups/ray.py", "groups/worker_process.py", "torch/groups.py", "torch/deliver.py"}
 LOADERS = {"load", "loads", "Unpickler", "read_pickle"}
 MODULES = {"pickle", "cloudpickle", "_cloudpickle", "ForkingPickler", "dill", "joblib", "marshal", "shelve", "torch"}
 

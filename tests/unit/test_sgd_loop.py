@@ -13,10 +13,9 @@ import pytest
 
 from penstock.batch import Batch, Csr
 from penstock.errors import DataError, DivergedError, FeatureError, LabelError, ModelFileError, UsageError
-from penstock.sgd.average import WeightAverage
 from penstock.sgd.faults import Names
 from penstock.sgd.loop import EarlyStopping, EpochStats, Spec, Trainer
-from penstock.sgd.model import Weights
+from penstock.sgd.model import WeightAverage, Weights
 from penstock.sgd.rates import Rate, exponential
 
 
@@ -303,10 +302,10 @@ def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
     code = """
 import numpy as np
 from penstock.batch import Batch
-from penstock.sgd import dense
+from penstock.sgd import linear
 from penstock.sgd.loop import Spec, Trainer
 Trainer(Spec(), 2).run_epoch([Batch(np.ones((3, 2), np.float32), np.ones(3, np.float32))], 0)
-print(sum(dense.dense_ahead.stats.cache_hits.values()), sum(dense.dense_ahead.stats.cache_misses.values()))
+print(sum(linear.dense_ahead.stats.cache_hits.values()), sum(linear.dense_ahead.stats.cache_misses.values()))
 """
     source = str(Path(__file__).parents[2] / "src")
     env = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": source}

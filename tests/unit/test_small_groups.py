@@ -13,9 +13,9 @@ from sklearn.linear_model import LogisticRegression
 
 from penstock.batch import Csr, Floats
 from penstock.errors import FeatureError, UsageError
-from penstock.sgd.float32 import RUN
 from penstock.sgd.full import sums
 from penstock.sgd.lbfgs import Lbfgs
+from penstock.sgd.scalar import RUN
 from penstock.sgd.small import Solved, solve_rows, solve_small
 from penstock.sgd.terms import CONVERGED, FAILED, SPENT, STALLED
 

@@ -25,10 +25,9 @@ from penstock.errors import BudgetError, ColumnError, DataError, SourceNotFoundE
 from penstock.loader.loader import Loader
 from penstock.shuffle import ORDERS, CorgiPile
 from penstock.torch import CorgiPileDataset
-from penstock.torch.blocks_of_samples import BlocksOfSamples
 from penstock.torch.epochs import Epochs
-from penstock.torch.shares import WorkerPlace, rank_rows, row_runs, worker_rows
-from penstock.torch.stored_samples import SampleStorage, StoredSamples
+from penstock.torch.ranks import WorkerPlace, rank_rows, row_runs, worker_rows
+from penstock.torch.samples import BlocksOfSamples, SampleStorage, StoredSamples
 
 # More workers than a machine may have cores.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

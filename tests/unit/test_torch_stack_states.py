@@ -14,6 +14,7 @@ from torch.nn import functional as F  # noqa: E402, N812
 from penstock.errors import DataError, UnknownOptionError, UsageError  # noqa: E402
 from penstock.torch.stacked import Stack  # noqa: E402
 from tests.stacks import (  # noqa: E402
+    BATCH,
     OPTIMIZERS,
     RATES,
     ROWS,
@@ -34,12 +35,15 @@ from tests.stacks import (  # noqa: E402
 def test_rows_of_weight_zero_are_left_out_and_others_count_by_theirs() -> None:
     x, y = data()
     weight = np.where(np.arange(ROWS) % 3 == 0, 0, 2).astype(np.float32)
-    mine = learnt(Stack(creators(), RATES, seeds=SEEDS), x, y, weight)
+    mine = learnt(Stack(creators(), RATES, batch_sizes=BATCH, seeds=SEEDS), x, y, weight)
     there = weight > 0
-    other = learnt(Stack(creators(), RATES, seeds=SEEDS), x[there], y[there], weight[there])
+    other = learnt(Stack(creators(), RATES, batch_sizes=BATCH, seeds=SEEDS), x[there], y[there], weight[there])
     assert (mine.weights() == other.weights()).all()
     function = Stack(
-        creators(loss=lambda output, y: F.softplus(-y * output).mean(), kind="logistic"), RATES, seeds=SEEDS
+        creators(loss=lambda output, y: F.softplus(-y * output).mean(), kind="logistic"),
+        RATES,
+        batch_sizes=BATCH,
+        seeds=SEEDS,
     )
     np.testing.assert_allclose(learnt(function, x, y, weight).weights(), mine.weights(), rtol=1e-4, atol=1e-6)
     for taken in (mine.take_losses(), function.take_losses()):
@@ -54,9 +58,9 @@ def test_rows_of_weight_zero_are_left_out_and_others_count_by_theirs() -> None:
 
 def test_answers_of_classes_and_numbers_are_judged() -> None:
     x, y = data(3)
-    stack = learnt(Stack(creators(wide(3), loss="softmax"), RATES, seeds=SEEDS), x, y)
+    stack = learnt(Stack(creators(wide(3), loss="softmax"), RATES, batch_sizes=BATCH, seeds=SEEDS), x, y)
     assert stack.measure(x, y)[1].tolist() == [(scores.argmax(1) == y).sum() for scores in stack.scores(x)]
-    stack = learnt(Stack(creators(loss="squared"), RATES, seeds=SEEDS), x, y)
+    stack = learnt(Stack(creators(loss="squared"), RATES, batch_sizes=BATCH, seeds=SEEDS), x, y)
     sums, errors = stack.measure(x, y)
     np.testing.assert_allclose(errors, 2 * sums, rtol=1e-6)
 
@@ -69,15 +73,15 @@ def test_states_go_on_to_the_last_bit(make: Any, name: str) -> None:
     made = creators(make, lambda module, config: kind(module.parameters(), **config))
     x, y = data()
     seeds = SEEDS[: len(configs)]
-    through = learnt(Stack(made, configs, seeds=seeds), x, y, epochs=4)
-    first = learnt(Stack(made, configs, seeds=seeds), x, y)
+    through = learnt(Stack(made, configs, batch_sizes=BATCH, seeds=seeds), x, y, epochs=4)
+    first = learnt(Stack(made, configs, batch_sizes=BATCH, seeds=seeds), x, y)
     states = first.states()
     assert all(isinstance(value, np.ndarray) for state in states for value in state.values())
     learnt(first, x, y)  # what was taken out is a copy
-    again = learnt(Stack(made, configs, seeds=seeds, states=states), x, y)
+    again = learnt(Stack(made, configs, batch_sizes=BATCH, seeds=seeds, states=states), x, y)
     assert (again.weights() == through.weights()).all()
     assert (first.weights() == through.weights()).all()
-    alone = learnt(Stack(made, configs[1:2], seeds=seeds[1:2], states=states[1:2]), x, y)
+    alone = learnt(Stack(made, configs[1:2], batch_sizes=BATCH, seeds=seeds[1:2], states=states[1:2]), x, y)
     np.testing.assert_allclose(alone.weights()[:, 0], through.weights()[:, 1], rtol=1e-4, atol=1e-6)
 
 
@@ -102,15 +106,15 @@ def test_chance_is_each_configs_own_and_goes_on_from_a_state(otherwise: bool) ->
     made = creators(make, lambda module, config: torch.optim.SGD(module.parameters(), lr=0.1))
     x, y = data()
     before = torch.get_rng_state()
-    stack = learnt(Stack(made, configs, seeds=SEEDS), x, y)
+    stack = learnt(Stack(made, configs, batch_sizes=BATCH, seeds=SEEDS), x, y)
     assert torch.equal(torch.get_rng_state(), before)  # the caller's own chance is left alone
     assert stack.ways[0] == ("one by one" if otherwise else "products")
-    alone = learnt(Stack(made, configs[2:], seeds=SEEDS[2:]), x, y)
+    alone = learnt(Stack(made, configs[2:], batch_sizes=BATCH, seeds=SEEDS[2:]), x, y)
     np.testing.assert_allclose(alone.weights()[:, 0], stack.weights()[:, 2], rtol=1e-4, atol=1e-6)
-    half = learnt(Stack(made, configs, seeds=SEEDS), x, y, epochs=1)
-    again = learnt(Stack(made, configs, seeds=SEEDS, states=half.states()), x, y, epochs=1)
+    half = learnt(Stack(made, configs, batch_sizes=BATCH, seeds=SEEDS), x, y, epochs=1)
+    again = learnt(Stack(made, configs, batch_sizes=BATCH, seeds=SEEDS, states=half.states()), x, y, epochs=1)
     assert (again.weights() == stack.weights()).all()
-    other = learnt(Stack(made, configs, seeds=[1, *SEEDS[1:]]), x, y)
+    other = learnt(Stack(made, configs, batch_sizes=BATCH, seeds=[1, *SEEDS[1:]]), x, y)
     assert (other.weights()[:, 0] != stack.weights()[:, 0]).any()
     assert (other.weights()[:, 1:] == stack.weights()[:, 1:]).all()
     undropped = plain(made, configs[1], SEEDS[1], x, y)[0]
@@ -124,10 +128,10 @@ def test_dropout_leaves_out_its_share() -> None:
     made = creators(model, lambda module, config: torch.optim.SGD(module.parameters(), lr=1.0), loss="squared")
     x, y = np.ones((4000, WIDTH), np.float32), np.ones(4000, np.float32)
     shares: list[dict[str, Any]] = [{"p": 0.25}, {"p": 1.0}]
-    stack = Stack(made, shares, seeds=SEEDS[:2])
+    stack = Stack(made, shares, batch_sizes=4000, seeds=SEEDS[:2])
     for _, part in stack._parts:
         part._tensors["1.weight"].zero_()  # type: ignore[attr-defined]  # a part of products
-    stack.learn(x, y, batch_size=4000)
+    stack.learn(x, y)
     np.testing.assert_allclose(stack.weights()[:, 0], 1, atol=0.05)  # what stays is made larger for what goes
     assert not stack.weights()[:, 1].any()
 
@@ -137,25 +141,24 @@ def test_a_config_that_leaves_the_finite_numbers_is_alone_with_that(make: Any) -
     made = creators(make, lambda module, config: torch.optim.SGD(module.parameters(), **config), loss="squared")
     x, y = data()
     configs = [RATES[0], {"lr": 1e12}, RATES[2]]
-    stack = learnt(Stack(made, configs, seeds=SEEDS), x, y)
+    stack = learnt(Stack(made, configs, batch_sizes=BATCH, seeds=SEEDS), x, y)
     assert stack.failed().tolist() == [False, True, False]
     sums, right = stack.measure(x, y)
     assert np.isfinite(sums).tolist() == np.isfinite(right).tolist() == [True, False, True]
     assert np.isfinite(stack.take_losses()[0]).tolist() == [True, False, True]
-    again = learnt(Stack(made, configs, seeds=SEEDS, states=stack.states()), x, y)
+    again = learnt(Stack(made, configs, batch_sizes=BATCH, seeds=SEEDS, states=stack.states()), x, y)
     assert again.failed().tolist() == [False, True, False]
-    sound = learnt(Stack(made, [RATES[0], RATES[2]], seeds=[SEEDS[0], SEEDS[2]]), x, y)
+    sound = learnt(Stack(made, [RATES[0], RATES[2]], batch_sizes=BATCH, seeds=[SEEDS[0], SEEDS[2]]), x, y)
     np.testing.assert_allclose(stack.weights()[:, [0, 2]], sound.weights(), rtol=1e-4, atol=1e-6)
 
 
 def test_what_cannot_be_trained_is_refused_in_words() -> None:
     def refused(expected: type[Exception], words: str, configs: Any = None, **given: Any) -> None:
         with pytest.raises(expected, match=words):
-            Stack(creators(**given), configs or RATES, seeds=SEEDS).learn(*data(3), batch_size=4)
+            Stack(creators(**given), configs or RATES, batch_sizes=4, seeds=SEEDS).learn(*data(3))
 
     refused(UnknownOptionError, "loss='hinge' is not known", loss="hinge")
     refused(UsageError, "is not a loss", loss=3)
-    refused(UsageError, "kind='softmax' does not go with loss='logistic'", kind="softmax")
     refused(UsageError, "model_creator returned None", model=lambda config: None)
     refused(UsageError, "optimizer_creator returned", optimizer=lambda module, config: None)
     refused(

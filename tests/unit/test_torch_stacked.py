@@ -14,6 +14,7 @@ from torch.nn import functional as F  # noqa: E402, N812
 
 from penstock.torch.stacked import Stack  # noqa: E402
 from tests.stacks import (  # noqa: E402
+    BATCH,
     OPTIMIZERS,
     RATES,
     ROWS,
@@ -68,7 +69,7 @@ def test_layers_learn_as_torchs_own(middle: nn.Module) -> None:
     x, y = data()
     agree(creators(model), RATES, x, y, way="products")
     made = creators(model)
-    stack = learnt(Stack(made, RATES, seeds=SEEDS), x, y)
+    stack = learnt(Stack(made, RATES, batch_sizes=BATCH, seeds=SEEDS), x, y)
     module, _ = plain(made, RATES[1], SEEDS[1], x, y)
     with torch.no_grad():  # scored without learning: what a layer does otherwise then
         expected = module.eval()(torch.from_numpy(x))[:, 0].numpy()
@@ -144,7 +145,7 @@ def test_configs_of_different_modules_are_parted() -> None:
     configs: list[dict[str, Any]] = [{"lr": 0.1, "hidden": 8}, {"lr": 0.1, "hidden": 3}, {"lr": 0.01, "hidden": 8}]
     made = creators(optimizer=lambda module, config: torch.optim.SGD(module.parameters(), lr=config["lr"]))
     x, y = data()
-    stack = learnt(Stack(made, configs, seeds=SEEDS), x, y)
+    stack = learnt(Stack(made, configs, batch_sizes=BATCH, seeds=SEEDS), x, y)
     weights = stack.weights()
     for place, config in enumerate(configs):
         expected = flat(plain(made, config, SEEDS[place], x, y)[0])

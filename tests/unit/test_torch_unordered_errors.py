@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from penstock.errors import BatchTimeoutError, PenstockError, UnknownOptionError, UsageError, WorkerDiedError
-from penstock.torch import processes
+from penstock.torch import deliver
 from penstock.torch.unordered import UnorderedDataLoader
 from tests.unit.test_torch_unordered import KINDS, Numbers, Together, flat, lists, sets
 
@@ -443,11 +443,11 @@ def test_a_dead_process_that_torch_reports_twice_is_one_error(monkeypatch):
             os.kill(os.getpid(), signal.SIGKILL)
 
     def interrupted(loop, error):
-        monkeypatch.setattr(processes.ProcessDeliveries, "_translate", translate)
+        monkeypatch.setattr(deliver.ProcessDeliveries, "_translate", translate)
         raise RuntimeError("DataLoader worker (pid 1) is killed by signal: Killed.")
 
-    translate = processes.ProcessDeliveries._translate
-    monkeypatch.setattr(processes.ProcessDeliveries, "_translate", interrupted)
+    translate = deliver.ProcessDeliveries._translate
+    monkeypatch.setattr(deliver.ProcessDeliveries, "_translate", interrupted)
     loader = UnorderedDataLoader(Deadly(12), 3, workers="processes", num_workers=1)
     with pytest.raises(WorkerDiedError, match="a worker process ended while batch 0 was made"):
         list(loader)

@@ -339,7 +339,7 @@ def _update_of(
 ) -> tuple[Floats, float]:
     """Return each row's part in one update by all of them, and its learning rate; take the intercept's own step.
 
-    What `penstock.sgd.sparse.sparse_batches` does between its two loops over entries.
+    What `penstock.sgd.linear.sparse_batches` does between its two loops over entries.
     """
     assert batch.y is not None
     slopes = step.loss.slope(intercept[0] + np.float32(clock[SCALE]) * dots, batch.y).astype(np.float32)

@@ -5,7 +5,7 @@ touched, and so L2 draws on them alone. Nothing is owed: weights are always the 
 
 `adagrad_dense` and `adagrad_sparse` are for models in memory. `adagrad_rows` is for models on disk, whose weights and
 accumulators lie side by side: one record, one line of the cache; indices past the width stop it before they are used.
-Scores of those: `sparse.sparse_scores` on ``cells[:, :1]``.
+Scores of those: `linear.sparse_scores` on ``cells[:, :1]``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from penstock.native import kernel
-from penstock.sgd.gradients import batch_end, dense_gradient, largest_batch, shortened, sparse_gradient
-from penstock.sgd.optimizer import Optimizer
+from penstock.sgd.optimizer import Optimizer, batch_end, dense_gradient, largest_batch, shortened, sparse_gradient
 from penstock.sgd.scalar import (
     CHECKED,
     STEP,

@@ -21,7 +21,7 @@ from penstock.messages import Given, Text, Use
 from penstock.native import kernel
 from penstock.sgd.faults import Names
 from penstock.sgd.full import Doubles
-from penstock.sgd.loop import EpochStats, OnBatch, Spec, Trainer
+from penstock.sgd.loop import EpochStats, OnBatch, Spec, measure_weights
 from penstock.sgd.losses import find_loss
 from penstock.sgd.model import Weights
 from penstock.sgd.scalar import ZERO
@@ -48,13 +48,6 @@ class ExactTrainer:
         The number of features, at most `WIDEST`.
     names : Names
         How errors name rows and features.
-
-    Attributes
-    ----------
-    spec : Spec
-        As given.
-    names : Names
-        As given.
 
     Examples
     --------
@@ -83,7 +76,7 @@ class ExactTrainer:
         self.spec = spec
         self.names = names or Names()
         self._weights = Weights.zeros(width)
-        self._told = np.zeros(4)  # rows, weight, loss, R²; no rows before the first epoch
+        self._solved = np.zeros(4)  # rows, weight, loss, R²; no rows before the first epoch
 
     @property
     def weights(self) -> Weights:
@@ -101,7 +94,7 @@ class ExactTrainer:
     @property
     def done(self) -> bool:
         """Whether the pass has been made."""
-        return bool(self._told[0])
+        return bool(self._solved[0])
 
     def run_epoch(self, batches: Iterable[Batch], epoch: int, *, on_batch: OnBatch | None = None) -> EpochStats:
         """Pass over the batches once and solve for the weights.
@@ -152,21 +145,21 @@ class ExactTrainer:
             )
         offset = float(intercept) + coef.astype(np.float64) @ pivot[:-1] - pivot[-1]
         self._weights = Weights(coef[None], np.array([intercept]))
-        self._told = _figures(products, np.array([*coef, -1, offset], np.float64), rows)
-        return _stats(self._told)
+        self._solved = _figures(products, np.array([*coef, -1, offset], np.float64), rows)
+        return _stats(self._solved)
 
     def evaluate(self, batches: Iterable[Batch], *, on_scores: OnScores | None = None) -> EpochStats:
         """Measure the solution on batches without learning from them; ``on_scores`` hears the scores of all rows."""
-        return self._measured(self.weights, batches, on_scores)
+        return measure_weights(self.spec, self.weights, batches, names=self.names, on_scores=on_scores)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return the solution and its figures, as arrays."""
-        return {**self._weights.arrays(), "solved": self._told.copy()}
+        return {**self._weights.arrays(), "solved": self._solved.copy()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take a solution over, to the last bit."""
-        told = np.array(state.get("solved", ()), np.float64)
-        if told.shape != self._told.shape:
+        solved = np.array(state.get("solved", ()), np.float64)
+        if solved.shape != self._solved.shape:
             raise ModelFileError("the state is not of an exact solution; resume with the solver it was saved with")
         weights = Weights.from_arrays(state)
         if weights.coef.shape != self._weights.coef.shape:
@@ -174,16 +167,11 @@ class ExactTrainer:
                 f"the state is of {weights.outputs} outputs and {weights.width} features, the trainer of 1 and"
                 f" {self._weights.width}; resume with the data it was saved with"
             )
-        self._weights, self._told = weights, told
+        self._weights, self._solved = weights, solved
 
     def _refuse(self, batch: Batch) -> None:
         """Raise for what is wrong with a batch's data."""
-        self._measured(Weights.zeros(self._weights.width), [batch])
-
-    def _measured(self, weights: Weights, batches: Iterable[Batch], on_scores: OnScores | None = None) -> EpochStats:
-        trainer = Trainer(self.spec, weights.width, names=self.names)
-        trainer.weights = weights
-        return trainer.evaluate(batches, on_scores=on_scores)
+        measure_weights(self.spec, Weights.zeros(self._weights.width), [batch], names=self.names)
 
 
 def solve(products: Doubles, *, l2: float, intercept: bool) -> Doubles:
@@ -259,8 +247,8 @@ def _figures(products: Doubles, at: Doubles, rows: int) -> Doubles:
     return np.array([rows, weight, residual / weight / 2, score])
 
 
-def _stats(told: Doubles) -> EpochStats:
-    return EpochStats(float(told[2]), "r2", float(told[3]), int(told[0]), float(told[1]), 1)
+def _stats(solved: Doubles) -> EpochStats:
+    return EpochStats(float(solved[2]), "r2", float(solved[3]), int(solved[0]), float(solved[1]), 1)
 
 
 def _fits(batch: Batch, width: int) -> bool:

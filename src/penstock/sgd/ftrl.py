@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from penstock.native import kernel
-from penstock.sgd.gradients import batch_end, dense_gradient, largest_batch, shortened, sparse_gradient
-from penstock.sgd.optimizer import Optimizer
+from penstock.sgd.optimizer import Optimizer, batch_end, dense_gradient, largest_batch, shortened, sparse_gradient
 from penstock.sgd.scalar import STEP, ZERO, following, soft
 
 BETA = 1.0

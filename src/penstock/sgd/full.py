@@ -7,7 +7,7 @@ Rows are taken by the tile; beside them there is room for one tile's scores and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from penstock.batch import Csr, Floats
 from penstock.errors import FeatureError, UsageError
 from penstock.native import kernel
-from penstock.sgd.float32 import RUN
 from penstock.sgd.losses import Loss, require_one_score
-from penstock.sgd.scalar import ZERO
+from penstock.sgd.scalar import RUN, ZERO
 
 Doubles = NDArray[np.float64]
 
@@ -33,19 +32,6 @@ _LANES, _VISITS, _SCORES, _FLUSH = 16, 16, 1 << 20, 8
 class Sums:
     """What a pass over some rows comes to, for each of S configs; sums, not means, by the rows' weights.
 
-    Attributes
-    ----------
-    loss : array of shape (S,)
-        Of the rows trained on, without penalties.
-    gradient : array of shape (d + 1, S)
-        The loss's derivative by the weights; the intercept's in the last row.
-    weight : float
-        Of the rows trained on.
-    held_loss, held_right : array of shape (S,)
-        Of the rows held out: loss, and right answers (for the squared loss, squared error).
-    held_weight : float
-        Of the rows held out.
-
     Examples
     --------
     >>> x, y = np.ones((4, 1), np.float32), np.array([1, 1, 1, -1], np.float32)
@@ -57,11 +43,11 @@ class Sums:
     True
     """
 
-    loss: Doubles
-    gradient: Doubles
-    weight: float
-    held_loss: Doubles
-    held_right: Doubles
+    loss: Doubles  # (S,), of the rows trained on, without penalties
+    gradient: Doubles  # (d + 1, S), the derivative of the loss by the weights; the intercept's in the last row
+    weight: float  # of the rows trained on
+    held_loss: Doubles  # (S,), of the rows held out
+    held_right: Doubles  # (S,), right answers, or squared errors for the squared loss
     held_weight: float
 
     @classmethod
@@ -75,14 +61,7 @@ class Sums:
                 f"sums of shape {self.gradient.shape} and {other.gradient.shape} cannot be added;"
                 " make both at the same weights"
             )
-        return Sums(
-            self.loss + other.loss,
-            self.gradient + other.gradient,
-            self.weight + other.weight,
-            self.held_loss + other.held_loss,
-            self.held_right + other.held_right,
-            self.held_weight + other.held_weight,
-        )
+        return Sums(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
     def spread(self, live: NDArray[np.bool_]) -> Sums:
         """Return sums made for the live configs alone in the places of all, with zeros for the rest."""
@@ -155,14 +134,8 @@ def sums(
         else:
             _dense_tiles(x, y, train, held, w, loss, total.gradient, figures)
     total.gradient[-1] = figures[1]
-    return Sums(
-        figures[0],
-        total.gradient,
-        float(train.sum(dtype=np.float64)),
-        figures[2],
-        figures[3],
-        float(held.sum(dtype=np.float64)),
-    )
+    trained, held_out = (float(share.sum(dtype=np.float64)) for share in (train, held))
+    return Sums(figures[0], total.gradient, trained, figures[2], figures[3], held_out)
 
 
 def split(

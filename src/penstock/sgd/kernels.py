@@ -16,11 +16,10 @@ from penstock.batch import Batch, Csr, Floats
 from penstock.errors import FeatureError, LabelError, UsageError
 from penstock.measures import OnScores
 from penstock.messages import Use
-from penstock.sgd import adagrad, dense, shared, softmax, sparse
+from penstock.sgd import adagrad, linear, shared, softmax
 from penstock.sgd.losses import Loss
 from penstock.sgd.optimizer import Optimizer
-from penstock.sgd.optimizer_state import OptimizerState
-from penstock.sgd.optimizers import adaptive
+from penstock.sgd.optimizers import OptimizerState, adaptive
 from penstock.sgd.scalar import GROWN, HITS, LOSS, PIVOT, SCALE, SHIFTED, SHIFTED2, STEP, TOTALS, WEIGHT
 
 if TYPE_CHECKING:
@@ -154,8 +153,8 @@ def train(batch: Batch, weights: Weights, *, step: Step, totals: Totals) -> int:
         if step.loss.many:
             return int(softmax.softmax_sparse(*rows, *rate, *penalties, free, bound, size))
         if size == 1:
-            return int(sparse.sparse_rows(*rows, step.loss, *rate, *penalties, free, bound))
-        return int(sparse.sparse_batches(*rows, step.loss, *rate, *penalties, free, bound, size))
+            return int(linear.sparse_rows(*rows, step.loss, *rate, *penalties, free, bound))
+        return int(linear.sparse_batches(*rows, step.loss, *rate, *penalties, free, bound, size))
     weights.arrange(sparse=False)
     rows = (_still(batch.x), y, weight, weights.coef, b, weights.clock, sums)
     if step.loss.many:
@@ -163,10 +162,10 @@ def train(batch: Batch, weights: Weights, *, step: Step, totals: Totals) -> int:
             return int(softmax.softmax_rows(*rows, *rate, *penalties, free, bound))
         return int(softmax.softmax_batches(*rows, *rate, *penalties, free, bound, size))
     if size > 1:
-        return int(dense.dense_batches(*rows, step.loss, *rate, *penalties, free, bound, size))
-    if step.l1 == 0 and batch.width <= dense.NARROW:
-        return int(dense.dense_ahead(*rows, step.loss, *rate, penalties[1], free, bound))
-    return int(dense.dense_rows(*rows, step.loss, *rate, *penalties, free, bound))
+        return int(linear.dense_batches(*rows, step.loss, *rate, *penalties, free, bound, size))
+    if step.l1 == 0 and batch.width <= linear.NARROW:
+        return int(linear.dense_ahead(*rows, step.loss, *rate, penalties[1], free, bound))
+    return int(linear.dense_rows(*rows, step.loss, *rate, *penalties, free, bound))
 
 
 def _optimize(
@@ -355,8 +354,8 @@ def _scores(batch: Batch, weights: Weights) -> tuple[Floats, int]:
     out = np.empty((len(batch), weights.outputs), np.float32)
     if isinstance(batch.x, Csr):
         w = np.ascontiguousarray(weights.coef.T)
-        return out, int(sparse.sparse_scores(*_csr(batch.x), w, weights.intercept, out))
-    dense.dense_scores(_still(batch.x), np.ascontiguousarray(weights.coef), weights.intercept, out)
+        return out, int(linear.sparse_scores(*_csr(batch.x), w, weights.intercept, out))
+    linear.dense_scores(_still(batch.x), np.ascontiguousarray(weights.coef), weights.intercept, out)
     return out, -1
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,42 +36,6 @@ CURVED = 1e-10  # the least curvature, relative to the square of the gradient's 
 HOPELESS = 1e6  # as in SGD: an objective so many times that of the start does not come back
 
 
-class Optimiser(Protocol):
-    """What a driver of passes needs of an optimiser of S configs."""
-
-    loss: Doubles
-    held_loss: Doubles
-    held_right: Doubles
-    held_weight: Doubles
-    evaluations: Whole
-    status: Whole
-
-    def ask(self) -> Doubles:
-        """Return the weights (d + 1, S) at which sums are wanted."""
-        ...
-
-    def tell(self, sums: Sums) -> None:
-        """Take the sums at the weights last asked for."""
-        ...
-
-    @property
-    def done(self) -> NDArray[np.bool_]: ...
-
-    @property
-    def failed(self) -> NDArray[np.bool_]: ...
-
-    @property
-    def best(self) -> Doubles: ...
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        """Return all that the next steps depend on."""
-        ...
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from a state as if there had been no break."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Search:
     """Of each config, the line it searches and the curvature it remembers."""
@@ -87,12 +51,49 @@ class _Search:
     scales: Doubles
 
 
-class _Asked:
-    """What both optimisers are: asked for weights, told sums, and made of arrays that can be saved."""
+class Optimiser:
+    """What both optimisers are: asked for weights, told sums, and made of arrays that can be saved.
 
-    def __init__(self, start: NDArray[np.floating[Any]], **terms: Any) -> None:
+    Parameters
+    ----------
+    start : array of shape (d + 1, S)
+        Where each config begins; intercepts in the last row.
+    l1, l2 : float or array of S
+        Penalties on the mean loss: ``l1 |w| + l2 / 2 |w|²``, the intercept left out.
+    rate : float or array of S
+        The share of each proposed step that is tried first; of `Descent`, what the gradient is multiplied by.
+    tolerance : float or array of S
+        A config has converged when no entry of its gradient is larger.
+    epochs : int or array of S, optional
+        Passes after which a config is done, the one at its start included; without it, when converged.
+    intercept : bool
+        Whether intercepts are learnt.
+    outputs : int
+        The number of intercepts, which are the last entries: one, or one for each class.
+
+    Attributes
+    ----------
+    loss, held_loss, held_right, held_weight : array of shape (S,)
+        At the accepted weights: the mean objective with its penalties, and sums over held-out rows.
+    evaluations, status : array of shape (S,)
+        Passes so far; how it stands, by `terms.STATUS`.
+    """
+
+    def __init__(
+        self,
+        start: NDArray[np.floating[Any]],
+        *,
+        l1: ArrayLike = 0.0,
+        l2: ArrayLike = 0.0,
+        rate: ArrayLike = 1.0,
+        tolerance: ArrayLike = 1e-4,
+        epochs: ArrayLike | None = None,
+        intercept: bool = True,
+        outputs: int = 1,
+    ) -> None:
         self._at = at = Standing.at(start)
-        self._terms = Terms.of(len(at.w), **terms)
+        terms: dict[str, Any] = {"l1": l1, "l2": l2, "rate": rate, "epochs": epochs, "tolerance": tolerance}
+        self._terms = Terms.of(len(at.w), intercept=intercept, outputs=outputs, **terms)
         self.loss, self.evaluations, self.status = at.loss, at.evaluations, at.status
         self.held_loss, self.held_right, self.held_weight = at.held_loss, at.held_right, at.held_weight
 
@@ -115,6 +116,10 @@ class _Asked:
         """Return the weights (d + 1, S) at which sums are wanted; of a config that is done, its best."""
         return np.ascontiguousarray(np.where(self.done[:, None], self._at.w, self._at.trial).T)
 
+    def tell(self, sums: Sums) -> None:
+        """Take the sums at the weights last asked for."""
+        raise NotImplementedError
+
     def state(self) -> dict[str, NDArray[Any]]:
         """Return all that the next steps depend on, as arrays."""
         return {name: array.copy() for name, array in self._arrays().items()}
@@ -127,36 +132,17 @@ class _Asked:
         raise NotImplementedError
 
 
-class Lbfgs(_Asked):
+class Lbfgs(Optimiser):
     """Limited-memory BFGS over S configs, one pass over the data to each `tell`.
 
     Parameters
     ----------
-    start : array of shape (d + 1, S)
-        Where each config begins; intercepts in the last row.
-    l1, l2 : float or array of S
-        Penalties on the mean loss: ``l1 |w| + l2 / 2 |w|²``, the intercept left out.
-    rate : float or array of S
-        The share of each proposed step that is tried first.
     history : int
         How many steps the curvature is remembered from.
-    tolerance : float or array of S
-        A config has converged when no entry of its gradient is larger.
-    epochs : int or array of S, optional
-        Passes after which a config is done, the one at its start included; without it, when converged.
-    intercept : bool
-        Whether intercepts are learnt.
-    outputs : int
-        The number of intercepts, which are the last entries: one, or one for each class.
     smallest_fall : float
         The fall of an objective, relative to it, that is taken for none.
-
-    Attributes
-    ----------
-    loss, held_loss, held_right, held_weight : array of shape (S,)
-        At the accepted weights: the mean objective with its penalties, and sums over held-out rows.
-    evaluations, status : array of shape (S,)
-        Passes so far; how it stands, by `terms.STATUS`.
+    others
+        As for `Optimiser`.
 
     Examples
     --------
@@ -175,21 +161,14 @@ class Lbfgs(_Asked):
         self,
         start: NDArray[np.floating[Any]],
         *,
-        l1: ArrayLike = 0.0,
-        l2: ArrayLike = 0.0,
-        rate: ArrayLike = 1.0,
         history: int = 10,
-        tolerance: ArrayLike = 1e-4,
-        epochs: ArrayLike | None = None,
-        intercept: bool = True,
-        outputs: int = 1,
         smallest_fall: float = SMALLEST_FALL,
+        **terms: Any,
     ) -> None:
         if history < 1:
             raise UsageError("must be a whole number from 1", option="history", value=history, fixes=["10 is usual"])
         self._smallest_fall = smallest_fall
-        own = {"l1": l1, "l2": l2, "rate": rate, "epochs": epochs, "tolerance": tolerance}
-        super().__init__(start, intercept=intercept, outputs=outputs, **own)
+        super().__init__(start, **terms)
         at = self._at
         configs, size = at.w.shape
         self._line = _Search(
@@ -310,24 +289,12 @@ class Lbfgs(_Asked):
         return arrays_of(self._at) | arrays_of(self._line)
 
 
-class Descent(_Asked):
+class Descent(Optimiser):
     """Gradient descent over S configs at fixed rates, with a proximal step for L1; asked and told like `Lbfgs`.
 
     ``best`` and what is measured belong to the lowest objective met. A config fails when its objective is no
-    longer finite or is a million times that of the start.
-
-    Parameters
-    ----------
-    start : array of shape (d + 1, S)
-        Where each config begins; intercepts in the last row.
-    l1, l2, rate, tolerance : float or array of S
-        As for `Lbfgs`; every step is the rate by the gradient.
-    epochs : int or array of S, optional
-        Passes after which a config is done.
-    intercept : bool
-        Whether intercepts are learnt.
-    outputs : int
-        As for `Lbfgs`.
+    longer finite or is a million times that of the start. It takes what `Optimiser` takes; every step is the rate by the
+    gradient.
 
     Examples
     --------
@@ -340,22 +307,9 @@ class Descent(_Asked):
     [[2.2], [0.0]]
     """
 
-    def __init__(
-        self,
-        start: NDArray[np.floating[Any]],
-        *,
-        l1: ArrayLike = 0.0,
-        l2: ArrayLike = 0.0,
-        rate: ArrayLike = 1.0,
-        tolerance: ArrayLike = 1e-4,
-        epochs: ArrayLike | None = None,
-        intercept: bool = True,
-        outputs: int = 1,
-    ) -> None:
-        own = {"l1": l1, "l2": l2, "rate": rate, "epochs": epochs, "tolerance": tolerance}
-        super().__init__(start, intercept=intercept, outputs=outputs, **own)
-        at = self._at
-        self._first = np.full(len(at.w), np.inf)
+    def __init__(self, start: NDArray[np.floating[Any]], **terms: Any) -> None:
+        super().__init__(start, **terms)
+        self._first = np.full(len(self._at.w), np.inf)
 
     def tell(self, sums: Sums) -> None:
         """Take the sums at the weights last asked for, and step down from there."""

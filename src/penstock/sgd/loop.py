@@ -20,10 +20,9 @@ from penstock.errors import ModelFileError, UsageError
 from penstock.measures import OnScores
 from penstock.messages import Given, Name
 from penstock.sgd import kernels, losses
-from penstock.sgd.average import WeightAverage, snapshot_interval
 from penstock.sgd.faults import Names, data_fault, diverged
 from penstock.sgd.losses import Loss
-from penstock.sgd.model import Weights
+from penstock.sgd.model import WeightAverage, Weights, snapshot_interval
 from penstock.sgd.optimizers import ADAPTIVE, adaptive
 from penstock.sgd.rates import Rate, exponential
 from penstock.sgd.scalar import TOTALS
@@ -36,7 +35,7 @@ _HOPELESS = 1e6
 class Spec:
     """What is to be learned and how: loss, learning rate, batch size, penalties, intercept, optimizer.
 
-    ``average`` makes the model the mean of the weights over the epochs; see `penstock.sgd.average`. ``scaled`` says that features come
+    ``average`` makes the model the mean of the weights over the epochs; see `penstock.sgd.model`. ``scaled`` says that features come
     scaled, which messages then do not recommend.
 
     Examples
@@ -119,6 +118,15 @@ class EpochStats:
 
 
 OnBatch = Callable[[Batch, EpochStats], None]
+
+
+def measure_weights(
+    spec: Spec, weights: Weights, batches: Iterable[Batch], *, names: Names, on_scores: OnScores | None = None
+) -> EpochStats:
+    """Measure weights on batches as `Trainer.evaluate` does; a row that cannot be used raises the error that names it."""
+    trainer = Trainer(spec, weights.width, outputs=weights.outputs, names=names)
+    trainer.weights = weights
+    return trainer.evaluate(batches, on_scores=on_scores)
 
 
 class Trainer:

@@ -22,14 +22,13 @@ from penstock.measures import OnScores
 from penstock.native import kernel
 from penstock.sgd import kernels
 from penstock.sgd.faults import Names, diverged
-from penstock.sgd.float32 import RUN
 from penstock.sgd.full import Doubles, Sums, bend_tile, times_turned
 from penstock.sgd.lbfgs import RETRIES, Descent, Lbfgs, Optimiser
-from penstock.sgd.loop import EpochStats, OnBatch, Spec, Trainer
+from penstock.sgd.loop import EpochStats, OnBatch, Spec, Trainer, measure_weights
 from penstock.sgd.losses import Loss, find_loss
 from penstock.sgd.losses.softmax import softmax_run
 from penstock.sgd.model import Weights
-from penstock.sgd.scalar import HITS, LOSS, PIVOT, SHIFTED, SHIFTED2, TOTALS, WEIGHT, ZERO
+from penstock.sgd.scalar import HITS, LOSS, PIVOT, RUN, SHIFTED, SHIFTED2, TOTALS, WEIGHT, ZERO
 
 SOLVERS = ("lbfgs", "gd")
 # Numbers in a tile of dense rows, and sparse rows to one: few enough to be still in a cache when read a second time.
@@ -60,11 +59,6 @@ class FullTrainer:
         How errors name rows and features.
     class_weights : ClassWeights
         What the weights of rows are multiplied by in training, not in `evaluate`.
-
-    Attributes
-    ----------
-    spec : Spec
-        As given.
 
     Examples
     --------
@@ -202,7 +196,7 @@ class FullTrainer:
 
     def evaluate(self, batches: Iterable[Batch], *, on_scores: OnScores | None = None) -> EpochStats:
         """Measure the best weights on batches without learning from them; ``on_scores`` hears the scores of all rows."""
-        return self._measured(self.weights, batches, on_scores)
+        return measure_weights(self.spec, self.weights, batches, names=self.names, on_scores=on_scores)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return all that training depends on between epochs, as arrays."""
@@ -272,12 +266,8 @@ class FullTrainer:
 
     def _refuse(self, batch: Batch) -> None:
         """Raise for what is wrong with a batch's data; weights of zero leave nothing else to be found."""
-        self._measured(Weights.zeros(self.weights.width, self._outputs), [batch])
-
-    def _measured(self, weights: Weights, batches: Iterable[Batch], on_scores: OnScores | None = None) -> EpochStats:
-        trainer = Trainer(self.spec, weights.width, outputs=self._outputs, names=self.names)
-        trainer.weights = weights
-        return trainer.evaluate(batches, on_scores=on_scores)
+        zeros = Weights.zeros(self.weights.width, self._outputs)
+        measure_weights(self.spec, zeros, [batch], names=self.names)
 
     def _stats(self, totals: kernels.Totals) -> EpochStats:
         passes = int(self._search.evaluations[0])

@@ -2,7 +2,7 @@
 
 A thread takes the intercept and the hottest weights along for a few rows and then adds what it learnt to those that all
 share: nearly every row writes to these, and cores that write to the same few lines of memory wait for one another. The
-other weights are shared as they are, and crossing additions may lose one another. One thread comes to what `sparse` and
+other weights are shared as they are, and crossing additions may lose one another. One thread comes to what `linear` and
 `adagrad` do but for rounding, so those are the specification.
 """
 

@@ -16,11 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 from penstock.batch import Csr, Floats
 from penstock.errors import FeatureError, UsageError
 from penstock.native import kernel
-from penstock.sgd.float32 import RUN
 from penstock.sgd.full import Doubles, split
 from penstock.sgd.lbfgs import ARMIJO, CURVED, RETRIES, SMALLEST_FALL
 from penstock.sgd.losses import Loss, require_one_score
-from penstock.sgd.scalar import ZERO
+from penstock.sgd.scalar import RUN, ZERO
 from penstock.sgd.terms import CONVERGED, FAILED, RUNNING, SPENT, STALLED, Terms, Whole, as_evaluated
 
 _LANES = 32  # rows are padded to so many, of weight zero, for no vector to be half full

@@ -2,7 +2,7 @@
 
 `softmax_rows` applies the last row's update and scores the next row in one pass over the weights, which are
 what fills the cache here. `softmax_batches` reads the weights once for four rows. `softmax_sparse` does both
-batch sizes, with penalties kept lazily as in `sparse`. Each returns the row at which it had to stop, or -1.
+batch sizes, with penalties kept lazily as in `linear`. Each returns the row at which it had to stop, or -1.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from penstock.native import kernel
+from penstock.sgd.linear import SMALL
 from penstock.sgd.scalar import (
     CHECKED,
     HITS,
@@ -32,7 +33,6 @@ from penstock.sgd.scalar import (
     usable,
     weight_of,
 )
-from penstock.sgd.sparse import SMALL
 
 _FOUR = 4
 

@@ -68,24 +68,15 @@ class Terms:
             bad = ~(np.isfinite(column) & ((column > 0) if name == "rate" else (column >= 0)))
             if bad.any():
                 least = "a number above zero" if name == "rate" else "zero or a positive number"
-                raise UsageError(
-                    f"must be {least}", option=name, value=float(column[bad][0]) if column.ndim else float(column)
-                )
+                raise UsageError(f"must be {least}", option=name, value=float(column[bad].flat[0]))
             spread[name] = np.broadcast_to(column, configs).copy()
         limit = np.asarray(np.iinfo(np.int64).max if epochs is None else epochs)
         if limit.shape not in ((), (configs,)) or limit.dtype.kind not in "iu" or (limit < 1).any():
             raise UsageError(
                 f"must be whole numbers from 1, one or one for each of {configs} configs", option="epochs", value=epochs
             )
-        return cls(
-            spread["l1"],
-            spread["l2"],
-            spread["rate"],
-            np.broadcast_to(limit, configs).astype(np.int64),
-            spread["tolerance"],
-            intercept,
-            outputs,
-        )
+        limits = np.broadcast_to(limit, configs).astype(np.int64)
+        return cls(epochs=limits, intercept=intercept, outputs=outputs, **spread)
 
     def objective(self, w: Doubles, sums: Sums) -> tuple[Doubles, Doubles]:
         """Return the objective (S,) and the gradient (S, entries) of all but the L1 penalty."""
@@ -114,27 +105,17 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where each of S configs stands; the arrays are changed in place.
+    """Where each of S configs stands; the arrays are changed in place, and of shape (S,) where nothing else is said."""
 
-    Attributes
-    ----------
-    w, trial : array of shape (S, d + 1)
-        The weights accepted, and those to be evaluated next.
-    loss, held_loss, held_right, held_weight : array of shape (S,)
-        The objective at the accepted weights, and the sums over held-out rows there.
-    evaluations, status, moved : array of shape (S,)
-        Passes taken part in, one of the codes that `STATUS` names, and steps accepted.
-    """
-
-    w: Doubles
-    trial: Doubles
-    loss: Doubles
-    held_loss: Doubles
+    w: Doubles  # (S, d + 1), the weights accepted
+    trial: Doubles  # (S, d + 1), those to be evaluated next
+    loss: Doubles  # the objective at the accepted weights
+    held_loss: Doubles  # sums over held-out rows there
     held_right: Doubles
     held_weight: Doubles
-    evaluations: Whole
-    status: Whole
-    moved: Whole
+    evaluations: Whole  # passes taken part in
+    status: Whole  # a code that `STATUS` names
+    moved: Whole  # steps accepted
 
     @classmethod
     def at(cls, start: NDArray[np.floating[Any]]) -> Standing:

@@ -1,11 +1,14 @@
-"""A user's two functions, that which makes a module and that which makes its optimiser, and what they make of a config.
+"""A user's two functions, one that makes a module and one that makes its optimizer, and what they make of a config.
 
-A `Blueprint` is read once for each config: what is trained, what is not, by which optimiser, and which way a stack of such
-modules can be taken. Configs whose blueprints have the same key go into one stack.
+A `Blueprint` is read once for each config: what is trained, by which optimizer, and which way a stack of such modules can be
+trained. Configs whose blueprints have the same key go into one stack, which runs one module's code on several configs'
+numbers. That is right where modules are alike in all but their numbers, where their code does nothing but compute, and
+where `torch.vmap` can follow it; what cannot be read from a module is tried.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,12 +18,80 @@ import torch
 from torch import Tensor, nn
 
 from penstock.errors import PenstockError, UsageError
-from penstock.torch.chains import chain
-from penstock.torch.layers import Layer
-from penstock.torch.optimizers import require_plain
-from penstock.torch.rules import Recipe
+from penstock.torch.layers import Layer, chain
+from penstock.torch.optimizers import Recipe, require_plain
 from penstock.torch.scoring import ModuleLoss
-from penstock.torch.stacking import numbers_of, plain, stackable, structure
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def numbers_of(module: nn.Module) -> dict[str, Tensor]:
+    """Return a module's parameters and buffers by name."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def plain(module: nn.Module) -> bool:
+    """Say whether a module is nothing but its numbers and its code: on this machine's processor, without hooks."""
+    if any(number.device.type != "cpu" for number in numbers_of(module).values()):
+        return False
+    if any(number.dtype != torch.float32 for number in module.parameters()):
+        return False
+    return not any(getattr(each, hooks) for each in module.modules() for hooks in _HOOKS)
+
+
+def functional(module: nn.Module) -> Callable[[Mapping[str, Tensor], Tensor], Tensor]:
+    """Return a function of a stack of numbers, by name, and of rows, the same for all: outputs of each config."""
+
+    def one(numbers: Mapping[str, Tensor], rows: Tensor) -> Tensor:
+        outputs: Tensor = torch.func.functional_call(module, dict(numbers), (rows,))
+        return outputs
+
+    # Chance would hang on which other configs there are.
+    return torch.vmap(one, in_dims=(0, None), randomness="error")
+
+
+def stackable(module: nn.Module, rows: Tensor, weights: Sequence[Tensor]) -> bool:
+    """Try whether `functional` gives what the module itself gives, by all of its weights and leaving its buffers alone."""
+    numbers = numbers_of(module)
+    before = {name: number.detach().clone() for name, number in numbers.items()}
+    try:
+        with torch.random.fork_rng(devices=[]):
+            alone = module(rows)
+            torch.autograd.grad(alone.sum(), weights)  # fails where one has no slope
+            if not all(torch.equal(number, before[name]) for name, number in numbers.items()):
+                return False
+            twice = {name: torch.stack([number, number]) for name, number in before.items()}
+            together = functional(module)(twice, rows)
+        return together.shape == (2, *alone.shape) and all(
+            torch.allclose(each, alone, rtol=1e-3, atol=1e-5, equal_nan=True) for each in together
+        )
+    except Exception:  # whatever it is that cannot be stacked
+        return False
+
+
+def structure(module: nn.Module) -> Hashable:
+    """Tell what a module is beside its numbers, so that modules told alike do alike."""
+    inner = ("_parameters", "_buffers", "_modules", *_HOOKS)
+    return tuple(
+        (name, _description(type(each)), tuple((k, _description(v)) for k, v in vars(each).items() if k not in inner))
+        for name, each in module.named_modules()
+    )
+
+
+def _description(value: Any) -> Hashable:
+    if value is None or isinstance(value, bool | int | float | str | bytes | torch.dtype | torch.device):
+        return type(value).__name__, repr(value)
+    if isinstance(value, Mapping):
+        return "mapping", tuple((_description(key), _description(each)) for key, each in value.items())
+    if isinstance(value, set | frozenset):
+        return "set", frozenset(_description(each) for each in value)
+    if isinstance(value, Sequence):
+        return type(value).__name__, tuple(_description(each) for each in value)
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if isinstance(name, str) and getattr(sys.modules.get(module or "builtins"), name, None) is value:
+        return "named", module, name
+    return "object", id(value)
+
 
 Config = Mapping[str, Any]
 ModelCreator = Callable[[dict[str, Any]], nn.Module]
@@ -31,46 +102,18 @@ _ROWS = 3
 
 @dataclass(frozen=True, slots=True)
 class Blueprint:
-    """What a config's module is.
-
-    Attributes
-    ----------
-    config : dict
-        The config.
-    module : Module
-        One such module; its own numbers mean nothing.
-    shapes : dict
-        Of all its parameters and buffers, by name.
-    layout : list
-        Name, shape and type of all that its ``state_dict`` holds, in its order.
-    trained : tuple of str
-        The parameters that the optimiser changes, in the module's order.
-    layers : tuple of Layer, or None
-        Its layers, if it is a chain of known ones.
-    recipe : Recipe or None
-        What its optimiser does, if that is known.
-    kind, outputs : str, int
-        What the loss makes of labels, and how many scores a row has.
-    least : int
-        Rows that a batch has to have: those of a module that normalises over them are two.
-    way : str
-        products, vmap or one by one.
-    key : object
-        What configs have in common that can be in one stack.
-    """
+    """What a config's module is."""
 
     config: dict[str, Any]
-    module: nn.Module
-    shapes: Mapping[str, torch.Size]
-    layout: Sequence[tuple[str, tuple[int, ...], str]]
-    trained: tuple[str, ...]
-    layers: tuple[Layer, ...] | None
-    recipe: Recipe | None
-    kind: str
-    outputs: int
-    least: int
-    way: str
-    key: Hashable
+    module: nn.Module  # one such module, whose own numbers mean nothing
+    layout: Sequence[tuple[str, tuple[int, ...], str]]  # name, shape and type of what its ``state_dict`` holds
+    trained: tuple[str, ...]  # the parameters that the optimizer changes, in the module's order
+    layers: tuple[Layer, ...] | None  # if it is a chain of known ones
+    recipe: Recipe | None  # what its optimizer does, if that is known
+    outputs: int  # scores of a row
+    least: int  # rows that a batch must have: two for a module that normalizes over them
+    way: str  # products, vmap or one by one
+    key: Hashable  # equal for configs that can be in one stack
 
     def require_rows(self, batch_size: int) -> None:
         """Raise `UsageError` unless batches of a size can be learnt from."""
@@ -85,7 +128,8 @@ class Blueprint:
     def numbers(self, module: nn.Module) -> dict[str, Tensor]:
         """Return the parameters and buffers of another such module by name."""
         found = numbers_of(module)
-        if {name: value.shape for name, value in found.items()} != self.shapes:
+        shapes = {name: value.shape for name, value in numbers_of(self.module).items()}
+        if {name: value.shape for name, value in found.items()} != shapes:
             raise UsageError(
                 f"model_creator made another module than before for {self.config}; what it makes may hang on nothing but"
                 " the config, beside the first weights"
@@ -95,16 +139,7 @@ class Blueprint:
 
 @dataclass(slots=True)
 class Creators:
-    """Makes modules and optimisers, and reads what they are.
-
-    Attributes
-    ----------
-    model, optimizer : callables
-        ``model(config)`` and ``optimizer(module, config)``.
-    loss : ModuleLoss
-        What is made small.
-    width : int
-        Features of a row.
+    """Makes modules and optimizers by ``model(config)`` and ``optimizer(module, config)``, and reads what they are.
 
     Examples
     --------
@@ -121,7 +156,7 @@ class Creators:
     model: ModelCreator
     optimizer: OptimizerCreator
     loss: ModuleLoss = field(kw_only=True)
-    width: int = field(kw_only=True)
+    width: int = field(kw_only=True)  # features of a row
     _read: dict[str, Blueprint] = field(default_factory=dict, init=False)
 
     def blueprint(self, config: Config) -> Blueprint:
@@ -135,7 +170,7 @@ class Creators:
         """Make a module, by a chance of its own."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
-            with _told_of("model_creator", config):
+            with _errors_of("model_creator", config):
                 module = self.model(dict(config))
             if not isinstance(module, nn.Module):
                 raise UsageError(
@@ -147,8 +182,8 @@ class Creators:
         return module.train()
 
     def optimized(self, module: nn.Module, config: Config) -> torch.optim.Optimizer:
-        """Make a module's optimiser."""
-        with _told_of("optimizer_creator", config):
+        """Make a module's optimizer."""
+        with _errors_of("optimizer_creator", config):
             optimizer = self.optimizer(module, dict(config))
         require_plain(optimizer)
         return optimizer
@@ -160,41 +195,35 @@ class Creators:
         weights = {name: weight for name, weight in module.named_parameters() if id(weight) in changed}
         weights = {name: weight for name, weight in weights.items() if weight.requires_grad}
         if not weights:
-            raise UsageError(f"the optimiser that optimizer_creator made for {config} has no parameter of the module")
+            raise UsageError(f"the optimizer that optimizer_creator made for {config} has no parameter of the module")
         recipe = Recipe.of(optimizer, list(weights.values()))
         rows = torch.randn(_ROWS, self.width, generator=torch.Generator().manual_seed(0))
         shape = self._outputs(module, rows, config)
-        way, layers = "one by one", None
-        if plain(module):
-            layers = chain(module)
-            if layers is not None and not {name for layer in layers for name in layer.names} >= set(weights):
-                layers = None  # an optimiser leaves out weights that have no slope
-            way = (
-                "products"
-                if layers is not None
-                else "vmap"
-                if stackable(module, rows, list(weights.values()))
-                else "one by one"
-            )
+        layers = chain(module) if plain(module) else None
+        if layers is not None and not {name for layer in layers for name in layer.names} >= set(weights):
+            layers = None  # an optimizer leaves out weights that have no slope
+        if layers is not None:
+            way = "products"
+        else:
+            way = "vmap" if plain(module) and stackable(module, rows, list(weights.values())) else "one by one"
         kinds = tuple((name, tuple(each.shape), each.dtype) for name, each in numbers_of(module).items())
-        told = tuple(layer.key for layer in layers) if layers is not None else structure(module)
-        optimised = recipe.key if recipe is not None else type(optimizer)
-        key = (way, tuple(weights), kinds, told, optimised)
-        outputs = shape[-1] if len(shape) > 1 else 1
-        least = 2 if any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in module.modules()) else 1
+        structures = tuple(layer.key for layer in layers) if layers is not None else structure(module)
+        optimizer_key = recipe.key if recipe is not None else type(optimizer)
         return Blueprint(
-            config,
-            module,
-            {name: value.shape for name, value in numbers_of(module).items()},
-            _layout(module),
-            tuple(weights),
-            layers,
-            recipe,
-            self.loss.kind,
-            outputs,
-            least,
-            way,
-            key,
+            config=config,
+            module=module,
+            layout=[
+                (name, tuple(value.shape), str(value.dtype).removeprefix("torch."))
+                for name, value in module.state_dict().items()
+                if isinstance(value, Tensor)
+            ],
+            trained=tuple(weights),
+            layers=layers,
+            recipe=recipe,
+            outputs=shape[-1] if len(shape) > 1 else 1,
+            least=2 if any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in module.modules()) else 1,
+            way=way,
+            key=(way, tuple(weights), kinds, structures, optimizer_key),
         )
 
     def _outputs(self, module: nn.Module, rows: Tensor, config: Config) -> tuple[int, ...]:
@@ -219,7 +248,7 @@ class Creators:
 
 
 @contextmanager
-def _told_of(name: str, config: Config) -> Iterator[None]:
+def _errors_of(name: str, config: Config) -> Iterator[None]:
     """Say of which function and config an error was, and what a config has."""
     try:
         yield
@@ -229,11 +258,3 @@ def _told_of(name: str, config: Config) -> Iterator[None]:
         has = ", ".join(config) or "nothing"
         hint = f"; a config has what is searched, {has}: read others with config.get" * isinstance(error, KeyError)
         raise UsageError(f"{name} failed for {dict(config)}: {type(error).__name__}: {error}{hint}") from error
-
-
-def _layout(module: nn.Module) -> list[tuple[str, tuple[int, ...], str]]:
-    return [
-        (name, tuple(value.shape), str(value.dtype).removeprefix("torch."))
-        for name, value in module.state_dict().items()
-        if isinstance(value, Tensor)
-    ]

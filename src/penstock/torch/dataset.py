@@ -28,12 +28,17 @@ from penstock.loader.stream_pass import ActivePass, Pass, end_left
 from penstock.messages import Convert, Given, Text, Use, joined
 from penstock.shuffle import Order
 from penstock.shuffle import order as order_named
-from penstock.torch.blocks_of_samples import BlocksOfSamples
 from penstock.torch.epochs import Epochs
-from penstock.torch.outer_sharding import OuterSharding, outer_sharding
-from penstock.torch.ranks import check_rank, current_rank
-from penstock.torch.shares import WorkerPlace, rank_rows, row_runs
-from penstock.torch.stored_samples import SampleStorage, StoredSamples
+from penstock.torch.ranks import (
+    OuterSharding,
+    WorkerPlace,
+    check_rank,
+    current_rank,
+    outer_sharding,
+    rank_rows,
+    row_runs,
+)
+from penstock.torch.samples import BlocksOfSamples, SampleStorage, StoredSamples
 
 _MEMORY = "512MB"
 
@@ -129,17 +134,11 @@ class CorgiPileDataset(Closing, IterableDataset[Any]):
         for_stored = {"memory": memory, "columns": columns, "row_numbers": row_numbers or None, "scratch": scratch}
         given = [Given(name, value) for name, value in for_stored.items() if value is not None]
         if mapped and given:
+            hold, choose = "say how many samples to hold with ", ", and choose what is in them with "
             raise UsageError(
                 joined(given),
                 f" is for stored data, and {type(data).__name__} is a map-style dataset",
-                fixes=[
-                    Text(
-                        "say how many samples to hold with ",
-                        Use("buffer"),
-                        ", and choose what is in them with ",
-                        Use("transform"),
-                    )
-                ],
+                fixes=[Text(hold, Use("buffer"), choose, Use("transform"))],
             )
         if mapped:
             _check_mapped(data, self._order)
@@ -163,10 +162,10 @@ class CorgiPileDataset(Closing, IterableDataset[Any]):
         self._storage = SampleStorage(
             data, self._order, Budget.parse(_MEMORY if memory is None else memory), columns, seed, row_numbers, scratch
         )
-        self._given = None if rank is None or world is None else (rank, world)
-        self._told: tuple[int, int] | None = None
+        self._fixed_rank = None if rank is None or world is None else (rank, world)
+        self._pickled_rank: tuple[int, int] | None = None
         self._outer: OuterSharding | None = None
-        self._told_outer: OuterSharding | None = None
+        self._pickled_outer: OuterSharding | None = None
         self._epochs = Epochs()
         self._rows: int | None = None
         self._keep_open()
@@ -216,8 +215,8 @@ class CorgiPileDataset(Closing, IterableDataset[Any]):
         state = {name: value for name, value in self.__dict__.items() if name != "_open"}
         # Worker processes that are started, not forked, know nothing of torch.distributed.
         if torch.distributed.is_available() and torch.distributed.is_initialized():
-            state["_told"] = current_rank()
-        state["_told_outer"] = outer_sharding()
+            state["_pickled_rank"] = current_rank()
+        state["_pickled_outer"] = outer_sharding()
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -229,16 +228,16 @@ class CorgiPileDataset(Closing, IterableDataset[Any]):
         weakref.finalize(self, _close, self._open)
 
     def _rank(self) -> tuple[int, int]:
-        if self._given is not None:
-            return self._given
+        if self._fixed_rank is not None:
+            return self._fixed_rank
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             return current_rank()
-        return self._told or current_rank()
+        return self._pickled_rank or current_rank()
 
     def _shared_outside(self) -> OuterSharding | None:
-        outer = outer_sharding() or (None if get_worker_info() is None else self._told_outer)
-        if outer is not None and outer.readers > 1 and self._given is not None and self._given[1] > 1:
-            rank, world = self._given
+        outer = outer_sharding() or (None if get_worker_info() is None else self._pickled_outer)
+        if outer is not None and outer.readers > 1 and self._fixed_rank is not None and self._fixed_rank[1] > 1:
+            rank, world = self._fixed_rank
             raise UsageError(
                 "and ",
                 Given("world", world),
@@ -312,17 +311,14 @@ def _is_mapped(data: Any, block_size: int | None) -> bool:
     table = isinstance(data, (pa.Table, pa.RecordBatch)) or type(data).__module__.split(".")[0] == "pandas"
     if isinstance(data, (str, os.PathLike, BlockSource)) or paths or table:
         if block_size is not None:
+            advice = (
+                "blocks of stored data are those of the file: leave it out, and for other blocks write the file anew: "
+            )
             raise UsageError(
                 "is for map-style datasets",
                 option="block_size",
                 value=block_size,
-                fixes=[
-                    Text(
-                        "blocks of stored data are those of the file: leave it out, and for other blocks write the file"
-                        " anew: ",
-                        Convert("SRC", {"block_size": "64KB"}),
-                    )
-                ],
+                fixes=[Text(advice, Convert("SRC", {"block_size": "64KB"}))],
             )
         return False
     if isinstance(data, IterableDataset) or not (hasattr(data, "__getitem__") or hasattr(data, "__getitems__")):

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, NoReturn
@@ -67,17 +67,14 @@ class BatchMaker:
             of = f"sample {indices[0]!r}" if len(indices) == 1 else f"samples {some_of(map(repr, indices))}"
             restate(error, f"while fetching {of} of {self.name} by __getitems__")
         if isinstance(samples, (Mapping, str, bytes)) or len(samples) != len(indices):
-            found = f"a {type(samples).__name__} of {len(samples)}"
+            advice = (
+                "it must give a list with one sample for each index, since a batch is fetched in several calls. A"
+                " dataset that makes whole batches is used with "
+            )
             raise UsageError(
-                f"{self.name}.__getitems__ was asked for {len(indices)} samples and gave {found}",
-                fixes=[
-                    Text(
-                        "it must give a list with one sample for each index, since a batch is fetched in several calls. A"
-                        " dataset that makes whole batches is used with ",
-                        Use("batch_size", None),
-                        " and sampler=BatchSampler(...)",
-                    )
-                ],
+                f"{self.name}.__getitems__ was asked for {len(indices)} samples and gave a {type(samples).__name__} of"
+                f" {len(samples)}",
+                fixes=[Text(advice, Use("batch_size", None), " and sampler=BatchSampler(...)")],
             )
         return samples  # type: ignore[no-any-return]  # a dataset's own samples have no type
 
@@ -287,7 +284,11 @@ class Threads:
         recipe, at, began, worked = self._recipe, start, time.perf_counter(), time.thread_time()
         try:
             if recipe.many:
-                put(ticket, start, recipe.some(ticket.indices[start:stop]), ordered=recipe.ordered)
+                samples = list(recipe.some(ticket.indices[start:stop]))
+                if recipe.ordered:
+                    ticket.samples[start : start + len(samples)] = samples
+                else:
+                    ticket.samples.extend(samples)
             else:
                 for at in range(start, stop):
                     sample = recipe.one(ticket.indices[at])
@@ -303,15 +304,6 @@ class Threads:
             wall, cpu = time.perf_counter() - began, time.thread_time() - worked
             with self._lock:
                 self.tuner.fetched(stop - start, wall=wall, cpu=cpu)
-
-
-def put(ticket: Ticket, start: int, samples: Iterable[Any], *, ordered: bool) -> None:
-    """Put samples that came together into their batch."""
-    samples = list(samples)
-    if ordered:
-        ticket.samples[start : start + len(samples)] = samples
-    else:
-        ticket.samples.extend(samples)
 
 
 _ALIVE: weakref.WeakSet[Threads] = weakref.WeakSet()

@@ -7,25 +7,170 @@ that those of a notebook or a script do as well as those of a package.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import lru_cache, partial
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import csr_matrix
 from torch import Tensor, nn
 
-from penstock.batch import Floats
+from penstock import seeds
+from penstock.batch import Batch, Csr, Floats
 from penstock.budget import parse_size
-from penstock.errors import ModelFileError, UnknownOptionError, UsageError
+from penstock.errors import MissingExtraError, ModelFileError, UnknownOptionError, UsageError
+from penstock.groups.executor import Make
 from penstock.groups.grouped import Grouped
-from penstock.groups.modules import SCALE, Arrays
+from penstock.groups.modules import SCALE, Arrays, finite
+from penstock.groups.patterns.base import Targets
 from penstock.groups.patterns.row_order import require_ordered
+from penstock.groups.patterns.sequential import Sequential, SequentialWorker, State
+from penstock.groups.scale import Scale
 from penstock.groups.search_space import Parameter
 from penstock.torch.creators import Blueprint, Creators, ModelCreator, OptimizerCreator
-from penstock.torch.learning import ModuleSgd, dense, pack_code
-from penstock.torch.scoring import JUDGED, LossFunction, ModuleLoss
+from penstock.torch.scoring import JUDGED, Doubles, LossFunction, ModuleLoss
+from penstock.torch.stacked import Stack
+
+_LOADED = 8
+"""Users' functions that a process keeps ready."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleSgd(Sequential):
+    """Modules for every group: the job that travels to workers."""
+
+    code: bytes  # the user's functions and the loss, as `pack_code` made them
+    choices: tuple[Mapping[str, Any], ...]  # the configs
+    numbers: tuple[int, ...]  # of the configs in the search; their chance goes by that
+    batch_sizes: tuple[int, ...]  # rows that each config makes an update by
+    layout: tuple[Any, ...] = ()  # what the numbers of a model are, for the index
+
+    def make(self) -> Make:
+        return partial(_worker, self)
+
+    def only(self, configs: Sequence[int]) -> ModuleSgd:
+        return replace(
+            Sequential.only(self, configs),
+            choices=tuple(self.choices[at] for at in configs),
+            numbers=tuple(self.numbers[at] for at in configs),
+            batch_sizes=tuple(self.batch_sizes[at] for at in configs),
+        )
+
+    def learner(
+        self,
+        grouped: Grouped,
+        group: int,
+        *,
+        targets: Targets,
+        configs: Sequence[int],
+        states: Sequence[State] | None,
+    ) -> ModuleLearner:
+        stack = Stack(
+            _creators(self.code, grouped.width),
+            [self.choices[config] for config in configs],
+            seeds=[seeds.key(self.seed, "module", group, self.numbers[config]) for config in configs],
+            batch_sizes=[self.batch_sizes[config] for config in configs],
+            states=states,
+        )
+        return ModuleLearner(stack)
+
+    def stored(self, weights: Floats, scale: Scale | None) -> Floats:
+        if scale is None:
+            return weights
+        both = finite(np.concatenate([scale.mean, scale.spread]))
+        return np.concatenate([np.repeat(both[:, None], weights.shape[1], axis=1), weights])
+
+
+class ModuleLearner:
+    """A stack of modules that learns from batches."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        self.take_losses, self.states = stack.take_losses, stack.states
+        self.failed, self.weights = stack.failed, stack.weights
+
+    def learn(self, batch: Batch, epoch: int) -> None:
+        self._stack.learn(dense(batch.x), _targets(batch), batch.weight)
+
+    def end_epoch(self) -> None:
+        """Nothing is left over."""
+
+    def measure(self, batch: Batch) -> tuple[Doubles, Doubles]:
+        return self._stack.measure(dense(batch.x), _targets(batch), batch.weight)
+
+
+def dense(x: Floats | Csr) -> Floats:
+    """Return rows as a dense array."""
+    if not isinstance(x, Csr):
+        return x
+    indices, indptr = x.indices.astype(np.int64), x.indptr.astype(np.int64)
+    made: Floats = csr_matrix((x.values, indices, indptr), shape=(len(x), x.width)).toarray()
+    return made
+
+
+def pack_code(model: Any, optimizer: Any, loss: ModuleLoss) -> bytes:
+    """Return functions as bytes that any process can make them of again, be they of a script, a notebook or a test."""
+    cloudpickle = _cloudpickle()
+    strangers = [module for each in (model, optimizer, loss.loss) if (module := _stranger(each)) is not None]
+    for module in strangers:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        made: bytes = cloudpickle.dumps((model, optimizer, loss))
+    except Exception as error:  # a pickle may fail with anything
+        raise UsageError(
+            f"the functions cannot be sent to workers ({type(error).__name__}: {error}); they may use nothing from outside"
+            " that is bound to this process, such as open files, locks or loggers: make those inside of them"
+        ) from error
+    finally:
+        for module in strangers:
+            cloudpickle.unregister_pickle_by_value(module)
+    return made
+
+
+def _cloudpickle() -> Any:
+    try:
+        return importlib.import_module("cloudpickle")
+    except ImportError as error:
+        raise MissingExtraError.of("cloudpickle", "torch", "training modules over groups") from error
+
+
+def _stranger(function: Any) -> ModuleType | None:
+    """Return the module of a function if another process could not import it by its name."""
+    name = getattr(function, "__module__", None) or "builtins"
+    module = sys.modules.get(name)
+    if module is None or name in ("__main__", "builtins"):
+        return None
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return module
+    here = getattr(module, "__file__", None)
+    return None if spec is not None and (here is None or spec.origin == here) else module
+
+
+@lru_cache(_LOADED)
+def _creators(code: bytes, width: int) -> Creators:
+    model, optimizer, loss = _cloudpickle().loads(code)
+    return Creators(model, optimizer, loss=loss, width=width)
+
+
+def _worker(job: ModuleSgd) -> SequentialWorker:
+    torch.set_num_threads(1)  # there is a process for each core already
+    return SequentialWorker(job)
+
+
+def _targets(batch: Batch) -> Floats:
+    if batch.y is None:
+        raise UsageError("the rows have no targets to learn from")
+    return batch.y
+
 
 TARGETS = {"numbers": "linear", "signs": "logistic", "classes": "softmax"}
 """What a user's own loss may take for targets."""
@@ -40,20 +185,14 @@ _SPARSE = 10_000
 """Sparse rows of so many features at most are made dense, batch by batch."""
 
 
-class _Names(Mapping[str, Parameter]):
+class _Names(dict[str, Parameter]):
     """Any name: only the functions know what they read of a config."""
 
-    def __getitem__(self, name: str) -> Parameter:
-        return _OWN.get(name, Parameter())
+    def __missing__(self, name: str) -> Parameter:
+        return Parameter()
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_OWN)
-
-    def __len__(self) -> int:
-        return len(_OWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +274,7 @@ class TorchModel:
 
     @property
     def known(self) -> Mapping[str, Parameter]:
-        return _Names()
+        return _Names(_OWN)
 
     def fixed(self) -> dict[str, Any]:
         names = ("epochs", "batch_size", "seed", "standardize", "patience", "tolerance", "shuffle", "targets")
@@ -154,7 +293,8 @@ class TorchModel:
         each = [creators.blueprint(choice) for choice in choices]
         sizes = tuple(int(choice.get("batch_size", self.batch_size)) for choice in choices)
         for blueprint, size in zip(each, sizes, strict=True):
-            _require(blueprint, size, grouped)
+            _require_classes(blueprint, loss, grouped)
+            blueprint.require_rows(size)
         return ModuleSgd(
             folder=str(grouped.folder),
             loss=JUDGED[loss.kind],
@@ -241,15 +381,14 @@ def _layout(blueprints: Sequence[Blueprint], scaled: int) -> tuple[Any, ...]:
     return tuple({"configs": configs, "arrays": [*scale, *arrays]} for arrays, configs in each.values())
 
 
-def _require(blueprint: Blueprint, batch_size: int, grouped: Grouped) -> None:
-    """Raise `UsageError` unless a config can be trained on grouped rows."""
+def _require_classes(blueprint: Blueprint, loss: ModuleLoss, grouped: Grouped) -> None:
+    """Raise `UsageError` unless a module has an output for each class."""
     labels = grouped.encoder.labels
-    if blueprint.kind == "softmax" and labels is not None and len(labels.classes) != blueprint.outputs:
+    if loss.kind == "softmax" and labels is not None and len(labels.classes) != blueprint.outputs:
         raise UsageError(
             f"the module for {blueprint.config} has {blueprint.outputs} outputs, and there are {len(labels.classes)}"
             f" classes: {', '.join(map(str, labels.classes[:10]))}; make it have one for each"
         )
-    blueprint.require_rows(batch_size)
 
 
 def _name(value: Any) -> str:

@@ -7,12 +7,11 @@ its own part, and every process gets the same number of batches.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import default_collate
+from torch.utils.data import Dataset, SequentialSampler, default_collate
 
 from penstock.budget import Budget
 from penstock.closing import Closing
@@ -21,9 +20,57 @@ from penstock.loader.batches import Batches, Uneven
 from penstock.loader.transforms import ROW_NUMBERS
 from penstock.messages import Given, Text, Use
 from penstock.shuffle import Order
-from penstock.torch.numbered_batches import BatchNumbers, NumberedBatches, whole
 from penstock.torch.ranks import check_rank, current_rank
-from penstock.torch.tensors import pinned, tensors
+from penstock.torch.tensors import pinned, tensors, whole
+from penstock.torch.workers import can_pin
+
+
+class BatchNumbers(SequentialSampler):
+    """The numbers of the batches that the next pass over a stream gives out.
+
+    `accelerate.skip_first_batches`, by which Hugging Face's Trainer resumes, takes a loader's ``dataset`` and
+    ``batch_sampler`` and makes a stock loader of them that leaves out the first batches. Here the sampler gives numbers of
+    batches, and the dataset the batches of these numbers; the first number asked for is where the pass begins, so that
+    what is left out is not read.
+    """
+
+    def __init__(self, stream: Batches) -> None:
+        self._stream = stream
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next pass."""
+        self._stream.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self._stream.next_batch, self._stream.epoch_batches()))
+
+    def __len__(self) -> int:
+        return len(self._stream)
+
+
+class NumberedBatches(Dataset[Any]):
+    """The batches of a stream by their numbers, which have to rise by one; another number begins another pass."""
+
+    def __init__(self, stream: Batches, begin_at: Callable[[int], Iterator[Any]]) -> None:
+        self._stream, self._begin_at = stream, begin_at
+        self._batches: Iterator[Any] = iter(())
+        self._next = -1
+
+    def __len__(self) -> int:
+        """Return the number of rows of the data."""
+        return self._stream.rows
+
+    def __getitems__(self, number: int) -> Any:
+        """Return the batch of this number."""
+        if number != self._next:
+            self._batches = self._begin_at(number)
+        batch = next(self._batches)
+        self._next = number + 1
+        if self._next == self._stream.epoch_batches():
+            # Nobody asks for more, and the epoch ends only when it is asked.
+            next(self._batches, None)
+            self._next = -1
+        return batch
 
 
 class DataLoader(Closing):
@@ -102,19 +149,17 @@ class DataLoader(Closing):
     ) -> None:
         check_rank(rank, world)
         if collate_fn is not None and not per_sample:
+            transforms = (
+                "give ",
+                Use("transform"),
+                " for whole batches, or a ",
+                Use("transform"),
+                " for single rows with ",
+            )
             raise UsageError(
                 "puts single rows together, and here rows come in batches",
                 option="collate_fn",
-                fixes=[
-                    Text(
-                        "give ",
-                        Use("transform"),
-                        " for whole batches, or a ",
-                        Use("transform"),
-                        " for single rows with ",
-                        Use("per_sample", True),
-                    )
-                ],
+                fixes=[Text(*transforms, Use("per_sample", True))],
             )
         if per_sample and transform is None:
             raise UsageError(
@@ -127,7 +172,7 @@ class DataLoader(Closing):
             )
         self._transform, self._per_sample = transform, per_sample
         self._collate = collate_fn or default_collate
-        self._pin = pin_memory and _can_pin()
+        self._pin = pin_memory and can_pin()
         self.data = data
         self._batches = Batches(
             data,
@@ -186,10 +231,7 @@ class DataLoader(Closing):
         """The numbers of the batches that come next."""
         return BatchNumbers(self._batches)
 
-    @property
-    def sampler(self) -> BatchNumbers:
-        """The numbers of the batches that come next."""
-        return BatchNumbers(self._batches)
+    sampler = batch_sampler
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass; without this, each pass is the epoch after the last."""
@@ -239,10 +281,3 @@ def _rows(batch: Any) -> Iterator[Any]:
 def _alone() -> None:
     """Have torch compute in this thread alone: as many pools of threads as there are transforming threads crawl."""
     torch.set_num_threads(1)
-
-
-def _can_pin() -> bool:
-    if getattr(torch, "accelerator", torch.cuda).is_available():
-        return True
-    warnings.warn("pin_memory=True has no effect: there is no accelerator on this machine", stacklevel=3)
-    return False

@@ -78,11 +78,6 @@ class SeededSampler(Sampler[int]):
         return _permuted(len(self), torch.Generator().manual_seed(key))
 
 
-def make_shuffle(source: Sized, *, generator: torch.Generator | None, seed: int | None) -> Sampler[int]:
-    """Return the sampler of a shuffle by a seed, by a generator, or by torch's global one."""
-    return ShuffleSampler(source, generator=generator) if seed is None else SeededSampler(source, seed)
-
-
 def _permuted(count: int, generator: torch.Generator, *, again: bool = False) -> Iterator[int]:
     dtype = torch.int32 if count < 2**31 else torch.int64
     order = torch.randperm(count, generator=generator, dtype=dtype)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from penstock.errors import DataError, UnknownOptionError, UsageError
-from penstock.messages import Given, Text, Use
+from penstock.messages import Text, Use
 from penstock.sgd.losses import LOSSES
 
 Doubles = NDArray[np.float64]
@@ -53,19 +53,10 @@ class ModuleLoss:
 
     @classmethod
     def of(cls, loss: str | LossFunction, kind: str | None = None) -> ModuleLoss:
-        """Check what was given; ``kind`` is for functions, which take numbers for targets unless it says otherwise."""
+        """Check a loss; ``kind`` is for functions, which take numbers for targets unless it says otherwise."""
         if isinstance(loss, str):
             if loss not in KINDS:
                 raise UnknownOptionError.of("loss", loss, KINDS)
-            if kind not in (None, KINDS[loss]):
-                raise UsageError(
-                    "does not go with ",
-                    Given("loss", loss),
-                    f", which is {KINDS[loss]}",
-                    option="kind",
-                    value=kind,
-                    fixes=["leave it out"],
-                )
             return cls(loss, KINDS[loss])
         if not callable(loss):
             raise UsageError(
@@ -74,8 +65,6 @@ class ModuleLoss:
                 value=loss,
                 fixes=[f"choose one of: {', '.join(KINDS)}", "give a function loss(output, y)"],
             )
-        if kind is not None and kind not in JUDGED:
-            raise UnknownOptionError.of("kind", kind, JUDGED)
         return cls(loss, kind or "linear")
 
     def targets(self, y: NDArray[np.float32]) -> Tensor:

@@ -8,7 +8,7 @@ rounding: it has its own weights, optimiser and chance.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from penstock.torch.creators import Config, Creators
-from penstock.torch.flat import Products, Vmapped
-from penstock.torch.one_by_one import OneByOne
 from penstock.torch.optimizers import State
-from penstock.torch.parts import Part
 from penstock.torch.scoring import Doubles
+from penstock.torch.stack_parts import OneByOne, Part, Products, Vmapped
 
-WAYS: Mapping[str, Callable[..., Part]] = {"products": Products, "vmap": Vmapped, "one by one": OneByOne}
+WAYS: Mapping[str, type[Part]] = {"products": Products, "vmap": Vmapped, "one by one": OneByOne}
 """The ways to train several configs, the fastest first."""
 _TILE = 1 << 22
 """Numbers of rows that are scored at a time, over all configs."""
@@ -40,6 +38,8 @@ class Stack:
         The configs.
     seeds : list of int
         The chance of each config: its first weights, and dropout.
+    batch_sizes : int or list of int
+        Rows that an update is made by, for all configs or for each.
     states : list of dict, optional
         What `states` gave, to go on from there as if there had been no break.
 
@@ -58,11 +58,11 @@ class Stack:
     ...     loss=ModuleLoss.of("logistic"),
     ...     width=2,
     ... )
-    >>> stack = Stack(creators, [{"lr": 0.1}, {"lr": 0.01}], seeds=[1, 2])
+    >>> stack = Stack(creators, [{"lr": 0.1}, {"lr": 0.01}], seeds=[1, 2], batch_sizes=16)
     >>> x = np.random.default_rng(0).normal(size=(64, 2)).astype(np.float32)
     >>> y = np.sign(x[:, 0] * x[:, 1])
     >>> for epoch in range(50):
-    ...     stack.learn(x, y, batch_size=16)
+    ...     stack.learn(x, y)
     >>> stack.way, stack.take_losses()[0].shape, stack.measure(x, y)[1][0] > 60
     ('products', (2,), np.True_)
     """
@@ -73,21 +73,24 @@ class Stack:
         configs: Sequence[Config],
         *,
         seeds: Sequence[int],
+        batch_sizes: int | Sequence[int],
         states: Sequence[State] | None = None,
     ) -> None:
         blueprints = [creators.blueprint(config) for config in configs]
         self.ways = [blueprint.way for blueprint in blueprints]
         self._loss = creators.loss
-        self._layouts = [blueprint.layout for blueprint in blueprints]
         self._parts: list[tuple[NDArray[np.int64], Part]] = []
-        keys = list(dict.fromkeys(blueprint.key for blueprint in blueprints))
-        for key in keys:
-            here = [place for place, blueprint in enumerate(blueprints) if blueprint.key == key]
+        sizes = np.broadcast_to(np.asarray(batch_sizes), len(configs)).tolist()
+        alike: dict[Any, list[int]] = {}
+        for place, blueprint in enumerate(blueprints):
+            alike.setdefault((sizes[place], blueprint.key), []).append(place)
+        for (size, _), here in alike.items():
             made = None if states is not None else [creators.module(configs[at], seeds[at]) for at in here]
             part = WAYS[blueprints[here[0]].way](
                 creators,
                 [blueprints[at] for at in here],
                 [seeds[at] for at in here],
+                batch_size=size,
                 modules=made,
                 states=None if states is None else [states[at] for at in here],
             )
@@ -100,14 +103,7 @@ class Stack:
         """The slowest way that a config is trained."""
         return max(self.ways, key=list(WAYS).index)
 
-    def learn(
-        self,
-        x: NDArray[np.float32],
-        y: NDArray[np.float32],
-        weight: NDArray[np.float32] | None = None,
-        *,
-        batch_size: int,
-    ) -> None:
+    def learn(self, x: NDArray[np.float32], y: NDArray[np.float32], weight: NDArray[np.float32] | None = None) -> None:
         """Learn from rows in their order, batch by batch; rows of weight 0 are left out."""
         if weight is not None and not weight.all():
             there = np.flatnonzero(weight)
@@ -117,7 +113,7 @@ class Stack:
         rows, targets, mass = _tensor(x), self._loss.targets(y), None if weight is None else _tensor(weight)
         total = float(len(y) if weight is None else weight.sum(dtype=np.float64))
         for part_of, part in self._parts:
-            ends = part.batches(len(y), batch_size)
+            ends = part.batches(len(y))
             for start, end in itertools.pairwise([0, *ends]):
                 here = slice(start, end)
                 self._sums[part_of] += part.step(rows[here], targets[here], None if mass is None else mass[here])
@@ -170,10 +166,9 @@ class Stack:
 
     def weights(self) -> NDArray[np.float32]:
         """Return what the modules' ``state_dict`` hold, a column for each config; shorter ones end with zeros."""
-        size = max(sum(int(np.prod(shape)) for _, shape, _ in layout) for layout in self._layouts)
-        found = np.zeros((size, len(self._sums)), np.float32)
-        for part_of, part in self._parts:
-            numbers = part.weights()
+        each = [(part_of, part.weights()) for part_of, part in self._parts]
+        found = np.zeros((max(len(numbers) for _, numbers in each), len(self._sums)), np.float32)
+        for part_of, numbers in each:
             found[: len(numbers), part_of] = numbers
         return found
 

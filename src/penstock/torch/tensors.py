@@ -55,3 +55,8 @@ def pinned(value: Any) -> Any:
         return type(value)(made)
     own = getattr(value, "pin_memory", None)
     return own() if callable(own) else value
+
+
+def whole(batch: Any) -> Any:
+    """Return a batch that needs no collating."""
+    return batch

@@ -11,35 +11,44 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from penstock.closing import Closing
 from penstock.errors import UsageError
 from penstock.messages import Given
-from penstock.torch.deliver import Deliveries, StreamPlace
+from penstock.torch.deliver import Deliveries, ProcessDeliveries, StreamPlace, Wanted, WholeBatches, enter_process, shut
 from penstock.torch.fetch import BatchMaker, Threads
-from penstock.torch.processes import ProcessDeliveries, Wanted, shut, stock_loader
 from penstock.torch.samplers import (
+    SeededSampler,
+    ShuffleSampler,
     capture,
     draw_seed,
     forward_epochs,
     generators,
-    make_shuffle,
     replay,
     tell_epoch,
     told_epochs,
 )
+from penstock.torch.tensors import whole
 from penstock.torch.tune import Tuner
-from penstock.torch.unordered_options import check_options, warn_all_rows, warn_begins_anew, warn_ignored
-from penstock.torch.workers import ThreadEntry, can_pin, default_workers
+from penstock.torch.workers import (
+    can_pin,
+    check_options,
+    default_workers,
+    enter_thread,
+    warn_all_rows,
+    warn_begins_anew,
+    warn_ignored,
+)
 
 T_co = TypeVar("T_co", covariant=True)
 
 
-class UnorderedDataLoader(DataLoader[T_co]):
+class UnorderedDataLoader(Closing, DataLoader[T_co]):
     """Batches of a map-style dataset, each made of samples fetched at the same time.
 
     Parameters
@@ -170,7 +179,8 @@ class UnorderedDataLoader(DataLoader[T_co]):
             else:
                 multiprocessing_context = None
             if shuffle:
-                sampler = make_shuffle(dataset, generator=generator, seed=seed)
+                shuffled = ShuffleSampler(dataset, generator=generator)
+                sampler = shuffled if seed is None else SeededSampler(dataset, seed)
         super().__init__(
             dataset,
             batch_size,
@@ -308,14 +318,6 @@ class UnorderedDataLoader(DataLoader[T_co]):
             kept.stop(wait=5.0)
         self._forget_stock()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __del__(self) -> None:
         kept = getattr(self, "_kept", None)
         if kept is not None:
@@ -332,7 +334,14 @@ class UnorderedDataLoader(DataLoader[T_co]):
 
     def _by_threads(self, batches: Iterator[list[Any]], place: StreamPlace, *, base: int, pin: bool) -> Deliveries:
         device = torch.cuda.current_device() if pin and torch.cuda.is_available() else None
-        enter = ThreadEntry(self.dataset, self._most, base, self.worker_init_fn, device)
+        enter = partial(
+            enter_thread,
+            dataset=self.dataset,
+            workers=self._most,
+            seed=base,
+            init=self.worker_init_fn,
+            device=device,
+        )
 
         def hire() -> Threads:
             if self._kept is not None and self._kept.usable:
@@ -366,17 +375,20 @@ class UnorderedDataLoader(DataLoader[T_co]):
         def start() -> DataLoader[Any]:
             if self._stock is not None:
                 return self._stock
-            stock = stock_loader(
-                self._recipe(pin=False),
-                wanted,
-                workers=self._most,
-                ahead=self.prefetch_factor,
+            ahead = self.prefetch_factor
+            stock: DataLoader[Any] = DataLoader(
+                WholeBatches(self._recipe(pin=False)),
+                batch_size=None,
+                sampler=wanted,
+                num_workers=self._most,
+                collate_fn=whole,
+                pin_memory=pin,
                 timeout=self.timeout,
-                init=self.worker_init_fn,
-                context=self.multiprocessing_context,
-                keep=keep,
-                pin=pin,
+                worker_init_fn=partial(enter_process, self.worker_init_fn),
+                multiprocessing_context=self.multiprocessing_context,
                 generator=torch.Generator().manual_seed(base),
+                prefetch_factor=2 if ahead is None else max(1, -(-ahead // self._most)),
+                persistent_workers=keep,
             )
             if keep:
                 self._stock = stock

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.native import kernel
-from penstock.sgd.float32 import decay, fence, log_one_plus
 from penstock.sgd.losses.record import Array, Loss
-from penstock.sgd.scalar import ONE, ZERO
+from penstock.sgd.scalar import ONE, ZERO, decay, fence, log_one_plus
 
 
 def _value(scores: Array, y: Array) -> Array:

@@ -47,7 +47,7 @@ class Loss:
         ``row(score, y)`` returns (slope, value, e) of one float32 score; the loss is the value plus log(1 + e). Only softmax,
         which has kernels of its own, has none.
     run : kernel, optional
-        ``run(z, y, train, held, bias)`` does what `run_of_rows` does for up to `penstock.sgd.float32.RUN` rows, in a loop that vectorizes.
+        ``run(z, y, train, held, bias)`` does what `run_of_rows` does for up to `penstock.sgd.scalar.RUN` rows, in a loop that vectorizes.
     smoothed : bool
         Whether ``run`` descends a smooth neighbor of the loss, because L-BFGS goes astray at corners.
     many : bool

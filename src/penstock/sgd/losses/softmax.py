@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.native import kernel
-from penstock.sgd.float32 import RUN, decay
 from penstock.sgd.losses.record import Array, Loss
-from penstock.sgd.scalar import ONE, ZERO
+from penstock.sgd.scalar import ONE, RUN, ZERO, decay
 
 
 def _value(scores: Array, y: Array) -> Array:

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from penstock.native import kernel
-from penstock.sgd.float32 import HALF, stay_apart
 from penstock.sgd.losses.record import Array, Loss
-from penstock.sgd.scalar import ZERO
+from penstock.sgd.scalar import HALF, ZERO, stay_apart
 
 
 def _value(scores: Array, y: Array) -> Array:
