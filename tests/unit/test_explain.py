@@ -19,8 +19,8 @@ import penstock
 from penstock.blocks.open import open as open_source
 from penstock.cli import app
 from penstock.errors import ColumnError, DataError, LabelError, UnknownOptionError
-from penstock.explanation.formatting import format_sections
-from penstock.explanation.training_text import training_sections
+from penstock.explanation.explanation import format_sections
+from penstock.explanation.training import training_sections
 from penstock.loader.loader import Loader
 from penstock.sgd import kernels
 from penstock.shuffle import ORDERS

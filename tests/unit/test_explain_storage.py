@@ -15,7 +15,7 @@ from penstock.explanation import StrategyCost
 from penstock.explanation.advice import best_block
 from penstock.explanation.clustering import Clustering, row_gradients
 from penstock.explanation.cost import Setting, pipeline, strategy_costs
-from penstock.explanation.formatting import show_bar, show_seconds
+from penstock.explanation.explanation import show_bar, show_seconds
 from penstock.explanation.speed import LayoutSpeed, Speeds, WorkSeconds
 from penstock.loader.plan import Plan
 from penstock.shuffle import ORDERS

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import WriteError
+from penstock.report import write_report
 from penstock.report.distributions import Bins, bars, histogram, scatter_plot
 from penstock.report.drawing import Labels
 from penstock.report.gantt import Spans, detailed, gantt
@@ -22,7 +23,6 @@ from penstock.report.group_data import GroupPage
 from penstock.report.group_page import group_findings, render_groups
 from penstock.report.style import style_of
 from penstock.report.text import show_part, text_width
-from penstock.report.writing import write_report
 
 SVG = "{http://www.w3.org/2000/svg}"
 LABELS = Labels("title", "across", "upward")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from benchmarks.picture import svg_file
 from penstock.report import Axes, Labels, OrderPicture, Series, line_plot, order_plot
-from penstock.report.scale import keep_apart, log_ticks, nice_ticks, run_axis, value_axis
+from penstock.report.drawing import keep_apart, log_ticks, nice_ticks, run_axis, value_axis
 from penstock.report.text import escape, shorten, show_count, show_tick, text_width
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -20,7 +20,7 @@ def explain_command(ctx: typer.Context, **params: Any) -> None:
     Nothing is trained: a sample is read, and the storage is timed at several block sizes. With --model-dir, say instead
     what a model on disk will take: its size, what of it stays in memory, and the traffic of an epoch.
     """
-    from penstock.cli.option_rules import FACTOR, require_explained, require_together
+    from penstock.cli.options import FACTOR, require_explained, require_together
 
     given = o.given(ctx)
     require_together(given, model=params["model"])

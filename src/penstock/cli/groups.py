@@ -39,8 +39,7 @@ def groups_command(ctx: typer.Context) -> None:
 @o.takes("groups-train")
 def groups_train_command(ctx: typer.Context, **params: Any) -> None:
     """Train every config of a search for every group, choose for each, and judge the chosen ones on unseen rows."""
-    from penstock.cli.grouptraining import require_new, require_own, run, trainable_of
-    from penstock.cli.search_options import search_of
+    from penstock.cli.group_jobs import require_new, require_own, run, search_of, trainable_of
     from penstock.errors import UsageError
     from penstock.outputs import require_file, require_folder
 
@@ -71,9 +70,7 @@ def groups_explain_command(ctx: typer.Context, **params: Any) -> None:
     Groups are counted, some rows are trained in a pilot run of a few seconds, and every approach is played through for so
     many workers. DATA may also be a folder of rows by group, which --rows of groups train has kept.
     """
-    from penstock.cli.groupexplain import run_explain
-    from penstock.cli.grouptraining import require_new, trainable_of
-    from penstock.cli.search_options import search_of
+    from penstock.cli.group_jobs import require_new, run_explain, search_of, trainable_of
 
     names = _names(params, "epochs", "patience")
     what = trainable_of(params)
@@ -94,7 +91,7 @@ app.command(
 @o.takes("groups-report")
 def groups_report_command(*, models: str, out: str, json: bool) -> None:
     """Write a page about the models: how well groups are learnt, what was chosen, who worked when, what failed."""
-    from penstock.cli.groupreport import write_group_page
+    from penstock.cli.group_jobs import write_group_page
     from penstock.cli.models import warn_unfinished
     from penstock.cli.screen import Screen
     from penstock.groups.results import GroupModels

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @o.takes("train")
 def train_command(ctx: typer.Context, **params: Any) -> None:
     """Learn a model from data of any size, in the memory you give it."""
-    from penstock.cli.option_rules import FACTOR, require_together
+    from penstock.cli.options import FACTOR, require_together
     from penstock.errors import UsageError
     from penstock.shuffle import order
 

@@ -4,8 +4,7 @@ A fresh process makes the peak memory a strategy's own, and lets the others go o
 is plain data: ``penstock compare`` prints it, and `penstock.report` draws its page from `page_facts`.
 """
 
-from penstock.compare.order_examples import ORDERS_NOTE, order_pictures, page_facts, page_run
-from penstock.compare.runs import DEFAULT_SHUFFLES, compare, score_of
+from penstock.compare.runs import DEFAULT_SHUFFLES, ORDERS_NOTE, compare, order_pictures, page_facts, page_run, score_of
 from penstock.compare.training_request import TrainingRequest, run_figures
 
 __all__ = [

@@ -28,9 +28,8 @@ from penstock.budget import Budget, show_bytes
 from penstock.checkpoint import held_out_share
 from penstock.command_lines import shell_line
 from penstock.errors import DataError
-from penstock.explanation.explanation import Explanation
+from penstock.explanation.explanation import Explanation, Section
 from penstock.explanation.feature_counts import MOST_ENTRIES, extrapolate, sample_blocks, sampled_share
-from penstock.explanation.formatting import Section
 from penstock.explanation.model_on_disk import disk_cost, epoch_bytes, epoch_section, how_counted
 from penstock.loader.holdout import SplitPart, chosen_share
 from penstock.messages import Text

@@ -21,10 +21,9 @@ from penstock.blocks.features import Encoder
 from penstock.budget import Budget, show_bytes, show_share
 from penstock.command_lines import shell_line
 from penstock.errors import BudgetError, DataError, UnknownOptionError, UsageError
-from penstock.explanation.explanation import Explanation, StrategyCost
+from penstock.explanation.advice import column_options
+from penstock.explanation.explanation import Explanation, Section, StrategyCost
 from penstock.explanation.feature_counts import FeatureCounts, company, count_features
-from penstock.explanation.formatting import Section
-from penstock.explanation.gain import column_options
 from penstock.explanation.page_traffic import PageTraffic, expected_traffic
 from penstock.loader.plan import round_up
 from penstock.messages import Name, Text, Use

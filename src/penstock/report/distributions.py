@@ -16,9 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.measure_lines import show_items
-from penstock.report.drawing import AXIS, SIZE, Labels, box, grid, headings, svg, text_at
+from penstock.report.drawing import (
+    AXIS,
+    SIZE,
+    Axis,
+    Labels,
+    box,
+    count_axis,
+    grid,
+    headings,
+    level_axis,
+    nice_ticks,
+    svg,
+    text_at,
+    value_axis,
+)
 from penstock.report.plot import stroke
-from penstock.report.scale import Axis, count_axis, level_axis, nice_ticks, value_axis
 from penstock.report.style import PlotStyle
 from penstock.report.text import escape, score_text, shorten, show_count, show_number, text_width
 

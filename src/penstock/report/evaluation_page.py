@@ -8,10 +8,9 @@ from functools import partial
 from typing import Any
 
 from penstock.metric_names import title
-from penstock.report.drawing import SIZE, Labels, box, foot, svg, text_at
+from penstock.report.drawing import SIZE, Labels, box, foot, run_axis, svg, text_at
 from penstock.report.page import fact_list, figure, html_table, page_html
 from penstock.report.plot import Series, line_plot
-from penstock.report.scale import run_axis
 from penstock.report.style import style_of
 from penstock.report.text import finite_or_none, score_text, shorten, show_count, show_number, text_width
 

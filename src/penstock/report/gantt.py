@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.measure_lines import show_items
-from penstock.report.drawing import AXIS, SIZE, Labels, box, foot, svg, text_at
-from penstock.report.scale import level_axis
+from penstock.report.drawing import AXIS, SIZE, Labels, box, foot, level_axis, svg, text_at
 from penstock.report.style import PlotStyle, style_of
 from penstock.report.text import shorten, show_time, text_width
 

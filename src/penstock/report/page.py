@@ -1,4 +1,4 @@
-"""One HTML page that needs nothing beside itself: its frame, its list of facts, its figures, and how it is written.
+"""One HTML page that needs nothing beside itself: its frame, its list of facts and its figures.
 
 Nothing in it is fetched: a content policy in its head forbids even trying. What is given here as words is escaped;
 what is given as parts of the page is HTML already.
@@ -6,11 +6,8 @@ what is given as parts of the page is HTML already.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
-from penstock.outputs import atomic_path
 from penstock.report.style import CSS, PlotStyle
 from penstock.report.text import escape
 
@@ -41,15 +38,6 @@ def page_html(title: str, *, kind: str, heading: str, parts: Iterable[str]) -> s
         f'<meta name="color-scheme" content="light dark"><title>{escape(title)}</title><style>{CSS}</style></head>\n'
         "<body><main>\n" + "\n".join(part for part in body if part) + "\n</main></body></html>\n"
     )
-
-
-def write_html(text: str, path: str | os.PathLike[str]) -> Path:
-    """Write a page to a file, whole or not at all, and return its path; `WriteError` where that is not possible."""
-    target = Path(path)
-    # A page holds what users named; a lone surrogate among it (an undecodable file name) is replaced, not fatal.
-    with atomic_path(target) as temporary:
-        temporary.write_bytes(text.encode("utf-8", "replace"))
-    return target
 
 
 def fact_list(facts: Iterable[tuple[str, object]], *, wide: Iterable[tuple[str, object]] = ()) -> str:

@@ -1,7 +1,7 @@
-"""Line plots as SVG text, drawn without any plotting library.
+"""Line plots and pictures of row orders as SVG text, drawn without any plotting library.
 
 Lines are named at their ends instead of in a box, and the names are kept apart; each point has a tooltip; values
-that are missing or not finite break a line. The drawing stands alone; a page may restyle it by its ``ps-`` classes.
+that are missing or not finite break a line. Pictures of row orders follow the CorgiPile paper's section 3, figure 3.
 """
 
 from __future__ import annotations
@@ -10,10 +10,24 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from penstock.report.drawing import SIZE, Labels, grid, headings, svg, text_at
-from penstock.report.scale import Axis, keep_apart, run_axis, value_axis
-from penstock.report.style import PlotStyle, mark, plot_styles
-from penstock.report.text import escape, finite_or_none, shorten, show_number, text_width
+from penstock.report.comparison_data import OrderPicture
+from penstock.report.drawing import (
+    AXIS,
+    RULE,
+    SIZE,
+    Axis,
+    Labels,
+    grid,
+    headings,
+    keep_apart,
+    nice_ticks,
+    run_axis,
+    svg,
+    text_at,
+    value_axis,
+)
+from penstock.report.style import LABEL_LIGHT, PlotStyle, mark, plot_styles
+from penstock.report.text import escape, finite_or_none, shorten, show_number, show_tick, text_width
 
 _GAP = 15
 # More points than this add bytes to a line and nothing to see.
@@ -190,3 +204,79 @@ def marks(spots: Iterable[tuple[float, float]], look: PlotStyle) -> str:
     """Return a look's mark at every place, as one element."""
     d = "".join(mark(look, x, y) for x, y in spots)
     return f'<path class="ps-f{look.slot} ps-halo" d="{d}" fill="{look.light}" stroke="#ffffff" stroke-width="0.8"/>'
+
+
+_WIDTH = 220
+_TOP, _BOTTOM, _LABELS = 6.0, 156.0, 46.0
+
+
+def order_plot(
+    name: str,
+    picture: OrderPicture,
+    *,
+    visits: int | None = None,
+    rows: int | None = None,
+    look: PlotStyle | None = None,
+) -> str:
+    """Draw one strategy's picture and return the ``<svg>`` element.
+
+    ``visits`` and ``rows`` are where the axes end, so that several pictures share them; else the picture's own last values.
+
+    Examples
+    --------
+    >>> order_plot("none", OrderPicture((0, 1, 2), ((2, 0), (0, 1)), group=2)).startswith("<svg")
+    True
+    """
+    look = look or plot_styles([name])[name]
+    visits = max(1, visits or len(picture.position))
+    rows = max(1, rows or max(picture.position, default=0) + 1)
+    upward = _axis(rows, (_BOTTOM, _TOP))
+    left = 6 + max(text_width(label, SIZE) for _, label in upward.ticks)
+    across = _axis(visits, (left, _WIDTH - 8.0))
+    strip = _BOTTOM + 24.0
+    height = strip + _LABELS + 6 if picture.labels else _BOTTOM + 20
+    dots = "".join(f"M{across.place(i):.1f} {upward.place(row):.1f}h0" for i, row in enumerate(picture.position))
+    rules = "".join(f"M{left:.1f} {upward.place(v):.1f}H{across.stop}" for v, _ in upward.ticks)
+    parts = [
+        f'<path class="ps-rule" d="{rules}" stroke="{RULE}" fill="none"/>',
+        f'<path class="ps-axis" d="M{left:.1f} {_TOP}V{_BOTTOM}H{across.stop}" stroke="{AXIS}" fill="none"/>',
+        # Dots as strokes of no length: one element for all of them.
+        f'<path class="ps-s{look.slot}" d="{dots}" stroke="{look.light}" stroke-width="2" stroke-linecap="round"'
+        ' fill="none"/>' if dots else "",
+        *(_tick(left - 4, upward.place(v) + 4, label, "end") for v, label in upward.ticks),
+        *(
+            _tick(across.place(v), _BOTTOM + 14, label, "end" if across.place(v) > across.stop - 8 else "middle")
+            for v, label in across.ticks
+        ),
+    ]  # fmt: skip
+    if picture.labels:
+        parts += _label_strip(picture, across, visits, strip)
+    says = f"Order of {name}: row number against visiting position" + (", with label counts" if picture.labels else "")
+    return svg(parts, size=(_WIDTH, round(height)), says=says)
+
+
+def _label_strip(picture: OrderPicture, across: Axis, visits: int, top: float) -> list[str]:
+    most = max((low + high for low, high in picture.labels), default=0) or 1
+    base = top + _LABELS
+    areas = []
+    for which in (1, 0):
+        # The upper kind first, at the height of both together; the lower is drawn over it.
+        d = f"M{across.place(0):.1f} {base:.1f}"
+        for i, (low, high) in enumerate(picture.labels):
+            y = base - _LABELS * (low + which * high) / most
+            d += f"V{y:.1f}H{across.place(min((i + 1) * picture.group, visits)):.1f}"
+        areas.append(f'<path class="ps-l{which}" d="{d}V{base:.1f}z" fill="{LABEL_LIGHT[which]}"/>')
+    areas.append(_tick(across.start - 4, base, "0", "end"))
+    areas.append(_tick(across.start - 4, top + 8, show_tick(most, 1.0 if most == round(most) else 0.1), "end"))
+    return areas
+
+
+def _axis(end: int, pixels: tuple[float, float]) -> Axis:
+    if end < 2:
+        return Axis(0, end, *pixels, ((0.0, "0"),))
+    ticks, step = nice_ticks(0, end, count=2, whole=True)
+    return Axis(0, end, *pixels, tuple((t, show_tick(t, step)) for t in ticks))
+
+
+def _tick(x: float, y: float, label: str, anchor: str) -> str:
+    return text_at(x, y, label, soft=True, anchor=anchor)

@@ -21,9 +21,8 @@ from penstock.budget import show_bytes
 from penstock.errors import PenstockError
 from penstock.events import Stream
 from penstock.explanation.advice import plan_for
-from penstock.explanation.explanation import Explanation
+from penstock.explanation.explanation import Explanation, Section, format_tree, show_seconds
 from penstock.explanation.fit import QuickFit
-from penstock.explanation.formatting import Section, format_tree, show_seconds
 from penstock.linear import LinearModel
 from penstock.loader.plan import Plan
 from penstock.metric_names import headline

@@ -20,7 +20,7 @@ from penstock.budget import Budget, show_bytes
 from penstock.errors import BudgetError, DataError
 from penstock.events import Stream, Warned
 from penstock.explanation.advice import plan_for
-from penstock.explanation.formatting import show_seconds
+from penstock.explanation.explanation import show_seconds
 from penstock.linear import LinearModel
 from penstock.memory_learner import LinearJob, linear_job
 from penstock.messages import Given, Name, Text, Use

@@ -1,11 +1,14 @@
-"""The work of ``penstock groups train``: what is refused before any row is read, the training, and what is told of it."""
+"""The work of ``penstock groups`` train, explain and report: the search, what is refused before any row is read, and results."""
 
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -13,24 +16,163 @@ from penstock.blocks.open import open as open_source
 from penstock.blocks.open import without_password
 from penstock.budget import peak_memory, show_bytes
 from penstock.cli import options as o
-from penstock.cli.groupreport import write_group_page
+from penstock.cli.explain import show_explanation
 from penstock.cli.screen import Screen
 from penstock.config import Config
 from penstock.errors import UsageError, some_of
 from penstock.events import Advanced, Event
+from penstock.explanation.explanation import Explanation
+from penstock.explanation.group_training import explain_groups
 from penstock.groups.boosting import Boosting
 from penstock.groups.group_by import GroupBy
 from penstock.groups.grouped import NOTE
 from penstock.groups.index import INDEX
 from penstock.groups.patterns.base import Trainable
 from penstock.groups.patterns.linear import GroupedLinear
+from penstock.groups.results import GroupModels
 from penstock.groups.search_space import Search
 from penstock.groups.tables import figures, lines
 from penstock.groups.training_run import Race
 from penstock.lock import LOCK
+from penstock.messages import UNSET
 from penstock.metric_names import useless_reason
 from penstock.options import default
+from penstock.report import GroupPage, write_report
+from penstock.report.group_page import group_findings
 from penstock.sgd.losses import linear_models
+
+if TYPE_CHECKING:
+    from penstock.groups.search_space import Search
+
+
+def write_group_page(result: GroupModels, path: Path, *, title: str, data: str | None = None) -> dict[str, Any]:
+    """Write the page, and return what it found in sentences and how large it is.
+
+    Parameters
+    ----------
+    result : GroupModels
+        The models.
+    path : Path
+        The file to write.
+    title, data : str
+        Where the models are, and what they were trained on, where that is known.
+    """
+    page = GroupPage.of(result, title=title, data=data, date=date.today().isoformat())
+    write_report(page, path)
+    return {"findings": group_findings(page), "report_bytes": path.stat().st_size}
+
+
+def workers_of(given: Sequence[str] | None) -> list[int]:
+    """Read ``--workers 1,2,4``.
+
+    Examples
+    --------
+    >>> workers_of(["4,1", "16"])
+    [1, 4, 16]
+    """
+    counts = set()
+    for text in o.names(given):
+        if not text.isdecimal() or int(text) < 1:
+            raise UsageError(f"--workers {text} is not a number of workers; write --workers 1,4,16")
+        counts.add(int(text))
+    if counts and max(counts) > 1_000:
+        raise UsageError(f"--workers {max(counts)} is more than can be played through; choose at most 1000")
+    return sorted(counts)
+
+
+def run_explain(params: dict[str, Any], *, by: list[str], search: Search, what: Trainable) -> None:
+    """Explain as the options of ``groups explain`` say."""
+    workers = workers_of(params["workers"])
+    reading = o.reading(params["header"], params["delimiter"])
+    columns: dict[str, Any] = {name: o.names(params[name]) for name in ("exclude", "hash")}
+    columns |= {"features": o.names(params["features"]) or None, "weight": params["weight"]}
+    name = f"{params['model']} by {params['solver']}" if params["solver"] else str(params["model"])
+
+    def explain() -> Explanation:
+        with ExitStack() as stack:
+            data: Any = params["data"]
+            if reading or params["format"] is not None:
+                data = stack.enter_context(open_source(data, format=params["format"], **reading))
+            return explain_groups(
+                data,
+                by,
+                model=what,
+                choices=[choice.params for choice in search.choices(what.known)],
+                workers=workers,
+                label=params["label"],
+                validation=params["validation"],
+                seed=params["seed"],
+                columns=columns,
+                name=name,
+            )
+
+    show_explanation(explain, json=params["json"], model=params["model"], told=name)
+
+
+def search_of(grid: str | None, tries: Sequence[str], *, known: Mapping[str, Any]) -> Search:
+    """Return what to try, held against what the model takes.
+
+    Examples
+    --------
+    >>> from penstock.groups.search_space import LINEAR
+    >>> len(search_of(None, ["l2=1,0.1", "epochs=5,10,20"], known=LINEAR).choices())
+    6
+    >>> search_of(None, ["l2=-1"], known=LINEAR)
+    Traceback (most recent call last):
+    penstock.errors.UsageError: --try l2=-1: l2 = -1 is out of range; choose a number of at least 0
+    """
+    from penstock.groups.search_space import Search
+
+    if grid is not None and tries:
+        raise UsageError("--grid and --try both say what to try; put all of it in the file, or leave --grid out")
+    place = f"--grid {grid}" if grid is not None else " ".join(f"--try {text}" for text in tries)
+    values = _values(tries)
+    try:
+        search = Search.from_toml(grid) if grid is not None else Search.grid(values)
+        search.choices(known)
+    except UsageError as error:
+        error = error.replace(place=place)
+        error.wording = _TableWording()
+        raise error from None
+    return search
+
+
+@dataclass(frozen=True, slots=True)
+class _TableWording:
+    """Parameters as a search's file has them: the command has no options of these names."""
+
+    def given(self, option: str, value: object) -> str:
+        """Return ``name = value``."""
+        if value is UNSET:
+            return option
+        return repr(value) if option == "search" else f"{option} = {value!r}"  # a search is the file itself
+
+    use = given
+
+    def name(self, option: str) -> str:
+        """Return the name."""
+        return option
+
+
+def _values(tries: Sequence[str]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for text in tries:
+        name, equals, values = (part.strip() for part in text.partition("="))
+        texts = [value.strip() for value in values.split(",")]
+        if not equals or not name or not all(texts):
+            raise UsageError(f"--try {text} is not a name with its values; write --try l2=1,0.1,0.01")
+        if name in found:
+            raise UsageError(f"--try {text}: {name} was given before; write all its values in one --try")
+        found[name] = [_value(each) for each in texts]
+    return found
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return {"true": True, "false": False}.get(text, text)
+
 
 # What rows that are grouped already have settled.
 _SETTLED = ("features", "exclude", "hash", "weight", "format", "header", "delimiter", "rows", "memory")
