@@ -144,9 +144,8 @@ def slow(path: str, kind: str, folder: str, rows: int, memory: int, partitions: 
 
 def partitioned(path: str, out: str, keep: int) -> dict[str, Any]:
     """Run Algorithm 3 on a sample of the rows, save its partitions, and return how long it took."""
-    from penstock.bigmodel.costs import measure_cost
-    from penstock.bigmodel.partition import partition
-    from penstock.bigmodel.sampling import sample_of
+    from penstock.bigmodel.partition import measure_cost, partition
+    from penstock.bigmodel.prepare import sample_of
     from penstock.blocks.open import open as open_source
     from penstock.encoded_model import encoded
     from penstock.training import Columns

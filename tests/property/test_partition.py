@@ -7,8 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.batch import Csr
-from penstock.bigmodel.costs import Cost
-from penstock.bigmodel.partition import partition, partition_reference
+from penstock.bigmodel.partition import Cost, partition, partition_reference
 
 # Sums and products of these are exact in floating point, so that ties are ties in any order of evaluation.
 COSTS = st.builds(Cost, st.integers(0, 4096).map(lambda n: n / 16), st.integers(0, 256).map(lambda n: n / 64))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bigmodel.costs import Cost, measure_cost
+from penstock.bigmodel.partition import Cost, measure_cost
 from penstock.errors import UsageError, WriteError
 from penstock.storage_timer import ReadTimer
 

@@ -10,9 +10,8 @@ import pytest
 
 from penstock.batch import Batch, Csr
 from penstock.bigmodel import partition as module
-from penstock.bigmodel.costs import Cost
-from penstock.bigmodel.partition import most_frequent, partition, partition_reference
-from penstock.bigmodel.sampling import sample_of
+from penstock.bigmodel.partition import Cost, most_frequent, partition, partition_reference
+from penstock.bigmodel.prepare import sample_of
 from penstock.errors import BudgetError, DataError, UsageError
 
 

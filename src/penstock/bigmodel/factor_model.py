@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from penstock import seeds
 from penstock.batch import Floats
 from penstock.bigmodel.checkpoint import STATE, copy_directory, read_state
-from penstock.bigmodel.factor_trainer import MOST_ROWS, FactorTrainer, first_factors
-from penstock.bigmodel.grid import FactorLayout, Grid
+from penstock.bigmodel.factor_trainer import FactorTrainer, first_factors
+from penstock.bigmodel.grid import MOST_ROWS, FactorLayout, Grid
 from penstock.bigmodel.keys import KeyTable, as_keys
 from penstock.bigmodel.pool import PagePool
 from penstock.bigmodel.ratings import Read, Roles, Triples, read_ratings, triples

@@ -30,10 +30,6 @@ from penstock.native import kernel
 from penstock.sgd.factor import ABSENT, TOTALS, factor_rows, factor_scores
 from penstock.shuffle.permute import GAMMA, mix, mix_reference, slots
 
-CHUNK_BYTES = 52
-"""What a rating of a piece takes in all: as read, its place, and twice as slots."""
-MOST_ROWS = 1 << 18
-"""Ratings in a piece: enough that its pages are worth sorting, few enough that its slots stay in the cache."""
 _RUN = 256
 """The fewest ratings that are worth handing to a thread."""
 _U1, _U40 = np.uint64(1), np.uint64(40)

@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats
-from penstock.bigmodel.chunks import ENTRIES, Chunk, Chunker
-from penstock.bigmodel.page_kernels import ABSENT, page_dots, ranges, update_pages, update_pages_adagrad
+from penstock.bigmodel.chunks import ENTRIES, Chunk, Chunker, PositionScale
+from penstock.bigmodel.pages import ABSENT, page_dots, ranges, update_pages, update_pages_adagrad
 from penstock.bigmodel.pool import PagePool
-from penstock.bigmodel.position_scale import PositionScale
 from penstock.closing import Closing
 from penstock.errors import UsageError
 from penstock.measures import OnScores
