@@ -7,7 +7,7 @@ table read from end to end is sorted but for neighbours, and the index map needs
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -197,34 +197,23 @@ class FeatureNumbering:
     bits: int
     slots: int = 1 << 10
     used: int = 0
-    table: UInt64s | None = None
-    firsts: UInt32s | None = None
-    _out: UInt32s | None = None
+    table: UInt64s = field(init=False)
+    firsts: UInt32s = field(init=False)
+    _out: UInt32s = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.table, self.firsts = room_for(self.slots)
+        self._out = np.empty(0, np.uint32)
 
     def add(self, features: UInt32s | UInt64s, stretches: UInt32s, first: int) -> UInt32s:
-        """Return the local numbers of entries, so many of which fall to each stretch from ``first`` on.
-
-        They are good until the next call.
-        """
-        if self._out is None or len(self._out) < len(features):
+        """Return the local numbers of entries, ``stretches[i]`` of which fall to stretch ``first + i``; good until the next call."""
+        if len(self._out) < len(features):
             self._out = np.empty(len(features), np.uint32)
-        out = self._out[: len(features)]
+        out, bits = self._out[: len(features)], np.uint64(self.bits)
         done = 0
         while True:
-            if self.table is None or self.firsts is None:
-                self.table, self.firsts = room_for(self.slots)
-            done, self.used = number(
-                features,
-                done,
-                stretches,
-                first,
-                self.key,
-                np.uint64(self.bits),
-                self.table,
-                self.firsts,
-                self.used,
-                out,
-            )
+            tables = self.table, self.firsts, self.used
+            done, self.used = number(features, done, stretches, first, self.key, bits, *tables, out)
             if done == len(features):
                 return out
             self._grow()
@@ -237,40 +226,28 @@ class FeatureNumbering:
         The features of each class of counts, and their entries, are added to the sums given.
         """
         mixed, order = np.empty(self.used, np.uint64), np.empty(self.used, np.uint32)
-        counts, firsts = np.empty_like(order), np.empty(0, np.uint32)
-        if self.table is not None and self.firsts is not None:
-            read_table(self.table, mixed, counts, order, features, entries)
-            firsts = self.firsts[: self.used]
-        return mixed, order, counts, firsts
+        counts = np.empty_like(order)
+        read_table(self.table, mixed, counts, order, features, entries)
+        return mixed, order, counts, self.firsts[: self.used]
 
     def clear(self) -> None:
         """Begin another bucket, in the memory of the last."""
         self.used = 0
-        if self.table is not None:
-            self.table[:] = 0
+        self.table[:] = 0
 
     def _grow(self) -> None:
         old, firsts = self.table, self.firsts
         self.slots *= 2
         self.table, self.firsts = room_for(self.slots)
-        if old is not None and firsts is not None:
-            move_table(old, np.uint64(self.bits), self.table)
-            self.firsts[: self.used] = firsts[: self.used]
+        move_table(old, np.uint64(self.bits), self.table)
+        self.firsts[: self.used] = firsts[: self.used]
 
 
 @kernel
 def number(
-    features: Any,
-    start: Any,
-    stretches: Any,
-    first: Any,
-    key: Any,
-    bits: Any,
-    table: Any,
-    firsts: Any,
-    used: Any,
+    features: Any, start: Any, stretches: Any, first: Any, key: Any, bits: Any, table: Any, firsts: Any, used: Any,
     out: Any,
-) -> Any:
+) -> Any:  # fmt: skip
     """Write each entry's local number, counting features that are known and entering those that are not.
 
     ``stretches`` holds how many entries fall to each stretch from ``first`` on. ``table`` has two words a slot: the

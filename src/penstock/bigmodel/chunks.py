@@ -101,24 +101,9 @@ class Chunk:
 class Chunker:
     """Cuts batches of rows, whose indices are positions, into chunks.
 
-    Parameters
-    ----------
-    batches : iterator of Batch
-        Rows in the order in which they are to be learnt from.
-    pool : PagePool
-        Where their pages are to be.
-    shift : int
-        The power of two of the records in a page.
-    batch_size : int
-        Rows of one update, which are never parted.
-    rows : int, optional
-        The most rows in a chunk.
-    entries : int
-        The most entries in a chunk, unless one update has more.
-    learning : bool
-        Whether the rows change the pages, rather than being measured only.
-    scale : PositionScale, optional
-        What values are multiplied by.
+    A page has ``2**shift`` records. The ``batch_size`` rows of one update are never parted; ``rows`` and ``entries`` are the most in
+    a chunk, unless one update has more entries. Without ``learning`` the rows do not change the pages. ``scale`` is what values
+    are multiplied by.
     """
 
     def __init__(

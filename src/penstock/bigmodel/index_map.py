@@ -118,14 +118,7 @@ _STEP = 64
 class MapWriter:
     """Writes `map.bin`, bucket by bucket in any order and from several threads.
 
-    Parameters
-    ----------
-    path : path
-        The file to write.
-    key : uint64
-        What features are mixed with.
-    sizes : int64 array
-        How many features each bucket has; the buckets are as many as a power of two.
+    Features are mixed with ``key``; ``sizes`` holds the number of features of each bucket, a power of two of them.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, key: np.uint64, sizes: NDArray[np.int64]) -> None:

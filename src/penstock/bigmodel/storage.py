@@ -190,26 +190,9 @@ class Storage:
 class FeatureLayout:
     """What `rewrite` found and wrote.
 
-    Attributes
-    ----------
-    rows, entries : int
-        Rows of the data, and features in all of them together.
-    features : int
-        Different features that occur; positions are 0 to ``features - 1``.
-    hot : int
-        How many of them have the first positions.
-    dimension : int
-        How many features there could be: the width declared, or the largest index and one.
-    singles : int
-        Features that occur once.
-    hot_share : float
-        Share of the entries that fall on hot features.
-    tally : list of [least, features, entries]
-        For each power of two: features that occur at least so often and less than twice as often, and their entries.
-    map_bytes, rows_bytes : int
-        Sizes of the files written.
-    seconds : float
-        What it took; by phase in ``phases``.
+    ``features`` of ``dimension`` possible ones occur, ``singles`` of them once, and have the positions 0 to ``features - 1``; the
+    first ``hot`` are the frequent ones, with ``hot_share`` of all ``entries``. ``tally`` has a row [least, features, entries] for each
+    power of two: the features that occur at least so often and less than twice as often. ``phases`` are parts of the ``seconds``.
     """
 
     rows: int
