@@ -144,9 +144,7 @@ def slow(path: str, kind: str, folder: str, rows: int, memory: int, partitions: 
 
 def partitioned(path: str, out: str, keep: int) -> dict[str, Any]:
     """Run Algorithm 3 on a sample of the rows, save its partitions, and return how long it took."""
-    from penstock.bigmodel.costs import measure_cost
-    from penstock.bigmodel.partition import partition
-    from penstock.bigmodel.sampling import sample_of
+    from penstock.bigmodel.partition import measure_cost, partition, sample_of
     from penstock.blocks.open import open as open_source
     from penstock.encoded_model import encoded
     from penstock.training import Columns
@@ -155,10 +153,10 @@ def partitioned(path: str, out: str, keep: int) -> dict[str, Any]:
     encoder = Columns("label").encoder(source)
     blocks = range(0, len(source.block_rows), max(1, int(source.block_rows.sum()) // 100_000))
     batches = (encoded(encoder, source, b, source.read(b, encoder.columns), wide=True) for b in blocks)
-    sample = sample_of(batches, share=1.0)
-    cost = measure_cost(Path(out).parent)
-    partition(sample, keep=100, cost=cost)  # compiles
-    found = partition(sample, keep=keep, cost=cost)
+    sample = sample_of(batches)
+    cost, counts = measure_cost(Path(out).parent), np.unique(sample.indices, return_counts=True)
+    partition(sample, counts, keep=100, cost=cost)  # compiles
+    found = partition(sample, counts, keep=keep, cost=cost)
     np.savez(out, features=found.features, offsets=found.offsets)
     return {"seconds": found.seconds, "report": found.report(), "rows": len(sample)}
 

@@ -81,7 +81,7 @@ _FACTOR = ModelKind(
     _directory_of("factor"),
     "penstock.bigmodel.factor_model:FactorModel.load",
     ("memory",),
-    "penstock.bigmodel.factor:MatrixFactorization.of",
+    "penstock.bigmodel.estimators:MatrixFactorization.of",
 )
 _GROUPS = ModelKind(
     "folders of groups", is_group_folder, "penstock.groups.results:GroupModels.open", ("model", "unseen")

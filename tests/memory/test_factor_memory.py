@@ -25,7 +25,7 @@ USERS, ITEMS, ROWS = 120_000, 60_000, 800_000
 
 TRAIN = """
 import json, sys
-from penstock.bigmodel.factor import MatrixFactorization
+from penstock.bigmodel.estimators import MatrixFactorization
 from penstock.budget import peak_memory
 task = json.loads(sys.argv[1])
 folder, rank, memory = task["folder"], task["rank"], task["memory"]
@@ -35,7 +35,7 @@ print(json.dumps([peak_memory(), model.model_.layout.nbytes]))
 """
 ASK = """
 import json, sys
-from penstock.bigmodel.factor import MatrixFactorization
+from penstock.bigmodel.estimators import MatrixFactorization
 from penstock.budget import peak_memory
 task = json.loads(sys.argv[1])
 model = MatrixFactorization.load(task["folder"], memory=task["memory"])

@@ -11,7 +11,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.bigmodel import preparation_plan
+from penstock.bigmodel import feature_positions
 from penstock.bigmodel.index_map import ABSENT, IndexMap
 from penstock.bigmodel.rewrite import prepared_rows, rewrite
 from penstock.blocks.features import choose_features
@@ -32,7 +32,7 @@ def test_positions_are_a_bijection_and_rows_come_back(rows, hot, per_block, buck
     table = pa.Table.from_batches(table.to_batches(max_chunksize=per_block))
     source = TableSource.of(table)
     encoder = choose_features(table.schema, label="y", place="here", wide=True)
-    cut = mock.patch.multiple(preparation_plan, BUCKET_ENTRIES=bucket, LEAST_PART=part, STRETCH=4)
+    cut = mock.patch.multiple(feature_positions, BUCKET_ENTRIES=bucket, LEAST_PART=part, STRETCH=4)
     with tempfile.TemporaryDirectory() as folder, cut:
         layout = rewrite(source, encoder, folder, memory=10**6, hot=hot)
         counts = Counter(f for row in rows for f in row)

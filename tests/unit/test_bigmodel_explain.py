@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.bigmodel.disk_learner import disk_job
-from penstock.bigmodel.factor_config import FactorConfig
-from penstock.bigmodel.factor_learner import factor_job
+from penstock.bigmodel.factor_learner import FactorConfig, factor_job
 from penstock.bigmodel.model import Saved
 from penstock.bigmodel.storage import Storage
 from penstock.blocks.open import open as open_source

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.bigmodel.factor_config import FactorConfig
-from penstock.bigmodel.factor_learner import Shares, factor_job
+from penstock.bigmodel.factor_learner import FactorConfig, factor_job
+from penstock.bigmodel.grid import Shares
 from penstock.bigmodel.ratings import Roles
 from penstock.blocks.open import open as open_source
 from penstock.errors import BudgetError, ColumnError, DataError

@@ -9,8 +9,8 @@ import pytest
 import penstock
 from penstock.batch import Batch, Csr
 from penstock.bigmodel import LinearRegression, LogisticRegression
+from penstock.bigmodel.chunks import PositionScale
 from penstock.bigmodel.model import Saved
-from penstock.bigmodel.position_scale import PositionScale
 
 SIZES = np.array([1e-3, 1.0, 1e4, 30.0, 0.2])
 

@@ -14,9 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock import seeds
-from penstock.bigmodel.factor import MatrixFactorization
-from penstock.bigmodel.factor_config import FactorConfig
-from penstock.bigmodel.factor_learner import Shares
+from penstock.bigmodel.estimators import MatrixFactorization
+from penstock.bigmodel.factor_learner import FactorConfig
 from penstock.bigmodel.factor_model import blank
 from penstock.bigmodel.factor_trainer import (
     FactorTrainer,
@@ -25,7 +24,7 @@ from penstock.bigmodel.factor_trainer import (
     rating_pages_reference,
     rating_slots_reference,
 )
-from penstock.bigmodel.grid import FactorLayout, Grid
+from penstock.bigmodel.grid import FactorLayout, Grid, Shares
 from penstock.bigmodel.pool import PagePool
 from penstock.bigmodel.ratings import Roles, read_ratings, scan_ratings, triples
 from penstock.bigmodel.store import PageStore
@@ -50,7 +49,7 @@ from penstock.sgd.reference import factor_scores_reference
 USERS, ITEMS, ROWS, RANK = 900, 600, 30_000, 60
 KILLED = """
 import os, signal, sys
-from penstock.bigmodel.factor import MatrixFactorization
+from penstock.bigmodel.estimators import MatrixFactorization
 from penstock.events import Advanced
 folder, path, after = sys.argv[1:]
 seen = 0

@@ -12,7 +12,7 @@ import typer.main
 
 import penstock
 from penstock import bigmodel
-from penstock.bigmodel.factor_config import FactorConfig
+from penstock.bigmodel.factor_learner import FactorConfig
 from penstock.bigmodel.storage import Storage
 from penstock.cli.application import app
 from penstock.cli.options import flag_of, with_flags

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from penstock.batch import Batch, Csr
-from penstock.bigmodel import page_kernels
+from penstock.bigmodel import pages
 from penstock.bigmodel.chunks import Chunker, CrowdedError, ahead
 from penstock.bigmodel.page_trainer import PageTrainer
 from penstock.bigmodel.pool import PagePool
@@ -258,19 +258,19 @@ def test_partial_dots_and_updates_are_their_twins():
     cells = cells.reshape(-1, 1)
     dots, expected = np.zeros(50, np.float32), np.zeros(50, np.float32)
     for low, high in ((0, 10), (10, 40), (40, 64)):
-        page_kernels.page_dots(x.indptr, x.indices, x.values, np.uint32(6), low, high, frame_of, cells, dots)
-    page_kernels.page_dots_reference(x, weights, expected)
+        pages.page_dots(x.indptr, x.indices, x.values, np.uint32(6), low, high, frame_of, cells, dots)
+    pages.page_dots_reference(x, weights, expected)
     np.testing.assert_allclose(dots, expected, rtol=1e-4, atol=1e-5)
     pushes = np.linspace(-1, 1, 50, dtype=np.float32)
     for low, high in ((0, 30), (30, 64)):
-        page_kernels.update_pages(x.indptr, x.indices, x.values, np.uint32(6), low, high, frame_of, cells, pushes)
-    page_kernels.update_pages_reference(x, weights, pushes)
+        pages.update_pages(x.indptr, x.indices, x.values, np.uint32(6), low, high, frame_of, cells, pushes)
+    pages.update_pages_reference(x, weights, pushes)
     np.testing.assert_allclose(cells.reshape(64, 64)[frame_of].ravel(), weights, rtol=1e-4, atol=1e-5)
 
 
 def test_absent_features_count_nothing():
-    x = Csr(np.array([0, 2], np.uint64), np.array([3, page_kernels.ABSENT], np.uint32), np.ones(2, np.float32), 0)
+    x = Csr(np.array([0, 2], np.uint64), np.array([3, pages.ABSENT], np.uint32), np.ones(2, np.float32), 0)
     dots = np.zeros(1, np.float32)
     cells = np.arange(64, dtype=np.float32)[:, None]
-    page_kernels.page_dots(x.indptr, x.indices, x.values, np.uint32(6), 0, 1, np.zeros(1, np.int32), cells, dots)
+    pages.page_dots(x.indptr, x.indices, x.values, np.uint32(6), 0, 1, np.zeros(1, np.int32), cells, dots)
     assert dots[0] == 3

@@ -10,10 +10,8 @@ import pytest
 
 from penstock.batch import Batch, Csr
 from penstock.bigmodel import partition as module
-from penstock.bigmodel.costs import Cost
-from penstock.bigmodel.partition import most_frequent, partition, partition_reference
-from penstock.bigmodel.sampling import sample_of
-from penstock.errors import BudgetError, DataError, UsageError
+from penstock.bigmodel.partition import Cost, sample_of
+from penstock.errors import UsageError
 
 
 def rows_of(*rows: list[int], dtype: type = np.uint32) -> Csr:
@@ -22,10 +20,18 @@ def rows_of(*rows: list[int], dtype: type = np.uint32) -> Csr:
     return Csr(indptr, indices, np.ones(len(indices), np.float32), int(indices.max(initial=0)) + 1)
 
 
-def zipf_rows(rows: int, length: int, *, dims: int, seed: int = 0) -> Csr:
-    drawn = np.exp(np.random.default_rng(seed).random(rows * length) * np.log(dims)).astype(np.uint64)
-    indptr = np.arange(rows + 1, dtype=np.uint64) * np.uint64(length)
-    return Csr(indptr, drawn * np.uint64(2**40 + 15), np.ones(len(drawn), np.float32), 2**63)
+def frequencies(rows: Csr | module.RowSample) -> tuple[np.ndarray, np.ndarray]:
+    """Features, and how many rows hold each."""
+    counts = Counter(feature for row in _sets(rows) for feature in row)
+    return np.array(list(counts), np.uint64), np.array(list(counts.values()), np.int64)
+
+
+def partition(sample: Csr | module.RowSample, *, keep: int, cost: Cost) -> module.Partitions:
+    return module.partition(sample, frequencies(sample), keep=keep, cost=cost)
+
+
+def partition_reference(sample: Csr, *, keep: int, cost: Cost) -> module.Partitions:
+    return module.partition_reference(sample, frequencies(sample), keep=keep, cost=cost)
 
 
 # Twelve rows as in figure 2: 2 meets 3 seven times, 1 meets 5 four times, and 6 meets 2 four times.
@@ -77,15 +83,11 @@ def test_a_feature_twice_in_a_row_counts_once() -> None:
 def test_given_counts_choose_and_order_the_features() -> None:
     counts = (np.array([5, 8, 2], np.uint64), np.array([10, 70, 30], np.int64))
     sample = rows_of([2, 5, 1, 2], [2, 5, 1], [1])
-    for way in (partition, partition_reference):
-        found = way(sample, keep=2, cost=Cost(1.0, 0.0), counts=counts)
+    for way in (module.partition, module.partition_reference):
+        found = way(sample, counts, keep=2, cost=Cost(1.0, 0.0))
         assert lists(found) == [[2], [8]]
         assert found.frequencies.tolist() == [30, 70]
         assert found.rows.tolist() == [2, 0]
-    with pytest.raises(UsageError, match="names a feature twice"):
-        partition(sample, keep=2, cost=Cost(1.0, 0.0), counts=(np.array([1, 1]), np.array([5, 5])))
-    with pytest.raises(UsageError, match="2 features and 1 counts"):
-        partition(sample, keep=2, cost=Cost(1.0, 0.0), counts=(np.array([1, 2]), np.array([5])))
 
 
 @pytest.mark.parametrize("sample", [rows_of(), rows_of([], []), rows_of([4])])
@@ -108,43 +110,6 @@ def test_the_report_says_what_was_won() -> None:
     assert lines[1] == "requests of 12 sampled rows: 30 → 19 (1.6 times fewer)"
 
 
-def test_memory_that_does_not_suffice_is_refused_with_what_would() -> None:
-    sample = zipf_rows(50, 30, dims=10_000)
-    whole = partition(sample, keep=300, cost=Cost(1.0, 0.01))
-    assert lists(partition(sample, keep=300, cost=Cost(1.0, 0.01), memory=10**6)) == lists(whole)
-    with pytest.raises(
-        BudgetError, match=r"partitioning 300 features takes .* memory=100 kB; keep=\d+ would fit"
-    ) as got:
-        partition(sample, keep=300, cost=Cost(1.0, 0.01), memory=100_000)
-    fits = int(str(got.value).rpartition("keep=")[2].split()[0])
-    assert len(partition(sample, keep=fits, cost=Cost(1.0, 0.01), memory=100_000).features) == fits
-    with pytest.raises(BudgetError, match="smaller sample"):
-        partition(sample, keep=300, cost=Cost(1.0, 0.01), memory=100)
-
-
-def test_what_is_no_sample_is_refused() -> None:
-    with pytest.raises(UsageError, match="keep=0"):
-        partition(FIGURE_2, keep=0, cost=Cost(1.0, 1.0))
-    for indptr in ([0, 9], [0, 2, 1], []):
-        broken = Csr(np.array(indptr, np.uint64), np.arange(3, dtype=np.uint32), np.ones(3, np.float32), 3)
-        with pytest.raises(DataError, match="does not cut its 3 indices into rows"):
-            partition(broken, keep=2, cost=Cost(1.0, 1.0))
-
-
-@pytest.mark.parametrize("keep", [1, 7, 100, 5000])
-@pytest.mark.parametrize("bits", [4, 8, 20])
-def test_the_most_frequent_are_exact_however_coarse_the_sketch(
-    keep: int, bits: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_CELL_BITS", bits)
-    sample = zipf_rows(200, 40, dims=20_000)
-    counts = Counter(feature for row in _sets(sample) for feature in row)
-    expected = sorted(counts, key=lambda f: (-counts[f], f))[:keep]
-    kept, frequencies = most_frequent(sample, keep=keep)
-    assert kept.tolist() == expected
-    assert frequencies.tolist() == [counts[f] for f in expected]
-
-
 def test_many_features_in_topics_are_merged_as_the_reference_does() -> None:
     rng = np.random.default_rng(5)
     rows = [sorted(set((rng.integers(0, 6) * 8 + rng.integers(0, 8, 6)).tolist())) for _ in range(150)]
@@ -160,33 +125,32 @@ def test_a_sample_is_all_rows_where_they_are_few() -> None:
     sample = sample_of([Batch(FIGURE_2.slice(0, 5)), Batch(FIGURE_2.slice(5, 12))])
     assert sample.indices.tolist() == FIGURE_2.indices.tolist()
     assert sample.indptr.tolist() == FIGURE_2.indptr.tolist()
-    assert (len(sample), sample.rows_seen) == (12, 12)
+    assert len(sample) == 12
     assert lists(partition(sample, keep=6, cost=Cost(1.0, 1.0))) == [[2, 3], [6], [1, 5], [4]]
 
 
 def test_a_sample_of_nothing_is_empty() -> None:
-    assert (len(sample_of([])), sample_of([]).rows_seen) == (0, 0)
+    assert len(sample_of([])) == 0
 
 
-def test_a_sample_takes_its_share_and_no_more_than_its_entries() -> None:
+def test_a_sample_takes_no_more_than_its_entries() -> None:
     rows = numbered(20_000)
-    assert len(sample_of(cut(rows, 700), least=50, share=0.001)) == 50
-    assert 1800 < len(sample_of(cut(rows, 700), least=50, share=0.1)) < 2200
-    assert len(sample_of(cut(rows, 700), least=500, share=0.1, most_entries=600).indices) == 600
+    assert len(sample_of(cut(rows, 700), most_entries=600).indices) == 600
+    assert len(sample_of(cut(rows, 700), most_entries=30_000)) == 20_000
 
 
 @pytest.mark.parametrize("size", [1, 37, 1000, 5000])
-def test_a_sample_hangs_on_the_seed_not_on_the_batches(size: int) -> None:
+def test_a_sample_depends_on_the_seed_not_on_the_batches(size: int) -> None:
     rows = numbered(5000)
-    for options in ({"least": 20}, {"least": 20, "share": 0.1}, {"least": 300, "share": 0.0, "most_entries": 90}):
-        whole = sample_of([Batch(rows)], seed=3, **options)
-        assert sample_of(cut(rows, size), seed=3, **options).indices.tolist() == whole.indices.tolist()
-        assert sample_of(cut(rows, size), seed=4, **options).indices.tolist() != whole.indices.tolist()
+    for most in (20, 90, 500):
+        whole = sample_of([Batch(rows)], seed=3, most_entries=most)
+        assert sample_of(cut(rows, size), seed=3, most_entries=most).indices.tolist() == whole.indices.tolist()
+        assert sample_of(cut(rows, size), seed=4, most_entries=most).indices.tolist() != whole.indices.tolist()
 
 
 def test_every_row_is_as_likely_to_be_drawn() -> None:
     rows, times = numbered(60), 400
-    drawn = np.concatenate([sample_of(cut(rows, 7), least=10, seed=seed).indices for seed in range(times)])
+    drawn = np.concatenate([sample_of(cut(rows, 7), most_entries=10, seed=seed).indices for seed in range(times)])
     counts = np.bincount(drawn, minlength=60)
     expected = times * 10 / 60
     assert counts.sum() == times * 10
@@ -208,5 +172,5 @@ def cut(rows: Csr, size: int) -> list[Batch]:
     return [Batch(rows.slice(k, min(k + size, len(rows)))) for k in range(0, len(rows), size)]
 
 
-def _sets(rows: Csr) -> list[set[int]]:
+def _sets(rows: Csr | module.RowSample) -> list[set[int]]:
     return [set(rows.indices[int(a) : int(b)].tolist()) for a, b in zip(rows.indptr[:-1], rows.indptr[1:])]

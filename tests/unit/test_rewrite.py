@@ -12,9 +12,9 @@ import pyarrow.parquet as parquet
 import pytest
 
 import penstock
-from penstock.bigmodel import buckets, feature_positions, preparation_plan, scratch_file
+from penstock.bigmodel import buckets, feature_positions, index_map
+from penstock.bigmodel.feature_positions import PreparationPlan
 from penstock.bigmodel.index_map import ABSENT, IndexMap
-from penstock.bigmodel.preparation_plan import PreparationPlan
 from penstock.bigmodel.rewrite import FeatureLayout, prepared_rows, rewrite
 from penstock.blocks.features import choose_features
 from penstock.blocks.labels import LabelMap
@@ -66,9 +66,9 @@ def written(folder):
 @pytest.fixture
 def small(monkeypatch):
     """Cut small data as if they were large: many buckets, parts and stretches."""
-    monkeypatch.setattr(preparation_plan, "BUCKET_ENTRIES", 100)
-    monkeypatch.setattr(preparation_plan, "LEAST_PART", 300)
-    monkeypatch.setattr(preparation_plan, "STRETCH", 64)
+    monkeypatch.setattr(feature_positions, "BUCKET_ENTRIES", 100)
+    monkeypatch.setattr(feature_positions, "LEAST_PART", 300)
+    monkeypatch.setattr(feature_positions, "STRETCH", 64)
 
 
 @pytest.mark.usefixtures("small")
@@ -248,7 +248,7 @@ def test_far_more_entries_than_the_first_blocks_tell(tmp_path, monkeypatch):
     few, many = rows_of(100, most=2, dimension=10**6), rows_of(500, most=200, seed=1, dimension=10**6)
     batch = pa.concat_batches([few, many])
     with source_of(batch, tmp_path) as source:
-        monkeypatch.setattr("penstock.bigmodel.data_passes.entries_of", lambda *_: 1e-4)
+        monkeypatch.setattr("penstock.bigmodel.rewrite.entries_of", lambda *_: 1e-4)
         layout = rewrite(source, encoder_of(source), tmp_path, memory=10**7, hot=20)
     flat = np.array([i for row in batch["indices"].to_pylist() for i in row], np.uint64)
     with IndexMap.open(tmp_path) as index:
@@ -334,7 +334,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
     folder = tmp_path / "model"
     folder.mkdir()
     with source_of(rows_of(100), tmp_path) as source:
-        monkeypatch.setattr(scratch_file.os, "pwrite", full)
+        monkeypatch.setattr(index_map.os, "pwrite", full)
         with pytest.raises(WriteError, match="the disk is full"):
             rewrite(source, encoder_of(source), folder, memory=10**7, hot=10)
     assert os.listdir(folder) == []

@@ -6,20 +6,16 @@ the rows that they occur in. `penstock.bigmodel.prepare` works that out, `pensto
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.bigmodel.estimators import LinearRegression, LinearSVM, LogisticRegression
-    from penstock.bigmodel.factor import MatrixFactorization
+    from penstock.bigmodel.estimators import LinearRegression, LinearSVM, LogisticRegression, MatrixFactorization
 
 __all__ = ["LinearRegression", "LinearSVM", "LogisticRegression", "MatrixFactorization"]
-
-_ROOMS = {"MatrixFactorization": "penstock.bigmodel.factor"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_ROOMS.get(name, "penstock.bigmodel.estimators")), name)
+    return getattr(import_module("penstock.bigmodel.estimators"), name)

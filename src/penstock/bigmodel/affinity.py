@@ -15,19 +15,10 @@ import numpy as np
 from penstock.native import kernel, prefetch_line
 
 # Multiplied by an odd number without pattern, the high bits of any feature are spread well enough for a table.
-_SPREAD, _SPREAD_AGAIN = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _NONE = -1
 # Rows lie anywhere in memory: they are asked for this many rows before they are read.
 _AHEAD = 8
-
-
-@kernel(fast=False)
-def sketch(features: Any, shift: Any, cells: Any) -> None:
-    """Count the entries of a count-min sketch; a feature occurs at most as often as both of its cells say."""
-    for k in range(len(features)):
-        feature = np.uint64(features[k])
-        cells[0, (feature * _SPREAD) >> shift] += np.uint32(1)
-        cells[1, (feature * _SPREAD_AGAIN) >> shift] += np.uint32(1)
 
 
 @kernel(fast=False, inline=True)
@@ -38,34 +29,6 @@ def _find(keys: Any, used: Any, feature: Any, shift: Any) -> Any:
     while used[at] != 0 and keys[at] != feature:
         at = (at + np.uint64(1)) & last
     return at
-
-
-@kernel(fast=False)
-def tally_rows(
-    indptr: Any, features: Any, cells: Any, cell_shift: Any, least: Any, keys: Any, shift: Any, counts: Any, seen: Any
-) -> Any:
-    """Count the rows that hold each feature whose cells reach ``least``; return how many, or -1 for a full table.
-
-    ``counts`` and ``seen`` (the last row counted, plus one) begin as zeros.
-    """
-    found = 0
-    for row in range(len(indptr) - 1):
-        for k in range(np.int64(indptr[row]), np.int64(indptr[row + 1])):
-            feature = np.uint64(features[k])
-            if cells[0, (feature * _SPREAD) >> cell_shift] < least:
-                continue
-            if cells[1, (feature * _SPREAD_AGAIN) >> cell_shift] < least:
-                continue
-            at = _find(keys, counts, feature, shift)
-            if counts[at] == 0:
-                found += 1
-                if 2 * found > len(keys):
-                    return -1
-                keys[at] = feature
-            if seen[at] != row + 1:
-                seen[at] = row + 1
-                counts[at] += 1
-    return found
 
 
 @kernel(fast=False)

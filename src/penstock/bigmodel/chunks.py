@@ -1,24 +1,82 @@
-"""Chunks: rows whose pages are acquired together, the next chunk being made ready while one is learnt from.
+"""Chunks: rows whose pages are acquired together; the next chunk is made while the kernel learns from the one before.
 
-Making one ready means finding the distinct pages of its rows, having the pool bring them, and writing each entry's place
-in the pool where its position stood; the kernels for models in memory then run on the pool as it is. Where one update's
-rows need more pages than the pool has, the chunk is left to be worked on in several passes.
+A chunk's distinct pages are brought by the pool, and each entry's position becomes its slot in the pool, on which the kernels
+for models in memory run. Where one update's rows need more pages than the pool has, the chunk is worked on in several passes.
+Values are scaled on the way (`PositionScale`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 
-from penstock.batch import Batch, Csr
+from penstock import seeds
+from penstock.batch import Batch, Csr, Floats, Indices
 from penstock.bigmodel.pages import distinct_pages, to_slots
 from penstock.bigmodel.pool import PagePool
-from penstock.bigmodel.position_scale import PositionScale
 from penstock.bigmodel.store import Int64s
+from penstock.blocks.base import BlockSource
+from penstock.blocks.features import Encoder
+from penstock.encoded_model import encoded
+
+_ROWS = 100_000
+_FEW = 10
+"""Values of a feature in the sample below which it is scaled as the rare ones are."""
+
+
+@dataclass(frozen=True, slots=True)
+class PositionScale:
+    """The factors of features by position; the last is that of all positions from there on.
+
+    Examples
+    --------
+    >>> scale = PositionScale(np.array([0.5, 2.0, 1.0], np.float32))
+    >>> scale.values(np.array([1, 0, 7], np.uint32), np.array([1, 2, 3], np.float32)).tolist()
+    [2.0, 1.0, 3.0]
+    """
+
+    factors: Floats
+
+    @classmethod
+    def of(cls, batches: Iterable[Batch], own: int) -> Self | None:
+        """Return the scale of rows whose indices are positions, the first ``own`` of which have factors of their own.
+
+        None where it changes nothing.
+        """
+        squares, counts = np.zeros(own + 1), np.zeros(own + 1, np.int64)
+        for batch in batches:
+            assert isinstance(batch.x, Csr)
+            there = batch.x.values != 0
+            at = np.minimum(batch.x.indices[there], own).astype(np.int64)
+            squares += np.bincount(at, batch.x.values[there].astype(np.float64) ** 2, own + 1)
+            counts += np.bincount(at, minlength=own + 1)
+        few = counts[:-1] < _FEW
+        squares[-1] += squares[:-1][few].sum()
+        counts[-1] += counts[:-1][few].sum()
+        with np.errstate(divide="ignore", invalid="ignore"):
+            factors = np.sqrt(counts / squares)
+        rest = factors[-1] if np.isfinite(factors[-1]) else 1.0
+        factors[:-1][few] = rest
+        factors[~np.isfinite(factors)] = rest
+        return None if (factors == 1).all() else cls(factors.astype(np.float32))
+
+    @classmethod
+    def sampled(cls, source: BlockSource, encoder: Encoder, *, own: int, seed: int) -> Self | None:
+        """Return the scale of prepared rows, from blocks drawn at random."""
+        drawn = seeds.generator(seed, "position_scale", "blocks").permutation(len(source.block_rows))
+        drawn = drawn[: int(np.searchsorted(np.cumsum(source.block_rows[drawn]), _ROWS)) + 1]
+        blocks = np.sort(drawn).tolist()
+        return cls.of((encoded(encoder, source, each, source.read(each, encoder.columns)) for each in blocks), own)
+
+    def values(self, positions: Indices, values: Floats) -> Floats:
+        """Return the values of entries at positions, scaled."""
+        scaled: Floats = values * self.factors.take(positions, mode="clip")
+        return scaled
+
 
 ENTRIES = 1 << 20
 """Entries in a chunk: enough that its pages are worth sorting, few enough that its slots stay in the cache."""
@@ -43,24 +101,9 @@ class Chunk:
 class Chunker:
     """Cuts batches of rows, whose indices are positions, into chunks.
 
-    Parameters
-    ----------
-    batches : iterator of Batch
-        Rows in the order in which they are to be learnt from.
-    pool : PagePool
-        Where their pages are to be.
-    shift : int
-        The power of two of the records in a page.
-    batch_size : int
-        Rows of one update, which are never parted.
-    rows : int, optional
-        The most rows in a chunk.
-    entries : int
-        The most entries in a chunk, unless one update has more.
-    learning : bool
-        Whether the rows change the pages, rather than being measured only.
-    scale : PositionScale, optional
-        What values are multiplied by.
+    A page has ``2**shift`` records. The ``batch_size`` rows of one update are never parted; ``rows`` and ``entries`` are the most in
+    a chunk, unless one update has more entries. Without ``learning`` the rows do not change the pages. ``scale`` is what values
+    are multiplied by.
     """
 
     def __init__(

@@ -16,15 +16,12 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch
 from penstock.bigmodel.checkpoint import CheckpointDirectory, begin_anew
-from penstock.bigmodel.chunks import Chunk, Chunker, ahead
-from penstock.bigmodel.disk_checks import encoder_of_dimension, require_possible
-from penstock.bigmodel.model import Saved, TrainedPages
+from penstock.bigmodel.chunks import Chunk, Chunker, PositionScale, ahead
+from penstock.bigmodel.model import Saved, Scorer, TrainedPages
 from penstock.bigmodel.page_trainer import PageTrainer
 from penstock.bigmodel.pool import PagePool
-from penstock.bigmodel.position_scale import PositionScale
 from penstock.bigmodel.prepare import Prepared, prepare
 from penstock.bigmodel.rewrite import ROWS, prepared_rows
-from penstock.bigmodel.scoring import Scorer
 from penstock.bigmodel.storage import Storage
 from penstock.bigmodel.store import PageStore
 from penstock.blocks.base import BlockSource
@@ -42,7 +39,7 @@ from penstock.loader.row_forms import Scaling
 from penstock.loader.row_names import CurrentWindow
 from penstock.measures import Measures, OnScores
 from penstock.measuring import EncodedRows, Measuring, held_out_noise, measures_with, open_rows
-from penstock.messages import START_ANEW, Name, Text, Use
+from penstock.messages import START_ANEW, Given, Name, Text, TextPart, Use
 from penstock.metric_names import useless_reason
 from penstock.sgd.loop import EpochStats
 from penstock.solvers import DataShape
@@ -391,3 +388,51 @@ def disk_job(
     checkpoint = CheckpointDirectory(folder, "linear")
     learner = DiskLearner(checkpoint, storage or Storage(), columns or Columns(), dimension, memory)
     return Job(source, learner, config, checkpoint=checkpoint, **more)
+
+
+KINDS = ("logistic", "svm", "linear")
+
+
+def require_possible(config: Config, storage: Storage) -> None:
+    """Raise for a kind or an option that models on disk do not have."""
+
+    def refused(option: str, *reason: TextPart, fixes: list[TextPart]) -> UsageError:
+        value = storage.threads if option == "threads" else getattr(config, option)
+        return UsageError(*reason, option=option, value=value, fixes=fixes)
+
+    if config.model not in KINDS:
+        fix = Text("leave out ", Name("model_dir"), " to train it in memory")
+        reason = f"a {config.model} model cannot live on disk"
+        raise UsageError(reason, fixes=[f"choose one of: {', '.join(KINDS)}", fix])
+    if config.full_passes:
+        reason = "is not there for models on disk, which learn by sgd or adagrad"
+        raise refused("solver", reason, fixes=["leave it out", "train in memory"])
+    if config.l1 > 0:
+        raise refused("l1", "is not there for models on disk", fixes=[Text("use ", Name("l2")), "train in memory"])
+    if storage.optimizer == "adagrad" and config.batch_size != 1:
+        raise refused("batch_size", ": AdaGrad makes an update after every row", fixes=["use 1"])
+    if storage.threads > 1 and config.batch_size != 1:
+        reason = ": several threads learn where every row is an update"
+        given = Given("batch_size", config.batch_size)
+        raise refused("threads", "with ", given, reason, fixes=[Use("batch_size", 1), Use("threads", 1)])
+
+
+def encoder_of_dimension(columns: Columns, source: BlockSource, dimension: int | None) -> Encoder:
+    """Return what is to be made of the columns, of the dimension declared.
+
+    Raises
+    ------
+    UsageError
+        The columns make another number of features.
+    """
+    encoder = columns.labelled_encoder(source, wide=True)
+    if dimension is None:
+        return encoder
+    fixed = sum(part.width or 0 for part in encoder.parts if part.kind != "pairs")
+    if encoder.parts[-1].kind != "pairs" and dimension != fixed:
+        reason = f": these columns make {fixed} features"
+        raise UsageError(reason, option="dimension", value=dimension, fixes=["leave it out"])
+    if dimension <= fixed:
+        reason = f"is too few: other columns make {fixed} features" if fixed else "is not a number of features"
+        raise UsageError(reason, option="dimension", value=dimension, fixes=[f"choose {fixed + 1} or more"])
+    return encoder.with_width(dimension)

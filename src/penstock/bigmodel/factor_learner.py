@@ -1,4 +1,4 @@
-"""Training of a matrix factorization on disk: the learner of a job (`penstock.job`) whose factors are in pages.
+"""Training of a matrix factorization on disk: its config, and the learner of a job (`penstock.job`) whose factors are in pages.
 
 A kill at any moment leaves the last checkpoint whole, and resuming goes on from it to the same factors (on one thread).
 The memory is one number for the pool of pages and the ratings in use; the keys of users and items come on top.
@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,13 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.bigmodel.checkpoint import CheckpointDirectory, begin_anew, read_state
-from penstock.bigmodel.factor_config import FactorConfig
 from penstock.bigmodel.factor_model import ITEMS, USERS, FactorModel
-from penstock.bigmodel.factor_trainer import CHUNK_BYTES, MOST_ROWS, FactorTrainer, epoch_pieces, stored_pieces
-from penstock.bigmodel.grid import PAGE_BYTES, FactorLayout, Grid
+from penstock.bigmodel.factor_trainer import FactorTrainer, epoch_pieces, stored_pieces
+from penstock.bigmodel.grid import Grid, Shares, planned
 from penstock.bigmodel.pool import PagePool
 from penstock.bigmodel.ratings import (
-    BLOCK,
     ROW_BYTES,
     RatingsFile,
     Roles,
@@ -36,55 +34,94 @@ from penstock.bigmodel.ratings import (
 )
 from penstock.bigmodel.store import PageStore
 from penstock.blocks.base import BlockSource
-from penstock.budget import Budget, show_bytes
+from penstock.budget import Budget
 from penstock.checkpoint import Checkpoint
-from penstock.errors import BudgetError, CorruptFileError, DataChangedError, DivergedError, UsageError
+from penstock.errors import CorruptFileError, DataChangedError, DivergedError, UsageError
 from penstock.events import Advanced, Epoch, Finished, Started
 from penstock.job import Job
 from penstock.learner import Limits, OnRows, Progress, Usage
 from penstock.loader.holdout import SAMPLE_ROWS, SplitPart
-from penstock.loader.plan import round_up
 from penstock.measures import Measures, OnScores
 from penstock.messages import START_ANEW
 from penstock.metric_names import headline
+from penstock.options import check_fields, default, require_same_options
+from penstock.sgd import rates
 from penstock.sgd.factor import ABSENT, COUNT, SQUARES, TOTALS
 from penstock.sgd.loop import EpochStats
 
-RATINGS, HELD = "ratings.bin", "held.bin"
-_LEAST_ROWS = 8192
-_FAR_OFF = 1.03
-"""Spreads of the ratings that the first epoch errs by where its steps are too large."""
-_LEAST_PAGES = 4
-"""Pages that the memory must have room for: with fewer, an epoch reads the model over and over."""
-_SMALL_PAGES = 128
-"""Pages that the memory has room for, at least, unless they would be smaller than 4,096 bytes."""
+LEARNING_RATE = 0.01
+"""The first step size where none is given, or ``"auto"``."""
+_EPOCHS, _WATCHED_EPOCHS, _PATIENCE = 20, 100, 5
 
 
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """What of the memory goes where.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactorConfig:
+    """Hyper-parameters of a factorisation.
 
-    Attributes
-    ----------
-    rows : int
-        Ratings in a piece.
-    pool : int
-        Bytes for pages.
+    Where ``epochs`` and ``patience`` are left open and ratings are held out, training stops after 5 epochs without improvement, and
+    after 100 in any case; after 20 where none are held out. Where it may stop early, the factors of the best epoch by the held-out
+    loss are kept.
+
+    Examples
+    --------
+    >>> FactorConfig(rank=8).schedule().at(epoch=0, step=0)
+    0.01
     """
 
-    rows: int
-    pool: int
+    rank: int = default("rank")
+    learning_rate: float = LEARNING_RATE
+    rate: str = default("rate", "factor")
+    decay: float = default("decay")
+    power: float = default("power")
+    l2: float = default("l2", "factor")
+    epochs: int | None = default("epochs")
+    memory: str | int = default("memory", "factor")
+    seed: int = default("seed")
+    threads: int = default("threads")
+    validation: float | None = default("validation")
+    patience: int | None = default("patience")
+    tolerance: float = default("tolerance")
 
-    @classmethod
-    def of(cls, memory: int) -> Shares:
-        """SplitPart the memory: up to an eighth for ratings, the rest for pages; a few ratings there always are."""
-        rows = min(MOST_ROWS, memory // 8 // CHUNK_BYTES)
-        return cls(max(_LEAST_ROWS, rows), memory - rows * CHUNK_BYTES)
+    def __post_init__(self) -> None:
+        check_fields(self, "factor")
+        if self.learning_rate is None:
+            object.__setattr__(self, "learning_rate", LEARNING_RATE)
+        Budget.parse(self.memory)
+        self.schedule()
 
-    @property
-    def block(self) -> int:
-        """Ratings in a block of the file: several to a piece, so that pieces differ between epochs."""
-        return max(64, min(BLOCK, self.rows // 8))
+    def epoch_limit(self, patience: int) -> int:
+        """Return the number of epochs that was given, or else 100 where held-out ratings say when to stop, and 20 where not."""
+        if self.epochs is not None:
+            return self.epochs
+        return _WATCHED_EPOCHS if patience else _EPOCHS
+
+    def patience_for(self, share: float) -> int:
+        """Return after how many epochs without improvement to stop where that share of the ratings is held out, 0 for never."""
+        if self.patience is not None:
+            return self.patience
+        return _PATIENCE if share and self.epochs is None else 0
+
+    def schedule(self) -> rates.Rate:
+        """Return the learning rates."""
+        return rates.make_rate(self.rate, self.learning_rate, decay=self.decay, power=self.power)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        return asdict(self)
+
+    def require_same(self, other: Mapping[str, Any]) -> None:
+        """Raise unless another config, saved as JSON, trains alike; epochs, threads and memory may differ."""
+        mine = self.to_dict()
+        if self.validation is None and not other.get("validation"):
+            mine["validation"] = other.get("validation")  # the checkpoint goes on with the rows that it has held out
+        other = {"patience": 0, "tolerance": self.tolerance, **other}  # earlier versions never stopped early
+        names = (f.name for f in fields(self) if f.name not in ("epochs", "threads", "memory"))
+        require_same_options(mine, other, names)
+
+
+RATINGS, HELD = "ratings.bin", "held.bin"
+_FAR_OFF = 1.03
+"""Spreads of the ratings that the first epoch errs by where its steps are too large."""
 
 
 @dataclass(slots=True)
@@ -371,22 +408,3 @@ def _rmse(totals: Any) -> float:
 def _stats(totals: Any) -> EpochStats:
     error, rows = _rmse(totals), int(totals[COUNT])
     return EpochStats(error**2 / 2, "rmse", error, rows, float(rows), 0)
-
-
-def planned(rank: int, users: int, items: int, *, memory: int) -> FactorLayout:
-    """Return where users and items lie, in pages that the memory has room for.
-
-    Raises
-    ------
-    BudgetError
-        There is too little memory even for the smallest pages.
-    """
-    layout = FactorLayout.of(rank, users=users, items=items, page_bytes=min(PAGE_BYTES, memory // _SMALL_PAGES))
-    page = layout.page_floats * 4
-    least = min(_LEAST_PAGES, layout.pages) * page
-    if Shares.of(memory).pool < least:
-        raise BudgetError(
-            f"{show_bytes(memory)} of memory are too little for {users:,} users and {items:,} items of rank {rank} in pages of"
-            f" {show_bytes(page)}; the smallest that works is {round_up(-(-least * 8 // 7))}"
-        )
-    return layout

@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from penstock import seeds
 from penstock.batch import Floats
 from penstock.bigmodel.checkpoint import STATE, copy_directory, read_state
-from penstock.bigmodel.factor_trainer import MOST_ROWS, FactorTrainer, first_factors
-from penstock.bigmodel.grid import FactorLayout, Grid
+from penstock.bigmodel.factor_trainer import FactorTrainer, first_factors
+from penstock.bigmodel.grid import MOST_ROWS, FactorLayout, Grid
 from penstock.bigmodel.keys import KeyTable, as_keys
+from penstock.bigmodel.pages import ranges
 from penstock.bigmodel.pool import PagePool
 from penstock.bigmodel.ratings import Read, Roles, Triples, read_ratings, triples
 from penstock.bigmodel.store import Blank, Int64s, PageStore
@@ -229,7 +230,7 @@ class FactorModel(Closing):
         wanted = np.unique(of_page)
         with self._reading(self._bytes, most_pages=len(wanted)) as (trainer, _):
             pool = trainer.pool
-            for pages in _runs(wanted, len(pool.buffer)):
+            for pages in ranges(wanted, len(pool.buffer)):
                 if not pool.whole:
                     pool.acquire(pages)
                 here = np.flatnonzero((of_page >= pages[0]) & (of_page <= pages[-1]))
@@ -305,7 +306,3 @@ def _keys(values: Any, column: str) -> pa.Array:
         array = np.atleast_1d(np.asarray(values))
         values = pa.array(array.tolist() if array.dtype.kind in "UO" else array)
     return as_keys(values, column, place="the list")
-
-
-def _runs(pages: Int64s, most: int) -> list[Int64s]:
-    return [pages[at : at + most] for at in range(0, len(pages), most)]

@@ -30,10 +30,6 @@ from penstock.native import kernel
 from penstock.sgd.factor import ABSENT, TOTALS, factor_rows, factor_scores
 from penstock.shuffle.permute import GAMMA, mix, mix_reference, slots
 
-CHUNK_BYTES = 52
-"""What a rating of a piece takes in all: as read, its place, and twice as slots."""
-MOST_ROWS = 1 << 18
-"""Ratings in a piece: enough that its pages are worth sorting, few enough that its slots stay in the cache."""
 _RUN = 256
 """The fewest ratings that are worth handing to a thread."""
 _U1, _U40 = np.uint64(1), np.uint64(40)
@@ -68,19 +64,7 @@ class RatingChunk:
 
 
 class FactorTrainer(Closing):
-    """Makes chunks of pieces, and learns from them or scores them.
-
-    Parameters
-    ----------
-    pool : PagePool
-        Where the pages are brought.
-    layout : FactorLayout
-        Where the records lie in them.
-    mean : float
-        The mean rating.
-    threads : int
-        Threads that learn at the same time, without locks.
-    """
+    """Makes chunks of pieces, and learns from them or scores them; several threads learn at the same time without locks."""
 
     def __init__(self, pool: PagePool, layout: FactorLayout, *, mean: float, threads: int = 1) -> None:
         self.pool = pool
@@ -190,26 +174,21 @@ def epoch_pieces(
     number = 0
     for bucket in grid.order(chance):
         for blocks in file.pieces(chance.permutation(file.blocks(int(bucket))), most):
-            key = seeds.key(seed, "ratings", epoch, number)
+            yield functools.partial(_read_piece, file, blocks, seeds.key(seed, "ratings", epoch, number))
             number += 1
-
-            def read(blocks: Int64s = blocks, key: int = key) -> RatingPiece:
-                rows = file.read(blocks)
-                return RatingPiece(rows, slots(len(rows), key))
-
-            yield read
 
 
 def stored_pieces(file: RatingsFile, grid: Grid, *, most: int) -> Iterator[Callable[[], RatingPiece]]:
     """Yield a file's pieces as they are stored, bucket by bucket, for measuring."""
     for bucket in grid.order(None):
         for blocks in file.pieces(file.blocks(int(bucket)), most):
+            yield functools.partial(_read_piece, file, blocks)
 
-            def read(blocks: Int64s = blocks) -> RatingPiece:
-                rows = file.read(blocks)
-                return RatingPiece(rows, np.arange(len(rows), dtype=np.uint32))
 
-            yield read
+def _read_piece(file: RatingsFile, blocks: Int64s, key: int | None = None) -> RatingPiece:
+    """Read blocks as a piece, to be visited as they are stored or permuted by a key."""
+    rows = file.read(blocks)
+    return RatingPiece(rows, np.arange(len(rows), dtype=np.uint32) if key is None else slots(len(rows), key))
 
 
 def pieces_of(rows: Triples, grid: Grid, *, most: int) -> Iterator[Callable[[], RatingPiece]]:

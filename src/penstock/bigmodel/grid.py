@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from penstock.bigmodel.store import Int64s
 from penstock.budget import show_bytes
 from penstock.errors import BudgetError, UsageError
+from penstock.loader.plan import round_up
 from penstock.sgd.factor import ABSENT
 
 PAGE_BYTES = 65_536
@@ -25,6 +26,17 @@ _SECTOR = 1024
 _MOST_RECORDS = 4096
 _BUCKET = 4
 """What a bucket costs beside its pages, counted in pages."""
+BLOCK = 4096
+"""The most ratings in a block: what is read at once, and what is shuffled between epochs as one."""
+CHUNK_BYTES = 52
+"""What a rating of a piece takes in all: as read, its place, and twice as slots."""
+MOST_ROWS = 1 << 18
+"""Ratings in a piece: enough that its pages are worth sorting, few enough that its slots stay in the cache."""
+_LEAST_ROWS = 8192
+_LEAST_PAGES = 4
+"""Pages that the memory must have room for: with fewer, an epoch reads the model over and over."""
+_SMALL_PAGES = 128
+"""Pages that the memory has room for, at least, unless they would be smaller than 4,096 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +223,41 @@ class Grid:
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON."""
         return {"user_part": self.user_part, "item_part": self.item_part, "by_items": self.by_items}
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How the memory is divided: the ratings of a piece (``rows``), and the bytes for pages (``pool``)."""
+
+    rows: int
+    pool: int
+
+    @classmethod
+    def of(cls, memory: int) -> Shares:
+        """Divide the memory: up to an eighth for ratings, but never fewer than a minimum, the rest for pages."""
+        rows = min(MOST_ROWS, memory // 8 // CHUNK_BYTES)
+        return cls(max(_LEAST_ROWS, rows), memory - rows * CHUNK_BYTES)
+
+    @property
+    def block(self) -> int:
+        """Ratings in a block of the file: several to a piece, so that pieces differ between epochs."""
+        return max(64, min(BLOCK, self.rows // 8))
+
+
+def planned(rank: int, users: int, items: int, *, memory: int) -> FactorLayout:
+    """Return where users and items lie, in pages that the memory has room for.
+
+    Raises `BudgetError` where the memory is too little even for the smallest pages.
+    """
+    layout = FactorLayout.of(rank, users=users, items=items, page_bytes=min(PAGE_BYTES, memory // _SMALL_PAGES))
+    page = layout.page_floats * 4
+    least = min(_LEAST_PAGES, layout.pages) * page
+    if Shares.of(memory).pool < least:
+        raise BudgetError(
+            f"{show_bytes(memory)} of memory are too little for {users:,} users and {items:,} items of rank {rank} in pages of"
+            f" {show_bytes(page)}; the smallest that works is {round_up(-(-least * 8 // 7))}"
+        )
+    return layout
 
 
 def _width(rank: int, records: int) -> int:

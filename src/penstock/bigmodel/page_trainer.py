@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats
-from penstock.bigmodel.chunks import ENTRIES, Chunk, Chunker
-from penstock.bigmodel.page_kernels import ABSENT, page_dots, ranges, update_pages, update_pages_adagrad
+from penstock.bigmodel.chunks import ENTRIES, Chunk, Chunker, PositionScale
+from penstock.bigmodel.pages import ABSENT, page_dots, ranges, update_pages, update_pages_adagrad
 from penstock.bigmodel.pool import PagePool
-from penstock.bigmodel.position_scale import PositionScale
 from penstock.closing import Closing
 from penstock.errors import UsageError
 from penstock.measures import OnScores
@@ -46,20 +45,8 @@ _FADED = 1e-3
 class PageTrainer(Closing):
     """Learns a linear model whose weights are in a pool.
 
-    Parameters
-    ----------
-    spec : Spec
-        What is to be learnt and how.
-    pool : PagePool
-        Where the pages of the weights are brought.
-    optimizer : str
-        ``"sgd"`` or ``"adagrad"``.
-    threads : int
-        Threads that learn at the same time, where every row is an update.
-    scale : PositionScale, optional
-        What values of rows are to be multiplied by when chunks are made of them.
-    entries : int
-        Entries of a chunk.
+    Several ``threads`` learn at the same time where every row is an update. Values of rows are multiplied by ``scale`` when chunks
+    are made of them; a chunk has at most ``entries`` entries.
     """
 
     def __init__(
@@ -148,12 +135,8 @@ class PageTrainer(Closing):
         chunker = Chunker(
             copies, self.pool, shift=int(self.shift), entries=self.entries, learning=False, scale=self.scale
         )
-        return self.measure(chunker.each(), on_scores=on_scores)
-
-    def measure(self, chunks: Iterable[Chunk], *, on_scores: OnScores | None = None) -> EpochStats:
-        """Measure the model on chunks without learning from them; ``on_scores`` hears the scores of all rows."""
         totals = kernels.Totals(on_scores)
-        for chunk in chunks:
+        for chunk in chunker.each():
             totals.start(chunk.batch)
             self._count(self.dots(chunk), chunk.batch, totals)
         return self.stats(totals)

@@ -1,63 +1,157 @@
-"""Which features are stored together: vertical partitioning of the model (section 5, Algorithm 3).
+"""Which features are stored together: vertical partitioning of the model (section 5, Algorithm 3), and what reads cost.
 
-The most frequent features of a sample of rows are merged, pair by pair, as long as a merge saves more in seeks than it
-costs in records read for nothing. All others stay alone and are not listed. Same sample, same partitions: ties go to
-the more frequent features, then to the lower ones. `partition_reference` says in plain words what `partition` does.
+Features are merged, pair by pair, as long as a merge saves more in seeks than it costs in records read for nothing. Same sample,
+same partitions: ties go to the more frequent features, then to the lower ones. `partition_reference` specifies `partition`.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations, pairwise
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock import seeds
+from penstock.batch import Batch, Csr
 from penstock.bigmodel import affinity
-from penstock.bigmodel.costs import Cost
-from penstock.budget import Bytes, show_bytes
-from penstock.errors import BudgetError, DataError, UsageError
-from penstock.messages import Given, Text, Use
+from penstock.copying import gather_runs
+from penstock.errors import UsageError, WriteError
+from penstock.loader.direct_reads import PAGE
+from penstock.storage_timer import MB, ReadTimer, random_file
 
 Int64s = NDArray[np.int64]
 Features = NDArray[np.uint64]
-_CELL_BITS = 20
+
+FILE_BYTES = 8 * MB
+_RECORD_BYTES = 4
+# The best round counts: other work on the machine only ever slows.
+_ROUNDS = 3
+# Below what any clock tells apart; a cost of nothing would make every merge, or none, worth while.
+_LEAST_SECONDS = 1e-12
 
 
-class FeatureRows(Protocol):
-    """Rows of which only the features count: row ``i`` holds ``indices[indptr[i]:indptr[i+1]]``."""
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds to read a partition: ``seek`` once (the paper's t_s) and ``unit`` for each of its records (t_u).
 
-    @property
-    def indptr(self) -> NDArray[np.uint64]: ...
-    @property
-    def indices(self) -> NDArray[Any]: ...
+    Only their ratio decides which features are stored together.
+    """
+
+    seek: float
+    unit: float
+
+
+def measure_cost(folder: str | os.PathLike[str]) -> Cost:
+    """Measure what reads of a model in a folder cost, on a temporary file of 8 MB out of the page cache; both are above zero.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     cost = measure_cost(folder)
+    >>> cost.seek > 0 and cost.unit > 0
+    True
+    """
+    rng = seeds.generator(0, "partition", "cost")
+    try:
+        with random_file(folder, FILE_BYTES) as path, ReadTimer(path) as timer:
+            rounds = [(timer.sequential(rng, threads=1), timer.random(rng, PAGE, threads=1)) for _ in range(_ROUNDS)]
+    except OSError as error:
+        raise WriteError(
+            f"{os.fspath(folder)}: cannot measure storage there ({error.strerror or error});"
+            f" give a folder that exists and has {FILE_BYTES // MB} MB free"
+        ) from error
+    sequential, small = (max(speeds) for speeds in zip(*rounds, strict=True))
+    unit = max(_RECORD_BYTES / sequential, _LEAST_SECONDS)
+    # A small read also carries its records; what is left is the seek.
+    return Cost(max(PAGE / small - PAGE / _RECORD_BYTES * unit, _LEAST_SECONDS), unit)
+
+
+@dataclass(frozen=True, slots=True)
+class RowSample:
+    """Some rows of the data, in their order: row ``i`` holds the features ``indices[indptr[i]:indptr[i+1]]``."""
+
+    indptr: NDArray[np.uint64]
+    indices: NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+
+def sample_of(batches: Iterable[Batch], *, seed: int = 0, most_entries: int = 1 << 25) -> RowSample:
+    """Draw rows without replacement from a stream of unknown length, as a reservoir does, in one pass.
+
+    Every row draws a number; those with the lowest stay, as many as hold ``most_entries`` features together. Which rows they are
+    depends on the seed and on the rows' order, not on how they are cut into batches. Three times as many are held for a moment.
+
+    Examples
+    --------
+    >>> rows = Csr(np.arange(101, dtype=np.uint64), np.arange(100, dtype=np.uint32), np.ones(100, np.float32), 100)
+    >>> sample = sample_of([Batch(rows)], most_entries=5)
+    >>> len(sample), bool((np.diff(sample.indices.astype(int)) > 0).all())
+    (5, True)
+    """
+    rng = seeds.generator(seed, "partition", "sample")
+    held = [_Draw(np.empty(0), RowSample(np.zeros(1, np.uint64), np.empty(0, np.uint64)))]
+    bound, fresh = 1.0, 0
+    for batch in batches:
+        if not isinstance(batch.x, Csr):
+            raise UsageError(
+                "a sample for partitions is drawn from sparse rows, but these are dense; their model is small"
+            )
+        draws = rng.random(len(batch))
+        rows = RowSample(batch.x.indptr, batch.x.indices)
+        held.append(_pick(_Draw(draws, rows), np.flatnonzero(draws < bound)))
+        fresh += len(held[-1].rows.indices)
+        if fresh > most_entries // 2:
+            lowest, bound = _lowest(held, most_entries, bound)
+            held, fresh = [lowest], 0
+    return _lowest(held, most_entries, bound)[0].rows
+
+
+class _Draw(NamedTuple):
+    draws: NDArray[np.float64]
+    rows: RowSample
+
+
+def _pick(drawn: _Draw, picks: Int64s) -> _Draw:
+    """Return some of the rows as a copy."""
+    indptr, indices = drawn.rows.indptr, drawn.rows.indices
+    starts = indptr[:-1][picks].astype(np.int64)
+    offsets = np.concatenate([[0], np.cumsum(indptr[1:][picks].astype(np.int64) - starts)])
+    out = np.empty(int(offsets[-1]), indices.dtype)
+    gather_runs(indices, starts, offsets, out)
+    return _Draw(drawn.draws[picks], RowSample(offsets.astype(np.uint64), out))
+
+
+def _lowest(parts: list[_Draw], most_entries: int, bound: float) -> tuple[_Draw, float]:
+    """Keep the rows with the lowest draws, in their order; return them and the draw from which on none is kept."""
+    draws = np.concatenate([part.draws for part in parts])
+    lengths = np.concatenate([np.diff(part.rows.indptr) for part in parts]).astype(np.int64)
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.uint64)
+    indices = [part.rows.indices for part in parts if len(part.rows.indices)]
+    joined = _Draw(draws, RowSample(indptr, np.concatenate(indices) if indices else np.empty(0, np.uint64)))
+    order = np.argsort(draws, kind="stable")
+    count = int(np.searchsorted(np.cumsum(lengths[order]), most_entries, side="right"))
+    if count >= len(order):
+        return joined, bound
+    return _pick(joined, np.sort(order[:count])), float(draws[order[count]])
 
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
     """The features kept, in partitions: the one that most rows ask for comes first.
 
-    Attributes
-    ----------
-    features : uint64 array
-        All of them, partition after partition; inside one by falling frequency, then by feature.
-    offsets : int64 array
-        Partition ``p`` is ``features[offsets[p]:offsets[p+1]]``.
-    frequencies : int64 array
-        How often each feature occurs: the rows of the sample that hold it, or the counts that were given.
-    rows : int64 array
-        The rows of the sample that hold each partition.
-    sample_rows : int
-        How many rows the sample has.
-    requests_before, requests_after : int
-        What the sample's rows ask for: features that were kept, and partitions.
-    seconds : float
-        How long it took.
+    Partition ``p`` is ``features[offsets[p]:offsets[p+1]]``, by falling frequency, then by feature. ``frequencies`` are the counts
+    of features that were given, ``rows`` the rows of the sample that hold each partition. The sample's rows ask for
+    ``requests_before`` features, and for ``requests_after`` partitions.
     """
 
     features: Features
@@ -80,9 +174,8 @@ class Partitions:
 
         Examples
         --------
-        >>> from penstock.batch import Csr
         >>> rows = Csr(np.array([0, 2, 4], np.uint64), np.array([7, 8, 7, 8], np.uint32), np.ones(4, np.float32), 9)
-        >>> print(partition(rows, keep=2, cost=Cost(100.0, 1.0)).report().rpartition(chr(10))[0])
+        >>> print(partition(rows, (np.array([7, 8]), np.array([2, 2])), keep=2, cost=Cost(100.0, 1.0)).report().rpartition(chr(10))[0])
         2 features in 1 partitions, the largest of 2
         requests of 2 sampled rows: 4 → 2 (2.0 times fewer)
         """
@@ -98,55 +191,42 @@ class Partitions:
     __str__ = report
 
 
-def partition(
-    sample: FeatureRows,
-    *,
-    keep: int,
-    cost: Cost,
-    counts: tuple[Features, Int64s] | None = None,
-    memory: int | None = None,
-) -> Partitions:
-    """Partition the most frequent features of a sample by Algorithm 3.
+def partition(sample: RowSample | Csr, counts: tuple[Features, Int64s], *, keep: int, cost: Cost) -> Partitions:
+    """Partition the most frequent features by Algorithm 3; time and memory grow with the square of their number.
 
     Parameters
     ----------
-    sample : FeatureRows
-        Such as a `Csr`. A feature that a row holds twice counts once.
+    sample : RowSample or Csr
+        Rows that tell which features occur together. A feature that a row holds twice counts once.
+    counts : (features, counts)
+        Frequencies in all the data, to choose and order the features by.
     keep : int
-        The number of features to partition (the paper's K); time and memory grow with its square.
+        The number of features to partition (the paper's K).
     cost : Cost
         What reading a partition costs, see `measure_cost`.
-    counts : (features, counts), optional
-        Frequencies in all the data, to choose and order the features by, instead of those in the sample.
-    memory : int, optional
-        Bytes that this may take; where that is too little, `BudgetError` names the ``keep`` that would fit.
 
     Examples
     --------
-    >>> from penstock.batch import Csr
     >>> rows = Csr(np.array([0, 2, 4, 5], np.uint64), np.array([7, 8, 7, 8, 3], np.uint32), np.ones(5, np.float32), 9)
-    >>> [part.tolist() for part in partition(rows, keep=3, cost=Cost(seek=100.0, unit=1.0))]
+    >>> counts = np.array([7, 8, 3]), np.array([2, 2, 1])
+    >>> [part.tolist() for part in partition(rows, counts, keep=3, cost=Cost(seek=100.0, unit=1.0))]
     [[7, 8], [3]]
     """
     began = time.perf_counter()
-    indptr, indices = _checked(sample, keep)
-    kept, frequencies = most_frequent(sample, keep=keep) if counts is None else _given(*counts, keep=keep)
+    indptr, indices = sample.indptr, sample.indices
+    kept, frequencies = _top(*counts, keep=keep)
     count, rows = len(kept), len(indptr) - 1
     if count == 0:
         return _result(kept, frequencies, np.empty(0, np.int64), np.empty(0, np.int64), 0, rows, began)
 
-    keys, used, shift = _table(count)
+    bits = max(4, (2 * count).bit_length())  # of a table with room to spare
+    keys, used, shift = np.zeros(1 << bits, np.uint64), np.zeros(1 << bits, np.int64), np.uint64(64 - bits)
     affinity.place_ranks(kept, keys, shift, used)
-    if counts is None:
-        held = frequencies
-    else:
-        held = np.zeros(count, np.int64)
-        affinity.count_holders(indptr, indices, keys, shift, used, held, np.zeros(count, np.int64))
+    held = np.zeros(count, np.int64)
+    affinity.count_holders(indptr, indices, keys, shift, used, held, np.zeros(count, np.int64))
     starts = np.concatenate([[0], np.cumsum(held)])
     total = int(starts[-1])
     rank_type = np.uint16 if count <= 1 << 16 else np.uint32
-    _afford(count, rest=total * (4 + np.dtype(rank_type).itemsize) + rows * 24 + count * 100, memory=memory)
-
     holders, lengths = np.empty(total, np.uint32), np.zeros(rows, np.int64)
     affinity.list_holders(indptr, indices, keys, shift, used, starts, starts[:-1].copy(), holders, lengths)
     row_starts = np.cumsum(lengths) - lengths
@@ -161,15 +241,12 @@ def partition(
 
 
 def partition_reference(
-    sample: FeatureRows, *, keep: int, cost: Cost, counts: tuple[Features, Int64s] | None = None
+    sample: RowSample | Csr, counts: tuple[Features, Int64s], *, keep: int, cost: Cost
 ) -> Partitions:
-    """Say what `partition` does: Algorithm 3 to the letter, without rounding, affinities counted anew for every merge."""
+    """Specify `partition`: Algorithm 3 to the letter, without rounding, affinities counted anew for every merge."""
     began = time.perf_counter()
-    indptr, indices = _checked(sample, keep)
-    sets = [set(indices[int(a) : int(b)].tolist()) for a, b in pairwise(indptr)]
-    found = Counter(feature for row in sets for feature in row)
-    if counts is not None:
-        found = Counter({int(f): int(c) for f, c in zip(*counts)})
+    sets = [set(sample.indices[int(a) : int(b)].tolist()) for a, b in pairwise(sample.indptr)]
+    found = {int(f): int(c) for f, c in zip(*counts)}
     kept = sorted(found, key=lambda feature: (-found[feature], feature))[:keep]
     ranks = {feature: rank for rank, feature in enumerate(kept)}
     examples = [{ranks[feature] for feature in row if feature in ranks} for row in sets]
@@ -198,54 +275,6 @@ def partition_reference(
     return _result(np.array(kept, np.uint64), frequencies, owners, rows, requests, len(sets), began)
 
 
-def most_frequent(sample: FeatureRows, *, keep: int) -> tuple[Features, Int64s]:
-    """Return the features that most rows hold, and how many rows do; ties go to the lower feature.
-
-    Features of which a sketch tells that they are too rare are never counted one by one, so that memory grows with
-    ``keep``, not with the features that there are. The answer is exact: where a count falls short of what the sketch
-    was trusted for, it is the bound of a second try.
-
-    Examples
-    --------
-    >>> from penstock.batch import Csr
-    >>> rows = Csr(np.array([0, 2, 4], np.uint64), np.array([7, 8, 7, 9], np.uint32), np.ones(4, np.float32), 10)
-    >>> [part.tolist() for part in most_frequent(rows, keep=2)]
-    [[7, 8], [2, 1]]
-    """
-    indptr, indices = _checked(sample, keep)
-    bits = min(_CELL_BITS, max(4, len(indices).bit_length()))
-    cells, cell_shift = np.zeros((2, 1 << bits), np.uint32), np.uint64(64 - bits)
-    affinity.sketch(indices, cell_shift, cells)
-    # Half of what the sketch says of the last one kept: a cell is shared by several features.
-    least = max(1, int(np.partition(cells[0], -keep)[-keep]) // 2) if keep < 1 << bits else 1
-    while True:
-        room = int(np.count_nonzero(cells[0] >= least))
-        while True:
-            keys, counts, shift = _table(room)
-            seen = np.zeros(len(keys), np.int64)
-            found = affinity.tally_rows(indptr, indices, cells, cell_shift, least, keys, shift, counts, seen)
-            if found >= 0:
-                break
-            room *= 2
-        taken = counts > 0
-        kept, frequencies = _top(keys[taken], counts[taken], keep=keep)
-        last = int(frequencies[-1]) if len(kept) == keep else 1
-        if last >= least:
-            return kept, frequencies
-        least = last
-
-
-def _checked(sample: FeatureRows, keep: int) -> tuple[NDArray[np.uint64], NDArray[Any]]:
-    if keep < 1:
-        raise UsageError("keeps no features", option="keep", value=keep, fixes=["give 1 or more"])
-    indptr, indices = sample.indptr, sample.indices
-    if len(indptr) < 1 or int(indptr[-1]) > len(indices) or bool((indptr[1:] < indptr[:-1]).any()):
-        raise DataError(
-            f"the sample's indptr does not cut its {len(indices)} indices into rows; it must rise from 0 to their number"
-        )
-    return indptr, indices
-
-
 def _top(features: NDArray[Any], counts: NDArray[Any], *, keep: int) -> tuple[Features, Int64s]:
     """Return the features with the highest counts; ties go to the lower feature."""
     features, counts = np.asarray(features, np.uint64), np.asarray(counts, np.int64)
@@ -254,34 +283,6 @@ def _top(features: NDArray[Any], counts: NDArray[Any], *, keep: int) -> tuple[Fe
         features, counts = features[some], counts[some]
     order = np.lexsort((features, -counts))[:keep]
     return features[order], counts[order]
-
-
-def _given(features: NDArray[Any], counts: NDArray[Any], *, keep: int) -> tuple[Features, Int64s]:
-    if len(features) != len(counts):
-        raise UsageError(f"counts gives {len(features)} features and {len(counts)} counts; give one count for each")
-    kept, frequencies = _top(features, counts, keep=keep)
-    if len(np.unique(kept)) < len(kept):
-        raise UsageError("counts names a feature twice; give each feature once, with its count in all the data")
-    return kept, frequencies
-
-
-def _table(count: int) -> tuple[Features, Int64s, np.uint64]:
-    """Return an empty table of features with room to spare, and the shift that its places are found with."""
-    bits = max(4, (2 * count).bit_length())
-    return np.zeros(1 << bits, np.uint64), np.zeros(1 << bits, np.int64), np.uint64(64 - bits)
-
-
-def _afford(count: int, *, rest: int, memory: int | None) -> None:
-    """Refuse what does not fit: the triangle of affinities, and what grows with the sample."""
-    needed = 2 * count * (count - 1) + rest
-    if memory is not None and needed > memory:
-        fits = int(max(memory - rest, 0) / 2) ** 0.5
-        advice = Text(Use("keep", int(fits)), " would fit") if fits >= 2 else "take a smaller sample"
-        raise BudgetError(
-            f"partitioning {count} features takes {show_bytes(needed)}, but ",
-            Given("memory", Bytes(memory)),
-            fixes=[advice],
-        )
 
 
 def _result(

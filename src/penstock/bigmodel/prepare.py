@@ -1,4 +1,4 @@
-"""The offline stage: partition the hot features, give every feature its position, and write the rows by positions.
+"""The offline stage: partition the hot features by a sample, give every feature its position, and write the rows by positions.
 
 What was prepared for the same data, columns and memory is used again. A note of it, `layout.json`, is written last: where
 it is missing, the directory is prepared anew.
@@ -20,13 +20,11 @@ from numpy.typing import NDArray
 
 from penstock import seeds
 from penstock.batch import Batch
-from penstock.bigmodel.checkpoint import begin_anew
-from penstock.bigmodel.costs import measure_cost
+from penstock.bigmodel.checkpoint import NOTE, begin_anew
 from penstock.bigmodel.index_map import NAME as MAP
 from penstock.bigmodel.index_map import IndexMap
-from penstock.bigmodel.partition import Partitions, partition
+from penstock.bigmodel.partition import Partitions, measure_cost, partition, sample_of
 from penstock.bigmodel.rewrite import ROWS, FeatureLayout, rewrite
-from penstock.bigmodel.sampling import sample_of
 from penstock.bigmodel.storage import Storage
 from penstock.blocks.base import BlockSource, one_piece_open
 from penstock.blocks.features import Encoder
@@ -41,7 +39,6 @@ from penstock.messages import Text
 from penstock.parallel import in_order
 from penstock.sealed import read_note, write_note
 
-NOTE = "layout.json"
 SAMPLE_SHARE, SAMPLE_LEAST = 0.01, 100_000
 """The part of the rows whose features are looked at together, and how many at least where there are as many."""
 LEAST_MEMORY = 16_000_000
@@ -180,8 +177,8 @@ def _partitions(
 ) -> Partitions:
     """Partition features by what they occur with in a sample of the rows."""
     with closing(_some_rows(source, encoder, seed)) as batches:
-        sample = sample_of(batches, share=1.0, least=0, seed=seed, most_entries=max(entries, _LEAST_ENTRIES))
-    return partition(sample, keep=len(features), cost=measure_cost(folder), counts=(features, counts))
+        sample = sample_of(batches, seed=seed, most_entries=max(entries, _LEAST_ENTRIES))
+    return partition(sample, (features, counts), keep=len(features), cost=measure_cost(folder))
 
 
 def _some_rows(source: BlockSource, encoder: Encoder, seed: int) -> Generator[Batch, None, None]:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from penstock import seeds
 from penstock.batch import Floats
-from penstock.bigmodel.grid import FactorLayout, Grid
+from penstock.bigmodel.grid import BLOCK, FactorLayout, Grid
 from penstock.bigmodel.keys import KeyCounts, KeyTable, as_keys
 from penstock.bigmodel.store import Int64s
 from penstock.blocks.base import BlockSource, naming_rows
@@ -43,8 +43,6 @@ from penstock.shuffle.permute import slots
 Triples = NDArray[np.uint32]
 """(rows, 3): a user's record, an item's record, and the bits of a float32 rating."""
 
-BLOCK = 4096
-"""The most ratings in a block: what is read at once, and what is shuffled between epochs as one."""
 ROW_BYTES = 12
 _SORTING = 48
 """Bytes that a row takes while its segment is put in order."""

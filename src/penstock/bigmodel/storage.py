@@ -1,8 +1,9 @@
-"""What a model on disk is made of, and what of the memory goes where."""
+"""How a model lies on disk, how its memory is divided, and how many features there are."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from penstock.bigmodel.chunks import ENTRIES
@@ -183,3 +184,35 @@ class Storage:
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureLayout:
+    """What `rewrite` found and wrote.
+
+    ``features`` of ``dimension`` possible ones occur, ``singles`` of them once, and have the positions 0 to ``features - 1``; the
+    first ``hot`` are the frequent ones, with ``hot_share`` of all ``entries``. ``tally`` has a row [least, features, entries] for each
+    power of two: the features that occur at least so often and less than twice as often. ``phases`` are parts of the ``seconds``.
+    """
+
+    rows: int
+    entries: int
+    features: int
+    hot: int
+    dimension: int
+    singles: int
+    hot_share: float
+    tally: list[list[int]]
+    map_bytes: int
+    rows_bytes: int
+    seconds: float
+    phases: dict[str, float] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> FeatureLayout:
+        """Build the layout again."""
+        return cls(**data)

@@ -72,7 +72,7 @@ def _explain_on_disk(params: dict[str, Any], given: list[str], reading: dict[str
 
 
 def _explain_factor(params: dict[str, Any], given: list[str], reading: dict[str, Any]) -> Explanation:
-    from penstock.bigmodel.factor_config import FactorConfig
+    from penstock.bigmodel.factor_learner import FactorConfig
     from penstock.bigmodel.ratings import Roles
     from penstock.blocks.open import open as open_source
     from penstock.errors import UsageError

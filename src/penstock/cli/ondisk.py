@@ -16,8 +16,7 @@ from typing import Any
 import typer
 
 from penstock.bigmodel.disk_learner import disk_job
-from penstock.bigmodel.factor_config import FactorConfig
-from penstock.bigmodel.factor_learner import factor_job, useless_factors
+from penstock.bigmodel.factor_learner import FactorConfig, factor_job, useless_factors
 from penstock.bigmodel.model import Saved
 from penstock.bigmodel.ratings import Roles
 from penstock.bigmodel.storage import MemorySplit, Storage

@@ -130,7 +130,7 @@ def _train_on_disk(params: dict[str, Any], given: list[str]) -> None:
 
 
 def _train_factor(params: dict[str, Any], given: list[str]) -> None:
-    from penstock.bigmodel.factor_config import FactorConfig
+    from penstock.bigmodel.factor_learner import FactorConfig
     from penstock.bigmodel.ratings import Roles
     from penstock.bigmodel.storage import Storage
     from penstock.cli.ondisk import Inputs, train_factor

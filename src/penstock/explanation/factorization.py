@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import seeds
-from penstock.bigmodel.directory_contents import directory_contents
-from penstock.bigmodel.factor_config import FactorConfig
-from penstock.bigmodel.factor_learner import Shares, planned
-from penstock.bigmodel.grid import FactorLayout, Grid
+from penstock.bigmodel.checkpoint import directory_contents
+from penstock.bigmodel.factor_learner import FactorConfig
+from penstock.bigmodel.grid import FactorLayout, Grid, Shares, planned
 from penstock.bigmodel.keys import as_keys, hashed
 from penstock.bigmodel.ratings import ROW_BYTES, Roles
 from penstock.blocks.base import BlockSource

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from penstock import seeds
 from penstock.batch import Csr
-from penstock.bigmodel.layout import FeatureLayout
+from penstock.bigmodel.storage import FeatureLayout
 from penstock.blocks.base import BlockSource, Int64s
 from penstock.blocks.features import Encoder
 from penstock.encoded_model import encoded

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from penstock.bigmodel.directory_contents import directory_contents
-from penstock.bigmodel.disk_checks import KINDS
+from penstock.bigmodel.checkpoint import directory_contents
+from penstock.bigmodel.disk_learner import KINDS
 from penstock.bigmodel.storage import Storage
 from penstock.blocks.base import BlockSource
 from penstock.blocks.features import Encoder

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.bigmodel.data_passes import BLOCK_SIZE, BLOCKS_WANTED, LEAST_BLOCK
-from penstock.bigmodel.preparation_plan import PreparationPlan
+from penstock.bigmodel.feature_positions import PreparationPlan
+from penstock.bigmodel.rewrite import BLOCK_SIZE, BLOCKS_WANTED, LEAST_BLOCK
 from penstock.bigmodel.storage import Storage
 from penstock.explanation.feature_counts import Class, FeatureCounts
 
