@@ -95,7 +95,7 @@ KINDS: dict[str, ModelKind] = {
     "disk": _DISK,
     "factor": _FACTOR,
     "groups": _GROUPS,
-    "trees": ModelKind("boosted trees", _is_lightgbm, "penstock.groups.trees:TreeModel.load"),
+    "trees": ModelKind("boosted trees", _is_lightgbm, "penstock.groups.families:TreeModel.load"),
     "module": _MODULE,
 }
 """The kinds of saved models there are, by name."""

@@ -15,8 +15,8 @@ import pytest
 import penstock
 from penstock.events import Event, Warned
 from penstock.groups import GroupBy, GroupModels, training_run
+from penstock.groups.cluster import Copies
 from penstock.groups.etl import group
-from penstock.groups.folder_transfer import Copies
 from penstock.groups.ray import RayExecutor
 from penstock.testing.executors import await_that
 from tests.rays import STORE, ray_cluster

@@ -93,7 +93,7 @@ class TestWeights:
         assert np.abs(one - far).max() > 1e-2
 
     def test_a_group_of_many_rows_keeps_what_sgd_learned(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("penstock.groups.refits.REFIT_ROWS", 100)  # 100,000 rows take long
+        monkeypatch.setattr("penstock.groups.training_run.REFIT_ROWS", 100)  # 100,000 rows take long
         found = fit("sgd")
         texts = found.frame["text"].to_pylist()
         assert [texts[row] for row in np.flatnonzero(found.registry.refitted)] == ["z"]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.batch import Csr
 from penstock.blocks.memory import TableSource
-from penstock.groups import etl, merged_runs, row_scatter
+from penstock.groups import etl, external_sort, row_scatter
 from penstock.groups.etl import group
 
 KEYS = st.sampled_from([None, "", "/", "%null", "é", "a", "b", "c", "d", "e"])
@@ -59,7 +59,7 @@ def test_every_row_comes_once_and_in_order(case):
     settle = etl.SortingPlan.of
 
     def of(*args):
-        room, plan = merged_runs.Room(block - 1024, min(window, block - 1024), 1), settle(*args)
+        room, plan = external_sort.Room(block - 1024, min(window, block - 1024), 1), settle(*args)
         return dataclasses.replace(
             plan, chunk=chunk, together=500, count=500, room=room, scatter=min(scatter, plan.scatter)
         )
@@ -69,7 +69,7 @@ def test_every_row_comes_once_and_in_order(case):
         tempfile.TemporaryDirectory() as folder,
         mock.patch.object(etl.SortingPlan, "of", of),
         mock.patch.object(row_scatter, "LEAST_ROWS", 0),
-        mock.patch.object(merged_runs, "FAN", fan),
+        mock.patch.object(external_sort, "FAN", fan),
         group(source, ["a", "b"], f"{folder}/g", label="y", weight="w", memory="50MB", block_size=block) as grouped,
     ):
         expected = defaultdict(list)

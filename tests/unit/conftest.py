@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from penstock.groups import etl, merged_runs, row_scatter
+from penstock.groups import etl, external_sort, row_scatter
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def small_runs(monkeypatch):
     settle = etl.SortingPlan.of
 
     def of(*args):
-        room = merged_runs.Room(args[3] - 1024, min(args[3] - 1024, 2000), 2)
+        room = external_sort.Room(args[3] - 1024, min(args[3] - 1024, 2000), 2)
         return dataclasses.replace(settle(*args), chunk=8000, together=1000, room=room, scatter=0)
 
     monkeypatch.setattr(etl.SortingPlan, "of", of)

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import log_softmax
 
 from penstock.batch import Batch, Csr
-from penstock.groups.patterns.class_sums import class_sums
+from penstock.groups.patterns.algebraic import class_sums
 
 CLASSES, WIDTH, CONFIGS, ROWS = 4, 3, 2, 700
 

@@ -26,7 +26,7 @@ from penstock.errors import (
     UnknownOptionError,
     UsageError,
 )
-from penstock.groups import etl, group_files, merged_runs
+from penstock.groups import etl, external_sort, group_files
 from penstock.groups.etl import group
 from penstock.groups.grouped import Grouped
 from tests.grouped_rows import MEMORY, assert_grouped, rows_table, store, whole
@@ -151,7 +151,7 @@ def test_blocks_do_not_hang_on_the_memory(tmp_path, request):
 
 @pytest.mark.usefixtures("small_runs")
 def test_more_runs_than_can_be_merged_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(merged_runs, "FAN", 3)
+    monkeypatch.setattr(external_sort, "FAN", 3)
     merges = []
     merge = etl.merge_runs
     monkeypatch.setattr(

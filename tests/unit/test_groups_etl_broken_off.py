@@ -22,7 +22,7 @@ from penstock.errors import (
     WriteError,
 )
 from penstock.events import Advanced, Finished, Started, Stream
-from penstock.groups import etl, merged_runs, sorted_runs
+from penstock.groups import etl, external_sort, sorted_runs
 from penstock.groups.etl import group
 from tests.grouped_rows import MEMORY, Interrupting, assert_grouped, rows_table, store
 
@@ -56,7 +56,7 @@ def test_interrupted_work_is_taken_up_again(way, task, after, tmp_path, request)
 
 @pytest.mark.usefixtures("small_runs")
 def test_merged_runs_are_taken_up_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(merged_runs, "FAN", 4)
+    monkeypatch.setattr(external_sort, "FAN", 4)
     table = rows_table()
     source = TableSource.of(table, block_size=1000)
     with pytest.raises(KeyboardInterrupt):

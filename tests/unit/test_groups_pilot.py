@@ -21,12 +21,11 @@ from penstock.config import Config
 from penstock.errors import ColumnError, DataError, UsageError
 from penstock.explanation import Explanation, group_training
 from penstock.explanation.group_training import explain_groups
-from penstock.groups import group_sample, pilot
-from penstock.groups.cost import APPROACHES, Pilot, Timed, Work
+from penstock.groups import pilot
+from penstock.groups.cost import APPROACHES, Pilot, Timed, Work, simulate
 from penstock.groups.etl import group
 from penstock.groups.executor import Done
 from penstock.groups.patterns.linear import GroupedLinear
-from penstock.groups.simulation import simulate
 
 LBFGS = GroupedLinear(Config(model="logistic", solver="lbfgs", epochs=6, standardize=True))
 SGD = GroupedLinear(Config(model="logistic", solver="sgd", epochs=6))
@@ -98,7 +97,7 @@ def look(data: Any, *, model: Any = LBFGS, by: tuple[str, ...] = ("shop",), **mo
 def test_sizes_are_counted_by_all_columns() -> None:
     table = visits().set_column(0, "shop", pa.array([None, *visits()["shop"].to_pylist()[1:]], pa.int64()))
     with open_source(table) as source:
-        found = group_sample.sizes_of(source, ["shop", "kind"])
+        found = pilot.sizes_of(source, ["shop", "kind"])
     keys = Counter(zip(table["shop"].to_pylist(), table["kind"].to_pylist()))
     assert sorted(found.rows.tolist()) == sorted(keys.values())
     assert found.exact
@@ -106,10 +105,10 @@ def test_sizes_are_counted_by_all_columns() -> None:
 
 
 def test_sizes_are_estimated_where_there_is_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_sample, "_TOGETHER", 1)
+    monkeypatch.setattr(pilot, "_TOGETHER", 1)
     pq.write_table(visits(8_000, 4), tmp_path / "visits.parquet", row_group_size=500)
     with open_source(tmp_path / "visits.parquet") as source:
-        found = group_sample.sizes_of(source, ["shop"], seconds=0.0)
+        found = pilot.sizes_of(source, ["shop"], seconds=0.0)
     assert not found.exact
     assert found.seen < found.total == 8_000
     assert found.rows.sum() == pytest.approx(8_000, rel=0.01)
@@ -118,15 +117,15 @@ def test_sizes_are_estimated_where_there_is_no_time(tmp_path: Path, monkeypatch:
 
 def test_sizes_want_their_columns_and_some_rows() -> None:
     with open_source(visits()) as source, pytest.raises(ColumnError, match="shopp"):
-        group_sample.sizes_of(source, ["shopp"])
+        pilot.sizes_of(source, ["shopp"])
     with open_source(visits().slice(0, 0)) as source, pytest.raises(DataError, match="no rows"):
-        group_sample.sizes_of(source, ["shop"])
+        pilot.sizes_of(source, ["shop"])
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=60), st.integers(40, 100_000))
 def test_sizes_to_time_are_unlike_and_fit(sizes: list[int], most: int) -> None:
-    picked = group_sample.to_time(np.array(sizes), most)
+    picked = pilot.to_time(np.array(sizes), most)
     assert sum(size * count for size, count in picked) <= most
     assert len(picked) > 1 or most < 200
     assert all(size >= 8 and count >= 1 for size, count in picked)
@@ -137,31 +136,31 @@ def test_sample_is_from_everywhere(tmp_path: Path) -> None:
     table = pa.table({"at": np.arange(40_000)})
     pq.write_table(table, tmp_path / "rows.parquet", row_group_size=1_000)
     with open_source(tmp_path / "rows.parquet") as source:
-        taken = group_sample.take(source, 800)
-        again = group_sample.take(source, 800)
+        taken = pilot.take(source, 800)
+        again = pilot.take(source, 800)
     at = taken.rows["at"].to_numpy()
     assert len(at) == 800
     assert len(np.unique(at // 1_000)) >= 8
     assert taken.rows.equals(again.rows)
     assert taken.row_seconds > 0
     with open_source(table.slice(0, 30)) as source:
-        assert len(group_sample.take(source, 800).rows) == 30
+        assert len(pilot.take(source, 800).rows) == 30
     with open_source(table) as source:  # one block
-        assert len(group_sample.take(source, 800).rows) == 800
+        assert len(pilot.take(source, 800).rows) == 800
 
 
 def test_groups_of_the_sample_have_their_sizes_and_their_share_of_labels() -> None:
     rare = visits(1_000).set_column(5, "y", pa.array(np.arange(1_000) % 50 == 0))
-    table, bundles = group_sample.dealt(rare, "y", [(100, 3), (500, 1)])
+    table, bundles = pilot.dealt(rare, "y", [(100, 3), (500, 1)])
     assert bundles == [[0, 1, 2], [3]]
-    numbers, labels = table[group_sample.PILOT].to_numpy(), np.array(table["y"].to_pylist())
+    numbers, labels = table[pilot.PILOT].to_numpy(), np.array(table["y"].to_pylist())
     assert np.bincount(numbers).tolist() == [100, 100, 100, 500]
     assert [int(labels[numbers == n].sum()) for n in range(3)] == [2, 2, 2]
     assert int(labels[numbers == 3].sum()) == 10
     with pytest.raises(DataError, match="too few"):
-        group_sample.dealt(rare.slice(0, 5), "y", [(100, 1)])
+        pilot.dealt(rare.slice(0, 5), "y", [(100, 1)])
     with pytest.raises(ColumnError, match="'z'"):
-        group_sample.dealt(rare, "z", [(100, 1)])
+        pilot.dealt(rare, "z", [(100, 1)])
 
 
 @pytest.mark.parametrize("model", [LBFGS, SGD])

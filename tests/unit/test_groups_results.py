@@ -18,9 +18,9 @@ from penstock.blocks.open import open as open_source
 from penstock.errors import ColumnError, DataError, FeatureError, ModelFileError, UnknownOptionError, UsageError
 from penstock.events import Finished, Stream
 from penstock.groups import families
-from penstock.groups.config_choice import choose
 from penstock.groups.registry import Index, Outcome, Writer
 from penstock.groups.results import GroupModels
+from penstock.groups.split import choose
 from penstock.linear import LinearModel
 
 CONFIGS = ({"l2": 0.1, "learning_rate": 0.5}, {"l2": 0.0, "learning_rate": 1.0})

@@ -18,10 +18,10 @@ from penstock.batch import Batch
 from penstock.blocks.memory import TableSource
 from penstock.errors import FeatureError, WriteError
 from penstock.events import Stream
-from penstock.groups import etl, file_layout, group_counts, group_files, row_scatter
+from penstock.groups import etl, group_counts, group_files, row_scatter
 from penstock.groups.etl import group
+from penstock.groups.group_counts import cheap_twice
 from penstock.groups.grouped import Grouped
-from penstock.groups.grouping_reads import cheap_twice
 from penstock.groups.row_scatter import chunk_bytes
 from tests.grouped_rows import MEMORY, Interrupting, assert_grouped, rows_table, store
 
@@ -131,8 +131,8 @@ def test_values_that_arrow_copies_are_not_taken_for_placed_ones(tmp_path, monkey
     """Where blank values do not come as they were given, they are written over what is in the file."""
     table = rows_table()
     interrupted(table, tmp_path / "g")
-    write = file_layout.HollowFile.write
-    monkeypatch.setattr(file_layout.HollowFile, "write", lambda self, data: write(self, bytes(data)))
+    write = row_scatter.HollowFile.write
+    monkeypatch.setattr(row_scatter.HollowFile, "write", lambda self, data: write(self, bytes(data)))
     assert_grouped(made(table, tmp_path / "g"), table)
 
 
@@ -145,11 +145,11 @@ def test_a_failure_to_write_is_told_and_leaves_nothing(when, number, tmp_path, m
     if when == "synced":
         monkeypatch.setattr(group_files, "_sync", fail)
     elif when == "put":
-        monkeypatch.setattr(file_layout.Laid, "_move_pieces", fail)
+        monkeypatch.setattr(row_scatter.Laid, "_move_pieces", fail)
     elif number == errno.ENOSPC:
-        monkeypatch.setattr(file_layout.os, "posix_fallocate", fail)
+        monkeypatch.setattr(row_scatter.os, "posix_fallocate", fail)
     else:
-        monkeypatch.setattr(file_layout.os, "pwrite", fail)
+        monkeypatch.setattr(row_scatter.os, "pwrite", fail)
     told = "the disk is full" if number == errno.ENOSPC else "cannot be written: Input/output error"
     with pytest.raises(WriteError, match=told):
         made(rows_table(), tmp_path / "g")
@@ -159,7 +159,7 @@ def test_a_failure_to_write_is_told_and_leaves_nothing(when, number, tmp_path, m
 def test_a_system_that_sets_no_room_aside(tmp_path, monkeypatch):
     table = rows_table()
     expected = files(made(table, tmp_path / "a").folder)
-    monkeypatch.delattr(file_layout.os, "posix_fallocate")
+    monkeypatch.delattr(row_scatter.os, "posix_fallocate")
     assert files(made(table, tmp_path / "b").folder) == expected
 
 

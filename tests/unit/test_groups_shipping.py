@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.groups import folder_transfer
-from penstock.groups.folder_transfer import Copy, look, pieces
+from penstock.groups import cluster
+from penstock.groups.cluster import Copy, look, pieces
 from penstock.testing.executors import await_that
 
 
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_copy_is_what_it_was_made_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder_transfer, "PIECE", 1000)
+    monkeypatch.setattr(cluster, "PIECE", 1000)
     sent = list(pieces(str(folder)))
     assert [(name, at, len(data)) for name, at, data in sent] == [
         ("deep/rows-é", 0, 1000),
@@ -64,7 +64,7 @@ def test_folders_are_told_from_one_another(folder: Path, change: object) -> None
 
 
 def test_a_large_file_is_known_by_its_length(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder_transfer, "_SMALL", 100)
+    monkeypatch.setattr(cluster, "_SMALL", 100)
     before = look(str(folder))
     large = folder / "deep" / "rows-é"
     large.write_bytes(bytes(2560))
@@ -90,7 +90,7 @@ def test_a_copy_goes_with_a_keeper_that_is_killed() -> None:
     script = """
 import time
 import numpy as np
-from penstock.groups.folder_transfer import Copy
+from penstock.groups.cluster import Copy
 copy = Copy()
 copy.write("a", 0, np.zeros(9, np.uint8))
 print(copy.path(), flush=True)

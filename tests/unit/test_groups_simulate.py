@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import UnknownOptionError, UsageError
-from penstock.groups.cost import APPROACHES, Pilot, Work
-from penstock.groups.simulation import bound, simulate
+from penstock.groups.cost import APPROACHES, Pilot, Work, bound, simulate
 
 PILOT = Pilot(row_config=3e-8, update=1e-5, byte=5e-10, message=2e-4)
 

@@ -24,14 +24,12 @@ from penstock.blocks.open import open as open_source
 from penstock.budget import available_memory, show_bytes, show_share
 from penstock.errors import UsageError
 from penstock.explanation.explanation import Explanation, Section, StrategyCost, TableRow, show_seconds
-from penstock.groups.cost import APPROACHES, Work, price_model_tasks
+from penstock.groups.cost import APPROACHES, Work, bound, price_model_tasks, simulate
 from penstock.groups.etl import group as write_grouped
-from penstock.groups.group_sample import PILOT, Sizes, dealt, sizes_of, take, to_time
 from penstock.groups.grouped import NOTE, Grouped
 from penstock.groups.partitioned import PartitionedSource, partitioned
 from penstock.groups.patterns.base import Trainable
-from penstock.groups.pilot import Rates, copied, run_pilot
-from penstock.groups.simulation import bound, simulate
+from penstock.groups.pilot import PILOT, Rates, Sizes, copied, dealt, run_pilot, sizes_of, take, to_time
 from penstock.groups.split import DEFAULT_SHARE
 from penstock.measure_lines import show_items
 from penstock.messages import Given, Text, TextPart, Use

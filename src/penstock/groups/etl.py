@@ -29,20 +29,18 @@ from penstock.budget import Budget, give_back, parse_size
 from penstock.encoded_model import encoded
 from penstock.errors import ColumnError, DataError, UsageError
 from penstock.events import Advanced, Finished, Started, Stream, Warned
-from penstock.groups import merged_runs
-from penstock.groups.group_counts import Counted, count
+from penstock.groups import external_sort
+from penstock.groups.external_sort import RunFolder, Sorter, merge_runs, merged
+from penstock.groups.group_counts import Counted, count, stretches
 from penstock.groups.group_files import GroupedWriter
 from penstock.groups.grouped import VERSION, Grouped
-from penstock.groups.grouping_reads import stretches
 from penstock.groups.keys import Key, Numbering, coded, key_type
 from penstock.groups.memory_shares import HEADER, SortingPlan, decoded_bytes, dense_bytes
-from penstock.groups.merged_runs import merge_runs, merged
 from penstock.groups.partitioned import PartitionedSource
 from penstock.groups.partitioned import open_partitioned as open_data
 from penstock.groups.row_scatter import Scatter, chunk_bytes
 from penstock.groups.scratch import Placed, Scratch, reusable
 from penstock.groups.sorted_runs import RowShape, SortedRun, StoredRun
-from penstock.groups.spilled_runs import RunFolder, Sorter
 from penstock.loader.scan import scan
 from penstock.messages import Given, Name, Text, Use
 from penstock.parallel import in_order
@@ -255,7 +253,7 @@ class _Work:
                     del rows, numbers
             runs = sorter.finish()
             give_back()
-            stored.narrow(merged_runs.FAN, merge)
+            stored.narrow(external_sort.FAN, merge)
             runs = [*stored.runs] or runs
             for run in runs:
                 stack.callback(run.close)

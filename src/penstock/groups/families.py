@@ -1,12 +1,20 @@
 """The families of models that a folder of groups may hold: linear ones, boosted trees, torch modules.
 
-A family takes single models out of the registry, and scores rows of many groups at a time, each by its group's model.
+A family takes single models out of the registry, and scores rows of many groups at a time, each by its group's model. Trees
+are LightGBM's text, which any LightGBM reads. They are parsed when first used, and those of few groups at a time are kept
+so. A saved model has one more line, which LightGBM ignores: how columns become features, and the checksum.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +22,177 @@ from numpy.typing import NDArray
 from penstock.batch import Batch, Csr, Floats
 from penstock.blocks.features import Encoder
 from penstock.encoded_model import EncodedModel
-from penstock.errors import UsageError
+from penstock.errors import ModelFileError, UnknownOptionError, UsageError
+from penstock.groups.index import MEND, text_checksum
 from penstock.groups.modules import Modules
-from penstock.groups.registry import Registry
-from penstock.groups.trees import Forest
+from penstock.groups.patterns.lightgbm_rows import matrix
+from penstock.groups.patterns.sampling import booster_of
+from penstock.groups.registry import Registry, by_model
 from penstock.linear import LinearModel
+from penstock.model import Description
+from penstock.outputs import atomic_path
 from penstock.sgd.losses import loss_of
 from penstock.sgd.model import Weights
+
+_KEPT = 256
+"""Parsed models that are kept: some hundred kilobytes each."""
+_BY = ("gain", "split")
+_MARK = "penstock:"
+"""Begins the line of a saved model that is not LightGBM's."""
+_KEPT_FIELDS = ("kind", "config", "fingerprint", "metrics")
+
+
+@dataclass(frozen=True, slots=True)
+class TreeModel(EncodedModel):
+    """Boosted trees of one group.
+
+    Attributes
+    ----------
+    kind : str
+        logistic, softmax or linear.
+    text : str
+        The model as LightGBM writes it.
+    encoder : Encoder
+        How columns become features, and labels targets.
+    config : dict
+        The hyper-parameters.
+    fingerprint : str
+        Of the data it was trained on.
+    metrics : dict
+        Final figures, such as the loss on rows held out.
+    """
+
+    kind: str
+    text: str = field(repr=False)
+    encoder: Encoder
+    config: Mapping[str, Any] = field(default_factory=dict)
+    fingerprint: str = ""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    _asked: list[Trees] = field(default_factory=list, init=False, repr=False, compare=False)
+    takes_nan: ClassVar[bool] = True
+
+    @property
+    def booster(self) -> Any:
+        """The `lightgbm.Booster`."""
+        return self._trees.booster
+
+    def scores(self, batch: Batch) -> Floats:
+        """Return a score a row, or for softmax one a row and class."""
+        return self._trees.scores(batch.x, self.kind)
+
+    def importances(self, by: str = "gain") -> dict[str, float]:
+        """Return what each feature did for the trees, the most first: the ``gain`` of its splits, or how many they are."""
+        if by not in _BY:
+            raise UnknownOptionError.of("by", by, _BY)
+        trees = self._trees
+        values = trees.booster.feature_importance(importance_type=by).tolist()
+        places = range(len(values)) if trees.features is None else trees.features.tolist()
+        names = self.encoder.names
+        told = {(str(place) if names is None else names[place]): value for place, value in zip(places, values)}
+        return dict(sorted(((name, value) for name, value in told.items() if value), key=lambda pair: -pair[1]))
+
+    def describe(self, *, most: int | None = None) -> Description:
+        """Say what is in the model: its measures, and what the features did for the trees, the most first."""
+        gains = self.importances()
+        values = {"trees": self.booster.num_trees(), "features": self.encoder.width, "importances": gains}
+        wide = max(map(len, (*gains, "feature")))
+        shown = [f"{name:<{wide}}{gain:>14.5g}" for name, gain in islice(gains.items(), most)]
+        rest = [f"and {len(gains) - len(shown):,} smaller ones"] if len(shown) < len(gains) else []
+        lines = ("", f"{'feature':<{wide}}{'gain':>14}", *shown, *rest)
+        return Description.of(self, f"{values['trees']:,} trees", values=values, lines=lines)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model as LightGBM's text, which ``lightgbm.Booster(model_file=…)`` and `penstock.load` read."""
+        kept = {name: getattr(self, name) for name in _KEPT_FIELDS} | {"encoder": self.encoder.to_dict()}
+        told = json.dumps(kept)
+        line = f"{_MARK}{text_checksum(self.text + told):016x} {told}"
+        with atomic_path(Path(path)) as temporary:
+            temporary.write_text(f"{self.text}\n{line}\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> TreeModel:
+        """Read a model that `save` wrote.
+
+        Raises
+        ------
+        ModelFileError
+            The file is damaged, or was not written by Penstock.
+        """
+        try:
+            content = Path(path).read_bytes().decode()
+            text, mark, line = content.rpartition(f"\n{_MARK}")
+            if not mark:
+                raise ValueError("it does not say how columns become features, as models that Penstock saved do")
+            noted, _, told = line.rstrip("\n").partition(" ")
+            if int(noted, 16) != text_checksum(text + told):
+                raise ValueError("its checksum is not that of its content")
+            kept = json.loads(told)
+            encoder = Encoder.from_dict(kept["encoder"])
+            return cls(kept["kind"], text, encoder, **{name: kept[name] for name in _KEPT_FIELDS[1:]})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ModelFileError(
+                f"{path} is not a whole model of boosted trees: {error}; restore it from a copy, or save the model again"
+            ) from error
+
+    @property
+    def _trees(self) -> Trees:
+        if not self._asked:
+            self._asked.append(Trees.of(self.text, place=f"the model of group {self.metrics.get('group', '?')}"))
+        return self._asked[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Trees:
+    """A parsed model, and the features that its columns stand for where it was trained on sparse rows."""
+
+    booster: Any
+    features: NDArray[np.int64] | None
+
+    @classmethod
+    def of(cls, text: str, *, place: str) -> Trees:
+        """Parse a model's text."""
+        try:
+            booster = booster_of(text)
+            names = booster.feature_name()
+            sparse = names[0].startswith("f")
+            return cls(booster, np.array([int(name[1:]) for name in names]) if sparse else None)
+        except ValueError as error:
+            raise ModelFileError(f"{place} cannot be read: {error}; {MEND}") from error
+
+    def scores(self, x: Floats | Csr, kind: str) -> Floats:
+        """Return a score a row, or for softmax one a row and class."""
+        data = matrix(x, self.features) if isinstance(x, Csr) and self.features is not None else x
+        found: Floats = self.booster.predict(data, raw_score=True, num_threads=1).astype(np.float32)
+        if loss_of(kind).many and found.ndim == 1:  # two classes have one score between them
+            found = np.column_stack([np.zeros_like(found), found])
+        return found
+
+
+class Forest:
+    """The models of a folder, to look into or to score rows of many groups by."""
+
+    takes_nan = True
+
+    def __init__(self, registry: Registry, encoder: Encoder, maker: Any = None) -> None:
+        self._registry, self._encoder = registry, encoder
+        self._ask = lru_cache(_KEPT)(self._parse)
+
+    def require(self) -> None:
+        """Do nothing: the trees are all that is needed."""
+
+    def model(self, row: int, config: Mapping[str, Any], **told: Any) -> TreeModel:
+        """Return the model at a row of the table."""
+        return TreeModel(self._registry.index.kind, self._registry.trees(row), self._encoder, config, **told)
+
+    def scores(self, batch: Batch, models: NDArray[np.int64]) -> Floats:
+        """Return the scores of each row by the model at its row of the table; zero where there is none."""
+        index = self._registry.index
+        return by_model(index, batch, models, lambda model, rows: self._ask(model).scores(rows.x, index.kind))
+
+    def _parse(self, row: int) -> Trees:
+        place = f"the model of group {self._registry.table['text'][row].as_py()} in {self._registry.folder}"
+        return Trees.of(self._registry.trees(row), place=place)
+
 
 _GATHERED = 32 << 20
 """Bytes of weights brought together at a time to score dense rows."""

@@ -1,14 +1,13 @@
 """The group of each row, found by reading the grouping columns alone: the first of two passes over data read cheaply.
 
 Groups are numbered by first occurrence. The number of each row goes to a file, so that memory does not grow with the rows;
-the keys, and the classes of the label, which are found on the way, go to a note beside it when all rows were seen. With
-both, an interrupted attempt is taken up again. Notes of another boot of the machine are not trusted, nor is a file that is
-not what was written.
+the keys and the classes of the label go to a note beside it when all rows were seen. With both, an interrupted attempt is
+resumed. Notes of another boot of the machine are not trusted, nor is a file whose checksum differs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +17,42 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from penstock.blocks.arrow import ArrowSource
 from penstock.blocks.base import BlockSource, Int64s
 from penstock.blocks.labels import LabelMap
+from penstock.blocks.memory import TableSource
+from penstock.blocks.numpy import NpySource
+from penstock.blocks.parquet import ParquetSource
+from penstock.blocks.storage import is_remote
 from penstock.checksum import checksum_path
 from penstock.events import Advanced, Finished, Started, Stream
-from penstock.groups.grouping_reads import stretches
 from penstock.groups.keys import Numbering, coded, from_text, to_text
 from penstock.groups.scratch import boot
 from penstock.parallel import in_order
 from penstock.rawfile import writing
 from penstock.sealed import read_note, write_note
+
+
+def stretches(sizes: Int64s, nbytes: int, begin: int = 0) -> Iterator[range]:
+    """Yield blocks that follow one another, of so many bytes together, from a block on.
+
+    Examples
+    --------
+    >>> list(stretches(np.array([3, 3, 9, 1]), 6))
+    [range(0, 2), range(2, 3), range(3, 4)]
+    """
+    ends = np.cumsum(sizes)
+    while begin < len(ends):
+        before = int(ends[begin - 1]) if begin else 0
+        end = max(int(np.searchsorted(ends, before + nbytes, side="right")), begin + 1)
+        yield range(begin, end)
+        begin = end
+
+
+def cheap_twice(source: BlockSource) -> bool:
+    """Whether reading some columns first costs little: tables and local files that need no parsing."""
+    return isinstance(source, (ArrowSource, ParquetSource, NpySource, TableSource)) and not is_remote(source.name)
+
 
 NUMBERS, COUNTED = "numbers.bin", "counted.json"
 _ROW_BYTES = 40

@@ -28,10 +28,10 @@ from penstock.blocks.storage import LocalFile
 from penstock.closing import Closing
 from penstock.errors import WriteError
 from penstock.groups import keys
-from penstock.groups.file_layout import HollowFile, Laid
+from penstock.groups.external_sort import Piece
 from penstock.groups.grouped import BLOCKS, GROUPS, NOTE, padded, rows_name
 from penstock.groups.keys import Key
-from penstock.groups.merged_runs import Piece
+from penstock.groups.row_scatter import HollowFile, Laid
 from penstock.groups.sorted_runs import RowShape
 from penstock.outputs import atomic_path
 from penstock.rawfile import writing

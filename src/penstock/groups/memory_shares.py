@@ -8,9 +8,8 @@ from penstock.blocks.base import BlockSource
 from penstock.blocks.features import Encoder
 from penstock.budget import Bytes, show_bytes
 from penstock.errors import BudgetError
-from penstock.groups.grouping_reads import cheap_twice
-from penstock.groups.merged_runs import Room
-from penstock.groups.spilled_runs import SORT_BYTES
+from penstock.groups.external_sort import SORT_BYTES, Room
+from penstock.groups.group_counts import cheap_twice
 from penstock.loader.decode import divided, unit_bytes
 from penstock.parallel import cores
 

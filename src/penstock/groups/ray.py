@@ -17,9 +17,8 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any, Self
 
 from penstock.errors import UsageError, WorkerDiedError
-from penstock.groups.cluster import Cluster, load_ray
+from penstock.groups.cluster import Cluster, Copies, last_line, load_ray, look
 from penstock.groups.executor import Done, Lost, Make
-from penstock.groups.folder_transfer import Copies, last_line, look
 from penstock.groups.local import pickled
 from penstock.groups.worker_process import Raised, Served
 

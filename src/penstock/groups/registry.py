@@ -30,9 +30,22 @@ from numpy.typing import NDArray
 from penstock.batch import Batch, Floats
 from penstock.closing import Closing
 from penstock.errors import ModelFileError, UsageError
-from penstock.groups.index import INDEX, MEND, TABLE, Index, part_name, parts, read_tables, sort_table, write_table
+from penstock.groups.index import (
+    INDEX,
+    MEND,
+    TABLE,
+    Index,
+    Outcome,
+    gathered,
+    part_name,
+    parts,
+    read_tables,
+    sort_table,
+    table_of,
+    text_checksum,
+    write_table,
+)
 from penstock.groups.keys import to_text
-from penstock.groups.outcome import Outcome, gathered, table_of, text_checksum
 from penstock.lock import locked
 from penstock.messages import Text, Use
 from penstock.modelfile import verify, write_model

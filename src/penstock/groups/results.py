@@ -37,13 +37,13 @@ from penstock.errors import (
 )
 from penstock.events import Stream
 from penstock.groups import timeline
-from penstock.groups.config_choice import choose, numbers
+from penstock.groups.evaluation import summarize
 from penstock.groups.families import Family, family_of
 from penstock.groups.index import INDEX, MEND, read_tables
 from penstock.groups.keys import Key, coded, key_type, to_text
 from penstock.groups.partitioned import open_partitioned
 from penstock.groups.registry import POOLED, Registry
-from penstock.groups.summary import summarize
+from penstock.groups.split import choose, numbers
 from penstock.lock import locked
 from penstock.measures import OnScores
 from penstock.messages import Text, Use

@@ -41,7 +41,7 @@ AnyJob = TypeVar("AnyJob", bound=GroupJob)
 
 
 class RefitsOfGroups(Protocol):
-    """What a driver asks of `penstock.groups.refits.Refits`."""
+    """What a driver asks of `penstock.groups.training_run.Refits`."""
 
     def job_of(self, group: int) -> Any:
         """Return what is to be learned of a group."""

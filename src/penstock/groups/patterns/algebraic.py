@@ -1,7 +1,7 @@
-"""The algebraic pattern: what is learnt from sums over all rows, so that parts of a group can be summed anywhere.
+"""The algebraic pattern: what is learned from sums over all rows, so that parts of a group can be summed anywhere.
 
-Whole groups are solved where they lie, for all configs at once; of groups that lie on several workers each gives the sums
-over its part.
+Whole groups are solved where they lie, for all configs at once; of a group on several workers, each gives the sums over its
+part. `class_sums` is the counterpart of `penstock.sgd.full.sums` for softmax, `least_squares` that of `penstock.sgd.exact`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,130 @@ from penstock.class_weights import ClassWeighting, ClassWeights
 from penstock.groups.executor import Make
 from penstock.groups.grouped import Grouped
 from penstock.groups.patterns.base import Divided, Doubles, Fit, Refit, Targets, Worker, weighed
-from penstock.groups.patterns.class_sums import class_sums
-from penstock.groups.patterns.least_squares import least_squares
 from penstock.groups.scale import Moments, Scale
-from penstock.groups.split import HELD_OUT, Split
-from penstock.sgd import terms
-from penstock.sgd.full import Sums, sums
+from penstock.groups.split import HELD_OUT, TRAINING, Split
+from penstock.sgd import exact, kernels, terms
+from penstock.sgd.full import Sums, split, sums, times_turned
 from penstock.sgd.lbfgs import Descent, Lbfgs, Optimiser
+from penstock.sgd.losses.softmax import softmax_run
+from penstock.sgd.model import Weights
 from penstock.sgd.small import solve_small
+
+_TILE = 1 << 18
+"""Numbers of dense rows that are scored together, so that they are still in a cache when read a second time."""
+_SPARSE_ROWS = 4096
+
+
+def class_sums(batch: Batch, *, at: Doubles, classes: int, hold: NDArray[Any] | None = None) -> Sums:
+    """Pass over the rows once for each config.
+
+    Parameters
+    ----------
+    batch : Batch
+        The rows; labels are the numbers of classes.
+    at : array of shape ((d + 1) * classes, S)
+        The configs' weights in the order (feature, class), the intercepts last; taken as float32.
+    classes : int
+        How many classes there are.
+    hold : array, optional
+        As for `penstock.sgd.full.sums`.
+
+    Examples
+    --------
+    >>> batch = Batch(np.ones((4, 1), np.float32), np.array([0, 1, 2, 2], np.float32))
+    >>> found = class_sums(batch, at=np.zeros((6, 1)), classes=3)
+    >>> (found.loss / np.log(3)).round(6), found.gradient[:, 0].reshape(2, 3).round(3)
+    (array([4.]), array([[ 0.333,  0.333, -0.667],
+           [ 0.333,  0.333, -0.667]]))
+    """
+    assert batch.y is not None
+    train, held = split(batch.x, batch.y, weight=batch.weight, hold=hold)
+    configs = at.shape[1]
+    found = Sums.zeros(len(at) - 1, configs)
+    both = np.zeros((2, 2, configs))  # loss and right answers, of training and of the other rows
+    wide = at.reshape(-1, classes, configs)
+    sparse = isinstance(batch.x, Csr)
+    step = _SPARSE_ROWS if sparse else max(1, _TILE // max(batch.width, 1))
+    for config in range(configs):
+        own = wide[:, :, config].astype(np.float32)
+        weights = Weights(np.ascontiguousarray(own[:-1].T), own[-1].copy())
+        gradient = np.zeros((len(own), classes))
+        for start in range(0, len(batch), step):
+            tile = batch.slice(start, min(start + step, len(batch)))
+            for side, mass in enumerate((train[start : start + step], held[start : start + step])):
+                if mass.any():
+                    both[side, :, config] += _add(tile, weights, mass, gradient if side == 0 else None)
+        found.gradient[:, config] = gradient.ravel()
+    (loss, _), (held_loss, right) = both
+    return Sums(
+        loss, found.gradient, float(train.sum(dtype=np.float64)), held_loss, right, float(held.sum(dtype=np.float64))
+    )
+
+
+def _add(tile: Batch, weights: Weights, mass: Any, gradient: Doubles | None) -> tuple[float, float]:
+    """Add a tile's gradient, if that is asked for, and return its loss and right answers."""
+    slope = np.zeros(len(weights.intercept))
+    x = tile.x
+    with np.errstate(all="ignore"):  # weights too large overflow; the optimiser goes back
+        # A class's scores lie side by side, so that loops over rows vectorize.
+        z = np.ascontiguousarray(kernels.scores(tile, weights).T) if isinstance(x, Csr) else weights.coef @ x.T
+        bias = np.zeros_like(weights.intercept) if isinstance(x, Csr) else weights.intercept
+        loss, right = softmax_run(z, tile.y, mass, bias, slope)
+        if gradient is not None:
+            if isinstance(x, Csr):
+                times_turned(x.indptr, x.indices, x.values, 0, np.ascontiguousarray(z.T), mass, gradient[:-1])
+            else:
+                gradient[:-1] += (z @ x).T
+            gradient[-1] += slope
+    return loss, right
+
+
+_SQUARES_TILE = 1 << 18
+"""Numbers of rows that are multiplied together as float64."""
+
+
+def least_squares(parts: Iterable[Divided], scale: Scale | None, *, l2: Doubles, intercept: bool) -> Doubles:
+    """Return the weights (features + 1, configs) that minimize the mean of ``(score - y)² / 2`` with each config's penalty.
+
+    They are for scaled features, and the intercept is last.
+
+    Examples
+    --------
+    >>> from penstock.batch import Batch
+    >>> x = np.array([[0.0], [1.0], [2.0], [3.0]], np.float32)
+    >>> least_squares([(Batch(x, 2 * x[:, 0] + 1), None)], None, l2=np.array([0.0, 0.1]), intercept=True).round(3)
+    array([[2.   , 1.852],
+           [1.   , 1.222]])
+    """
+    products: Doubles | None = None
+    pivot: Doubles | None = None
+    for batch, part in parts:
+        assert batch.y is not None
+        taken = np.arange(len(batch)) if part is None else np.flatnonzero(part == TRAINING)
+        if batch.weight is not None:
+            taken = taken[batch.weight[taken] > 0]
+        step = max(1, _SQUARES_TILE // (batch.width + 2))
+        for first in range(0, len(taken), step):
+            some = batch.take(taken[first : first + step])
+            assert some.y is not None
+            x = some.x if scale is None else scale.rows(some.x)
+            rows = (x.to_dense() if isinstance(x, Csr) else x).astype(np.float64)
+            columns = np.column_stack([rows, some.y.astype(np.float64), np.ones(len(some))])
+            if pivot is None:  # large means cost no digits where rows are moved near them
+                pivot = np.append(columns[:, :-1].mean(axis=0), 0.0) if intercept else np.zeros(columns.shape[1])
+            columns -= pivot
+            if some.weight is not None:
+                columns *= np.sqrt(some.weight.astype(np.float64))[:, None]
+            found = columns.T @ columns
+            products = found if products is None else products + found
+    assert products is not None  # a group of fewer rows is not solved
+    assert pivot is not None
+    coef = np.stack([exact.solve(products, l2=float(each), intercept=intercept) for each in l2], axis=1)
+    if not intercept:
+        return np.vstack([coef, np.zeros(len(l2))])
+    middle = products[:-1, -1] / products[-1, -1] + pivot[:-1]
+    return np.vstack([coef, middle[-1] - middle[:-1] @ coef])
+
 
 SOLVERS = ("exact", "lbfgs", "gd")
 _SMALL = 3 << 20
