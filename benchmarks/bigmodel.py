@@ -148,7 +148,7 @@ def partitioned(path: str, out: str, keep: int) -> dict[str, Any]:
     from penstock.bigmodel.partition import partition
     from penstock.bigmodel.sampling import sample_of
     from penstock.blocks.open import open as open_source
-    from penstock.encoded_model import encoded
+    from penstock.linear import encoded
     from penstock.training import Columns
 
     source = open_source(path)

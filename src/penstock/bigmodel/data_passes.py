@@ -25,9 +25,9 @@ from penstock.blocks.base import BlockSource
 from penstock.blocks.feature_columns import FeatureColumns as FeaturePart
 from penstock.blocks.features import Encoder
 from penstock.blocks.write import BlockWriter
-from penstock.encoded_model import encoded
 from penstock.errors import DataChangedError, DataError
 from penstock.events import Advanced, Finished, Started, Stream
+from penstock.linear import encoded
 from penstock.parallel import in_order
 
 BLOCK_SIZE, LEAST_BLOCK, BLOCKS_WANTED = 256 * 1024, 4 * 1024, 1024

@@ -40,8 +40,7 @@ from penstock.budget import Budget, show_bytes
 from penstock.checkpoint import Checkpoint
 from penstock.errors import BudgetError, CorruptFileError, DataChangedError, DivergedError, UsageError
 from penstock.events import Advanced, Epoch, Finished, Started
-from penstock.job import Job
-from penstock.learner import Limits, OnRows, Progress, Usage
+from penstock.job import Job, Limits, OnRows, Progress, Usage
 from penstock.loader.holdout import SAMPLE_ROWS, SplitPart
 from penstock.loader.plan import round_up
 from penstock.measures import Measures, OnScores

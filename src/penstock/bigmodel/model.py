@@ -24,9 +24,9 @@ from penstock.bigmodel.store import PageStore
 from penstock.blocks.base import BlockSource
 from penstock.blocks.features import Encoder
 from penstock.budget import Budget, show_bytes
-from penstock.encoded_model import EncodedModel, Scored
 from penstock.errors import UsageError
 from penstock.evaluation import both, measured_encoder
+from penstock.linear import EncodedModel, Scored
 from penstock.measures import OnScores
 from penstock.measuring import measures_for
 from penstock.model import Description

@@ -17,7 +17,7 @@ from penstock import seeds
 from penstock.batch import Batch, Csr, Floats, Indices
 from penstock.blocks.base import BlockSource
 from penstock.blocks.features import Encoder
-from penstock.encoded_model import encoded
+from penstock.linear import encoded
 
 _ROWS = 100_000
 _FEW = 10

@@ -21,7 +21,7 @@ from penstock.blocks.base import BlockSource, one_piece_open
 from penstock.blocks.features import Encoder
 from penstock.budget import give_back
 from penstock.closing import Closing
-from penstock.encoded_model import encoded
+from penstock.linear import encoded
 from penstock.loader.decode import divided, unit_bytes
 from penstock.measures import OnScores
 from penstock.parallel import in_order

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from penstock.closing import Closing
 from penstock.errors import WriteError
-from penstock.rawfile import byte_view, read_array, write_at, write_error
+from penstock.outputs import byte_view, read_array, write_at, write_error
 
 _ROOM = "preparing needs room for about twice the data beside the model: make room or choose another folder"
 

@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats
 from penstock.blocks.features import Encoder
-from penstock.encoded_model import EncodedModel
 from penstock.errors import UsageError
 from penstock.groups.modules import Modules
 from penstock.groups.registry import Registry
 from penstock.groups.trees import Forest
-from penstock.linear import LinearModel
+from penstock.linear import EncodedModel, LinearModel
 from penstock.sgd.losses import loss_of
 from penstock.sgd.model import Weights
 

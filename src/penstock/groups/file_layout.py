@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from penstock.batch import Batch
 from penstock.blocks.base import Int64s
 from penstock.groups.grouped import padded
-from penstock.rawfile import is_disk_full, read_into, write_at, writing
+from penstock.outputs import is_disk_full, read_into, write_at, writing
 
 
 class HollowFile:

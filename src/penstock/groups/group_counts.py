@@ -25,8 +25,8 @@ from penstock.events import Advanced, Finished, Started, Stream
 from penstock.groups.grouping_reads import stretches
 from penstock.groups.keys import Numbering, coded, from_text, to_text
 from penstock.groups.scratch import boot
+from penstock.outputs import writing
 from penstock.parallel import in_order
-from penstock.rawfile import writing
 from penstock.sealed import read_note, write_note
 
 NUMBERS, COUNTED = "numbers.bin", "counted.json"

@@ -21,13 +21,13 @@ from penstock.batch import Batch, Csr
 from penstock.blocks.base import BlockSource, Int64s
 from penstock.blocks.features import Encoder
 from penstock.checksum import checksum
-from penstock.encoded_model import encoded
 from penstock.errors import WriteError
 from penstock.events import Advanced, Finished, Started, Stream
 from penstock.groups.file_layout import Laid
 from penstock.groups.group_counts import Counted
 from penstock.groups.grouping_reads import stretches
 from penstock.groups.scratch import Placed
+from penstock.linear import encoded
 from penstock.loader.row_forms import Slots
 from penstock.parallel import in_order
 

@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats
 from penstock.blocks.features import Encoder
-from penstock.encoded_model import EncodedModel
 from penstock.errors import ModelFileError, UnknownOptionError
 from penstock.groups.index import MEND
 from penstock.groups.outcome import text_checksum
 from penstock.groups.patterns.lightgbm_rows import matrix
 from penstock.groups.patterns.sampling import booster_of
 from penstock.groups.registry import Registry, by_model
+from penstock.linear import EncodedModel
 from penstock.model import Description
 from penstock.outputs import atomic_path
 from penstock.sgd.losses import loss_of

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from penstock.blocks.arrow import index_columns
 from penstock.blocks.feature_columns import PAIRS, is_number
 from penstock.blocks.hashing import Hashed
-from penstock.blocks.pandas_index import index_columns
 from penstock.config import Config
 from penstock.errors import ColumnError, UsageError, some_of
 from penstock.options import default, options_of

@@ -13,10 +13,9 @@ from itertools import chain
 import pyarrow as pa
 
 from penstock.batch import Batch
-from penstock.encoded_model import predicted
 from penstock.errors import UsageError
 from penstock.events import Advanced, Finished, Started, Stream
-from penstock.linear import LinearModel
+from penstock.linear import LinearModel, predicted
 from penstock.sql.engines.base import Engine
 from penstock.sql.feature_columns import as_features
 from penstock.sql.statements import Predict
