@@ -146,7 +146,7 @@ def partitioned(path: str, out: str, keep: int) -> dict[str, Any]:
     """Run Algorithm 3 on a sample of the rows, save its partitions, and return how long it took."""
     from penstock.bigmodel.partition import measure_cost, partition, sample_of
     from penstock.blocks.open import open as open_source
-    from penstock.encoded_model import encoded
+    from penstock.linear import encoded
     from penstock.training import Columns
 
     source = open_source(path)

@@ -16,10 +16,10 @@ import pyarrow.parquet as parquet
 
 from penstock.blocks import convert
 from penstock.blocks.base import BlockSource
-from penstock.blocks.counted_source import with_row_counts
 from penstock.blocks.fields import Fields
 from penstock.blocks.memory import TableSource
 from penstock.blocks.open import open as open_source
+from penstock.blocks.refined_source import with_row_counts
 from penstock.loader import Loader
 from penstock.records import Ragged
 from tests import kinds

@@ -14,8 +14,7 @@ from penstock.blocks.base import BlockSource
 from penstock.blocks.features import Encoder
 from penstock.budget import Budget
 from penstock.errors import DataError, UsageError
-from penstock.loader.loader import Loader
-from penstock.loader.row_names import CurrentWindow
+from penstock.loader.loader import CurrentWindow, Loader
 from penstock.measures import Doubles, OnScores
 from penstock.measuring import measures_for
 from penstock.sgd.faults import Names

@@ -2,21 +2,27 @@
 
 The weights are in the features' own units whatever scaling training used, so a model needs nothing but its
 file. Scoring streams: predictions of a path of any size are written as they are made.
+
+`EncodedModel` is what models share whose rows are numbers made by an `Encoder`: linear models, in memory and on disk, boosted
+trees and torch modules. Each adds how it scores rows.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, Floats
-from penstock.blocks.base import BlockSource
+from penstock.blocks.base import BlockSource, naming_rows, require_columns
 from penstock.blocks.features import Encoder
-from penstock.encoded_model import EncodedModel
+from penstock.closing import Closing
 from penstock.errors import ModelFileError
 from penstock.loader.row_forms import NOTHING, Scaling
 from penstock.measures import OnScores
@@ -24,8 +30,179 @@ from penstock.messages import Text, Use
 from penstock.metric_names import current_names
 from penstock.model import Description
 from penstock.modelfile import read_model, write_model
+from penstock.parallel import in_order
 from penstock.sgd.losses import linear_models, loss_of
 from penstock.sgd.model import Weights
+
+Scored = tuple[pa.RecordBatch, Batch, Floats]
+"""Rows as they are stored, encoded, and their scores."""
+
+
+class EncodedModel(Closing):
+    """The part of `penstock.model.Model` that follows from an encoder and scores.
+
+    A subclass has ``kind``, ``encoder``, ``config``, ``metrics`` and ``fingerprint``, and defines `scores`, ``describe`` and
+    ``save``.
+    """
+
+    __slots__ = ()
+
+    kind: str
+    encoder: Encoder
+    config: Mapping[str, Any]
+    takes_nan: ClassVar[bool] = False
+    """Whether rows with features that are not finite numbers can be scored."""
+    by: ClassVar[tuple[str, ...]] = ()
+
+    def scores(self, batch: Batch) -> Floats:
+        """Return a score a row, or for softmax one a row and class."""
+        raise NotImplementedError
+
+    @property
+    def label(self) -> str | None:
+        """The column that it predicts."""
+        return self.encoder.label
+
+    @property
+    def classes(self) -> NDArray[Any] | None:
+        """The class labels in ascending order; None for a regression."""
+        return None if self.encoder.labels is None else np.array(self.encoder.labels.classes)
+
+    @property
+    def metric(self) -> str:
+        """The accuracy of classes, the R² of a regression."""
+        return "r2" if self.encoder.labels is None else "accuracy"
+
+    @property
+    def history(self) -> Sequence[Mapping[str, Any]]:
+        """A row of metrics for each epoch; here none were kept."""
+        return ()
+
+    @property
+    def finished(self) -> bool:
+        """Whether its training came to its end, as that of every model in a file did."""
+        return True
+
+    @property
+    def known_loss(self) -> bool:
+        """Whether it was trained by the loss of its kind, rather than by a function of the user's."""
+        return True
+
+    @property
+    def linear(self) -> LinearModel | None:
+        """No linear form; see `penstock.model.Model`."""
+        return None
+
+    def decide(self, scores: Floats) -> NDArray[Any]:
+        """Turn scores into classes, or into numbers for a regression."""
+        return decide(self.kind, self.encoder, scores)
+
+    def probabilities(self, scores: Floats) -> Floats | None:
+        """Turn scores into a probability for each class; None for models that have none."""
+        return probabilities(self.kind, scores)
+
+    def scored(
+        self, source: BlockSource, encoder: Encoder, *, keep: Sequence[str] = ()
+    ) -> Generator[Scored, None, None]:
+        """Yield the rows of a source with their scores, block by block in stored order; ``encoder`` fits its schema."""
+        columns = list(dict.fromkeys([*encoder.columns, *keep]))
+
+        def score(block: int) -> Scored:
+            rows = source.read(block, columns)
+            batch = encoded(encoder, source, block, rows, finite=not self.takes_nan)
+            return rows, batch, self.scores(batch)
+
+        return in_order(score, range(len(source.block_rows)), threads=source.threads)
+
+    def predictions(self, source: BlockSource, *, keep: Sequence[str] = ()) -> Generator[pa.RecordBatch, None, None]:
+        """Yield the predictions of a source's rows in stored order, after the columns to keep."""
+        require_columns(source.schema, keep, place=source.name)
+        encoder = self.encoder.for_schema(source.schema, place=source.name)
+        with closing(self.scored(source, encoder, keep=keep)) as blocks:
+            for rows, _, scores in blocks:
+                yield predicted(self.kind, self.encoder, scores, rows, keep)
+
+    def block_scores(self, source: BlockSource) -> Iterator[Floats]:
+        """Yield the scores of a source's rows in stored order, some blocks at a time."""
+        encoder = self.encoder.for_schema(source.schema, place=source.name)
+        with closing(self.scored(source, encoder)) as blocks:
+            for _, _, scores in blocks:
+                yield scores
+
+    def evaluate(
+        self,
+        source: BlockSource,
+        *,
+        label: str | None = None,
+        memory: str | int = "512MB",
+        on_scores: OnScores | None = None,
+    ) -> dict[str, Any]:
+        """Return the loss, all measures of `penstock.measures` and the number of rows; see `penstock.model.Model`."""
+        from penstock.evaluation import evaluate_scores, measured_encoder, without_loss
+
+        encoder = measured_encoder(self.encoder, source, label)
+        with closing(self.scored(source, encoder)) as blocks:
+            rows = ((scores, batch.y, batch.weight) for _, batch, scores in blocks)
+            found = evaluate_scores(rows, encoder, self.kind, memory=memory, on_scores=on_scores, place=source.name)
+        return found if self.known_loss else without_loss(found)
+
+    def close(self) -> None:
+        """Do nothing: no file is open."""
+
+
+def decide(kind: str, encoder: Encoder, scores: Floats) -> NDArray[Any]:
+    """Turn the scores of a kind of model into classes, or into numbers for a regression."""
+    return scores if encoder.labels is None else encoder.labels.decode(loss_of(kind).decision(scores))
+
+
+def probabilities(kind: str, scores: Floats) -> Floats | None:
+    """Turn the scores of a kind of model into a probability for each class; None where it has none."""
+    loss = loss_of(kind)
+    return None if loss.probabilities is None else loss.probabilities(scores)
+
+
+def log_probabilities(kind: str, scores: Floats) -> NDArray[np.float64] | None:
+    """Return the logarithms of `probabilities`, finite where these are nearly 0; None where a kind of model has none."""
+    chances, exact = probabilities(kind, scores), loss_of(kind).log_probabilities
+    if chances is None or exact is None:
+        return None if chances is None else np.log(chances.astype(np.float64))
+    return np.where(chances == 1, 0.0, exact(scores))  # as the probabilities say, which are rounded to float32
+
+
+def predicted(
+    kind: str,
+    encoder: Encoder,
+    scores: Floats,
+    rows: pa.RecordBatch,
+    keep: Sequence[str],
+    *,
+    missing: NDArray[np.bool_] | None = None,
+) -> pa.RecordBatch:
+    """Return the columns to keep, the predictions, and probabilities where there are any.
+
+    Rows that are ``missing`` a model get nulls.
+    """
+    out = {name: rows.column(name) for name in keep}
+    out["prediction"] = pa.array(decide(kind, encoder, scores), mask=missing)
+    chances = probabilities(kind, scores)
+    if chances is not None and encoder.labels is not None:
+        names = [f"probability_{c}" for c in encoder.labels.classes]
+        out |= {name: pa.array(np.ascontiguousarray(chances[:, k]), mask=missing) for k, name in enumerate(names)}
+    return pa.record_batch(out)
+
+
+def encoded(
+    encoder: Encoder, source: BlockSource, block: int, rows: pa.RecordBatch, *, wide: bool = False, finite: bool = True
+) -> Batch:
+    """Return a block's rows for scoring; what cannot be scored is refused by its row in the data."""
+
+    def encode(place: str, first_row: int) -> Batch:
+        batch = encoder.at(place).encode(rows, first_row=first_row, wide=wide)
+        if finite:
+            encoder.at(place).require_finite(batch, first_row=first_row)
+        return batch
+
+    return naming_rows(source, block, encode)
 
 
 @dataclass(frozen=True, slots=True)

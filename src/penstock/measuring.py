@@ -21,9 +21,8 @@ from penstock.budget import Budget
 from penstock.class_weights import ClassWeights
 from penstock.errors import BudgetError, DataError
 from penstock.loader.holdout import SAMPLE_ROWS, RowSplit, SplitPart
-from penstock.loader.loader import Loader
+from penstock.loader.loader import CurrentWindow, Loader
 from penstock.loader.row_forms import Scaling
-from penstock.loader.row_names import CurrentWindow
 from penstock.loader.windows import Feed
 from penstock.measures import Doubles, Measures, OnScores, measures_of
 from penstock.sgd.loop import EpochStats

@@ -25,12 +25,11 @@ from penstock.config import Config
 from penstock.errors import UsageError
 from penstock.events import Advanced, Epoch, Finished, Started, Warned
 from penstock.intercepts import LabelSpread, fit_intercepts
-from penstock.job import Job, progressive_note
-from penstock.learner import Limits, OnRows, Progress, Usage
+from penstock.job import Job, Limits, OnRows, Progress, Usage, progressive_note
 from penstock.linear import LinearModel
 from penstock.loader.holdout import RowSplit
+from penstock.loader.loader import CurrentWindow
 from penstock.loader.row_forms import NOTHING, Scaling
-from penstock.loader.row_names import CurrentWindow
 from penstock.measures import Measures, OnScores
 from penstock.measuring import (
     EncodedRows,

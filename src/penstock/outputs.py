@@ -6,11 +6,15 @@ as a path it would name a folder ``s3:`` beside the user's files.
 An output is written whole or not at all, by one writer at a time. It lies under a temporary name (``.penstock.tmp``) in the
 target's folder and is renamed when it is complete. Its writer holds a lock (`flock`) on the temporary file, which the system
 releases when the process ends, however it ends; the next writer in the folder removes temporary files that nobody holds.
+
+Raw reads and writes at a place of a file repeat system calls that do less than they were asked for: after a signal, on a
+nearly full disk, or past 2 GB. They keep no position, so that several threads may use one file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -18,12 +22,16 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
 
 from penstock.budget import show_bytes
-from penstock.errors import PenstockError, UsageError, WriteError
-from penstock.rawfile import is_disk_full
+from penstock.errors import CorruptFileError, PenstockError, UsageError, WriteError
+from penstock.messages import TextPart
 
 _NOT_PARQUET = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".npy", ".arrow", ".feather")
 # pathlib makes one slash of two. A single letter is a drive of Windows.
@@ -299,3 +307,119 @@ def _locked(fd: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(fd), os.stat(path))
     except FileNotFoundError:
         return False
+
+
+_ROOM = "make room or choose another folder"
+
+
+def byte_view(array: NDArray[Any]) -> memoryview:
+    """Return an array's memory as bytes; that of a copy where it is not contiguous."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def write_at(fd: int, view: memoryview, at: int) -> None:
+    """Write all bytes of a view at a place."""
+    while view:
+        done = os.pwrite(fd, view, at)
+        at, view = at + done, view[done:]
+
+
+def read_at(fd: int, nbytes: int, at: int) -> bytes:
+    """Return the bytes at a place; fewer only where the file ends.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryFile(buffering=0) as file:
+    ...     write_at(file.fileno(), memoryview(b"penstock"), 2)
+    ...     read_at(file.fileno(), 4, 0), read_at(file.fileno(), 100, 6)
+    (b'\\x00\\x00pe', b'tock')
+    """
+    data = os.pread(fd, nbytes, at)
+    while len(data) < nbytes:
+        more = os.pread(fd, nbytes - len(data), at + len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+def read_into(fd: int, view: memoryview, at: int) -> int:
+    """Fill a view with the bytes at a place; return how many there were, fewer only where the file ends."""
+    begin = at
+    while view:
+        done = os.preadv(fd, [view], at)
+        if not done:
+            break
+        at, view = at + done, view[done:]
+    return at - begin
+
+
+def read_array(fd: int, out: NDArray[Any], at: int, *, name: str) -> NDArray[Any]:
+    """Fill a contiguous array with what this run wrote at a place of a file of that name, and return it."""
+    count = read_into(fd, out.reshape(-1).view(np.uint8).data, at)
+    if count < out.nbytes:
+        raise CorruptFileError(f"{name} ends at byte {at + count}, before what was written there; start again")
+    return out
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Say whether a write failed for want of room; some libraries tell it in words alone."""
+    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
+
+
+def write_error(path: str | os.PathLike[str], error: OSError, *, room: str = _ROOM) -> WriteError:
+    """Return the error for a file that cannot be written; ``room`` says what to do where the disk is full."""
+    why = f"the disk is full; {room}" if is_disk_full(error) else f"{error.strerror or error}; choose another folder"
+    return WriteError(f"{os.fspath(path)} cannot be written: {why}")
+
+
+@contextmanager
+def writing(path: str | os.PathLike[str], *, room: str = _ROOM) -> Iterator[None]:
+    """Raise `write_error` where the system fails to write a file."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except OSError as error:
+        raise write_error(path, error, room=room) from error
+
+
+def own_folder(prefix: str, folder: str | os.PathLike[str] | None, *, what: str, remedy: TextPart) -> Path:
+    """Make a folder of our own, in the one given or the system's, and remove those of processes that were killed.
+
+    Parameters
+    ----------
+    prefix : str
+        How its name begins; the number of the process follows.
+    folder : path, optional
+        Where it is made.
+    what, remedy : str
+        What cannot be written, and what to do, for the error where it cannot be made.
+
+    Examples
+    --------
+    >>> made = own_folder(".penstock-example-", None, what="an example", remedy="choose another folder")
+    >>> made.is_dir(), made.name.startswith(f".penstock-example-{os.getpid()}-")
+    (True, True)
+    >>> made.rmdir()
+    """
+    parent = local_path(folder) if folder is not None else Path(tempfile.gettempdir())
+    for stale in parent.glob(f"{prefix}*"):
+        pid = stale.name[len(prefix) :].split("-")[0]
+        if pid.isdigit() and not _alive(int(pid)):
+            shutil.rmtree(stale, ignore_errors=True)
+    try:
+        return Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=parent))
+    except OSError as error:
+        raise WriteError(f"cannot write {what} in {parent}: {error.strerror}", fixes=[remedy]) from error
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

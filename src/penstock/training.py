@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.blocks.arrow import index_notice
 from penstock.blocks.base import BlockSource
 from penstock.blocks.features import Encoder, choose_features
-from penstock.blocks.pandas_index import index_notice
 from penstock.class_weights import ClassWeighting, ClassWeights
 from penstock.config import Config
 from penstock.errors import UsageError, some_of

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from penstock import batches
-from penstock.blocks.array_tables import as_table
+from penstock.blocks.memory import as_table
 from penstock.errors import UsageError
 
 

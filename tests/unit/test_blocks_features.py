@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock import batch as loops
 from penstock.batch import Csr
-from penstock.blocks import transpose as loops
 from penstock.blocks.features import Encoder, choose_features
 from penstock.blocks.hashing import Hashed, count_words, hash_rows_reference, murmur3, murmur3_reference
 from penstock.blocks.labels import LabelMap, LabelTally, numeric

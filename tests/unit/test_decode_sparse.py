@@ -14,10 +14,15 @@ from penstock.blocks.labels import LabelMap
 from penstock.errors import CorruptFileError, DataError
 from penstock.loader import decode_sparse, direct_reads
 from penstock.loader.decode import BlockDecoder
-from penstock.loader.decode_sparse import SparseDecoder, sparse_decoder
+from penstock.loader.decode_sparse import (
+    READ_FAILED,
+    SparseDecoder,
+    copy_entries,
+    copy_entries_reference,
+    sparse_decoder,
+)
 from penstock.loader.loader import Loader
 from penstock.loader.row_forms import Scaling
-from penstock.loader.sparse_blocks import READ_FAILED, copy_entries, copy_entries_reference
 
 UINT32, FLOAT32 = pa.uint32(), pa.float32()
 

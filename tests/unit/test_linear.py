@@ -13,10 +13,9 @@ from penstock.batch import Batch
 from penstock.blocks.memory import ArraySource, TableSource
 from penstock.blocks.open import open as open_source
 from penstock.config import Config
-from penstock.encoded_model import log_probabilities, probabilities
 from penstock.errors import ColumnError, CorruptFileError, FeatureError, WriteError
 from penstock.events import Advanced, Finished, Started, Stream
-from penstock.linear import LinearModel
+from penstock.linear import LinearModel, log_probabilities, probabilities
 from penstock.memory_learner import linear_job
 from penstock.model import write_predictions
 from penstock.training import Columns

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.batch import Batch, Csr
+from penstock import batch as batch_loops
+from penstock.batch import SKIP, Batch, Csr
 from penstock.blocks.arrow import ArrowSource
 from penstock.blocks.features import choose_features
 from penstock.blocks.labels import LabelMap
-from penstock.blocks.transpose import SKIP
 from penstock.blocks.write import BlockWriter
 from penstock.errors import CorruptFileError, DataChangedError, DataError, LabelError
 from penstock.loader import window_kernels
@@ -176,8 +176,8 @@ def test_rows_are_standardised_where_they_stand(skipped):
     slots = random_slots(30, skipped=skipped)
     shift, scale = x[0].copy(), np.arange(1, 6, dtype=np.float32)
     mine, twin = x.copy(), x.copy()
-    window_kernels.standardize_rows(mine, slots, shift, scale)
-    window_kernels.standardize_rows_reference(twin, slots, shift, scale)
+    batch_loops.standardize_rows(mine, slots, shift, scale)
+    batch_loops.standardize_rows_reference(twin, slots, shift, scale)
     np.testing.assert_allclose(mine, twin, rtol=1e-6)
     np.testing.assert_array_equal(mine[30 - skipped :], x[30 - skipped :])
 

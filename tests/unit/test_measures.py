@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics
 
-from penstock.measures import MOST_CLASSES_IN_TABLE, measures_of
-from penstock.ranking import Ranking
+from penstock.measures import MOST_CLASSES_IN_TABLE, Ranking, measures_of
 
 
 def rows(count, seed=0, *, weighted=True):

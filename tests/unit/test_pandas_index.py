@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock import bigmodel, groups
-from penstock.blocks.pandas_index import index_columns
+from penstock.blocks.arrow import index_columns
 from penstock.cli import app
 from penstock.errors import ColumnError
 from penstock.events import Warned

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import CorruptFileError, UsageError, WriteError
-from penstock.rawfile import byte_view, is_disk_full, read_array, read_at, read_into, write_at, writing
+from penstock.outputs import byte_view, is_disk_full, read_array, read_at, read_into, write_at, writing
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.blocks.base import row_place
-from penstock.blocks.counted_source import with_row_counts
 from penstock.blocks.open import open as open_source
+from penstock.blocks.refined_source import with_row_counts
 from penstock.config import Config
 from penstock.errors import DataError
 from penstock.loader.batches import Batches

@@ -8,11 +8,10 @@ import pytest
 import scipy.sparse as sp
 
 import penstock
-from penstock.batch import Csr
+from penstock.batch import Csr, copy_part, copy_part_reference, join_parts
 from penstock.blocks.features import choose_features
 from penstock.blocks.hashing import Hashed, hash_rows_reference
 from penstock.blocks.memory import ArraySource
-from penstock.blocks.transpose import copy_part, copy_part_reference, join_parts
 from penstock.errors import FeatureError, UsageError
 
 INT64 = pa.int64()

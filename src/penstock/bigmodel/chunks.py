@@ -21,7 +21,7 @@ from penstock.bigmodel.pool import PagePool
 from penstock.bigmodel.store import Int64s
 from penstock.blocks.base import BlockSource
 from penstock.blocks.features import Encoder
-from penstock.encoded_model import encoded
+from penstock.linear import encoded
 
 _ROWS = 100_000
 _FEW = 10

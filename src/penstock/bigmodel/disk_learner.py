@@ -32,11 +32,10 @@ from penstock.class_weights import ClassWeights
 from penstock.config import Config
 from penstock.errors import LabelError, ModelFileError, UsageError
 from penstock.events import Epoch, Warned
-from penstock.job import Job, progressive_note
-from penstock.learner import Limits, OnRows, Progress, Usage
+from penstock.job import Job, Limits, OnRows, Progress, Usage, progressive_note
 from penstock.loader.holdout import RowSplit
+from penstock.loader.loader import CurrentWindow
 from penstock.loader.row_forms import Scaling
-from penstock.loader.row_names import CurrentWindow
 from penstock.measures import Measures, OnScores
 from penstock.measuring import EncodedRows, Measuring, held_out_noise, measures_with, open_rows
 from penstock.messages import START_ANEW, Given, Name, Text, TextPart, Use

@@ -28,9 +28,9 @@ from penstock.blocks.memory import ArraySource
 from penstock.blocks.open import open as open_source
 from penstock.closing import Closing
 from penstock.config import Config
-from penstock.encoded_model import decide, log_probabilities
 from penstock.errors import UsageError
 from penstock.events import Listener, Stream
+from penstock.linear import decide, log_probabilities
 from penstock.model import predict, write_predictions
 from penstock.options import default
 from penstock.outputs import require_file, require_folder

@@ -38,8 +38,7 @@ from penstock.budget import Budget
 from penstock.checkpoint import Checkpoint
 from penstock.errors import CorruptFileError, DataChangedError, DivergedError, UsageError
 from penstock.events import Advanced, Epoch, Finished, Started
-from penstock.job import Job
-from penstock.learner import Limits, OnRows, Progress, Usage
+from penstock.job import Job, Limits, OnRows, Progress, Usage
 from penstock.loader.holdout import SAMPLE_ROWS, SplitPart
 from penstock.measures import Measures, OnScores
 from penstock.messages import START_ANEW

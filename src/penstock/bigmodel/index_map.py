@@ -24,7 +24,7 @@ from penstock.blocks.storage import LocalFile
 from penstock.closing import Closing
 from penstock.errors import CorruptFileError, WriteError
 from penstock.native import kernel
-from penstock.rawfile import byte_view, read_array, write_at, write_error
+from penstock.outputs import byte_view, read_array, write_at, write_error
 
 _ROOM = "preparing needs room for about twice the data beside the model: make room or choose another folder"
 

@@ -31,9 +31,9 @@ from penstock.blocks.base import BlockSource, one_piece_open
 from penstock.blocks.features import Encoder
 from penstock.budget import Budget, give_back, show_bytes
 from penstock.closing import Closing
-from penstock.encoded_model import EncodedModel, Scored, encoded
 from penstock.errors import UsageError
 from penstock.evaluation import both, measured_encoder
+from penstock.linear import EncodedModel, Scored, encoded
 from penstock.loader.decode import divided, unit_bytes
 from penstock.measures import OnScores
 from penstock.measuring import measures_for

@@ -30,9 +30,9 @@ from penstock.blocks.base import BlockSource, one_piece_open
 from penstock.blocks.features import Encoder
 from penstock.blocks.storage import convert_line
 from penstock.budget import Bytes, give_back, show_bytes
-from penstock.encoded_model import encoded
 from penstock.errors import BudgetError
 from penstock.events import Stream
+from penstock.linear import encoded
 from penstock.loader.decode import divided, unit_bytes
 from penstock.loader.plan import round_up
 from penstock.messages import Text

@@ -34,9 +34,8 @@ from penstock.errors import ColumnError, CorruptFileError, DataError, LabelError
 from penstock.events import Advanced, Finished, Started, Stream
 from penstock.loader.holdout import SplitPart
 from penstock.messages import Text, Use
-from penstock.outputs import atomic_path
+from penstock.outputs import atomic_path, read_at, read_into
 from penstock.parallel import in_order
-from penstock.rawfile import read_at, read_into
 from penstock.sgd.factor import ABSENT
 from penstock.shuffle.permute import slots
 

@@ -43,9 +43,9 @@ from penstock.blocks.feature_columns import FeatureColumns as FeaturePart
 from penstock.blocks.features import Encoder, choose_features
 from penstock.blocks.write import BlockWriter
 from penstock.budget import give_back
-from penstock.encoded_model import encoded
 from penstock.errors import CorruptFileError, DataChangedError, DataError, WriteError
 from penstock.events import Advanced, Finished, Started, Stream
+from penstock.linear import encoded
 from penstock.parallel import in_order
 from penstock.seeds import key as seed_key
 

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from penstock.blocks.storage import ReadAt
 from penstock.checksum import UNKNOWN, checksum
 from penstock.errors import CorruptFileError
-from penstock.outputs import insert
-from penstock.rawfile import read_at
+from penstock.outputs import insert, read_at
 
 Sums = NDArray[np.uint64]
 _MARK = b"PenSums1"

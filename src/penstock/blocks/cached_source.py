@@ -25,8 +25,7 @@ from penstock.budget import show_bytes
 from penstock.checksum import checksum
 from penstock.errors import CorruptFileError, SourceError, UsageError
 from penstock.events import log
-from penstock.outputs import local_path
-from penstock.rawfile import read_at, write_at
+from penstock.outputs import local_path, read_at, write_at
 
 _HEAD = 256, 128
 """Bytes beside a block's values, at most: of its own, and for each column."""

@@ -18,13 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.batch import Csr
-from penstock.blocks.arrow import layout_of
+from penstock.blocks.arrow import index_notice, layout_of
 from penstock.blocks.feature_columns import PAIRS
 from penstock.blocks.features import Encoder, choose_features
 from penstock.blocks.hashing import Hashed
 from penstock.blocks.labels import numeric, refuse_missing
 from penstock.blocks.open import JSON_LINES, SUFFIXES
-from penstock.blocks.pandas_index import index_notice
 from penstock.blocks.row_streams import RowStream, rows_of
 from penstock.blocks.storage import PathLike, is_remote
 from penstock.blocks.write import BlockWriter

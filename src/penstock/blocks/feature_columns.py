@@ -14,10 +14,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.batch import Csr, Floats
+from penstock.batch import Csr, Floats, transpose
 from penstock.blocks.hashing import Hashed
 from penstock.blocks.labels import is_decimal, to_numbers
-from penstock.blocks.transpose import transpose
 from penstock.errors import ColumnError, FeatureError
 from penstock.messages import Text, TextPart, Use
 

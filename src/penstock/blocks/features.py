@@ -16,13 +16,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.batch import Batch, Csr, Floats, indices_of
-from penstock.blocks.arrow import layout_of
+from penstock.batch import Batch, Csr, Floats, indices_of, join_parts, scatter_rows, scatter_values
+from penstock.blocks.arrow import index_columns, layout_of
 from penstock.blocks.feature_columns import PAIRS, FeatureColumns, Refusal, classify, dense_features, sparse_features
 from penstock.blocks.hashing import Hashed
 from penstock.blocks.labels import LabelMap, numeric
-from penstock.blocks.pandas_index import index_columns
-from penstock.blocks.transpose import join_parts, scatter_rows, scatter_values
 from penstock.errors import ColumnError, FeatureError, LabelError, UsageError, some_of
 from penstock.messages import Text, Use, joined
 

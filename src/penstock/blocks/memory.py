@@ -5,11 +5,12 @@ that already has the right type.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import Source, require_block, select_columns
@@ -177,3 +178,42 @@ def _column(values: Any) -> pa.Array:
         return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     array = np.asarray(values)
     return pa.array(array.tolist()) if array.dtype.kind in "UO" else pa.array(np.ascontiguousarray(array.reshape(-1)))
+
+
+def as_table(data: Any) -> Any:
+    """Return arrays, or tensors that NumPy can see, as a table; anything else as it is.
+
+    Examples
+    --------
+    >>> as_table({"tokens": np.zeros((4, 8), np.uint16), "label": np.arange(4)}).schema.field("tokens").type.list_size
+    8
+    >>> as_table("data.arrow")
+    'data.arrow'
+    """
+    if _is_array(data):
+        return as_table({"features": data})
+    if not isinstance(data, Mapping):
+        return data
+    columns = {str(name): np.asarray(value) for name, value in data.items()}
+    lengths = {name: len(column) if column.ndim else None for name, column in columns.items()}
+    if not columns or None in lengths.values() or len(set(lengths.values())) > 1:
+        raise UsageError(f"a dict of columns needs arrays of one length; these have {lengths}")
+    return pa.table({name: _shaped_column(column, name) for name, column in columns.items()})
+
+
+def _is_array(data: Any) -> bool:
+    if isinstance(data, np.ndarray):
+        return True
+    # A torch tensor, say; tables and data frames also turn into arrays, but have columns of their own.
+    return hasattr(data, "__array__") and hasattr(data, "ndim") and not hasattr(data, "columns")
+
+
+def _shaped_column(array: NDArray[Any], name: str) -> pa.Array:
+    if array.ndim == 1:
+        return pa.array(array)
+    if array.dtype.kind not in "biuf":
+        raise UsageError(f"column {name!r} is an array of {array.dtype} in {array.ndim} dimensions; give numbers")
+    values = pa.array(np.ascontiguousarray(array).reshape(-1))
+    for size in reversed(array.shape[1:]):
+        values = pa.FixedSizeListArray.from_arrays(values, size)
+    return values

@@ -26,7 +26,7 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.messages import Convert
-from penstock.rawfile import read_at
+from penstock.outputs import read_at
 from penstock.seeds import generator
 
 PathLike = str | os.PathLike[str]

@@ -18,14 +18,13 @@ from typing import Any, BinaryIO, Self
 
 import pyarrow as pa
 
+from penstock.blocks.arrow import index_columns
 from penstock.blocks.block_sums import write_sums
 from penstock.blocks.ipc import CHECKSUMS, METADATA_KEY
-from penstock.blocks.pandas_index import index_columns
 from penstock.blocks.storage import PathLike
 from penstock.checksum import checksum
 from penstock.errors import DataError, UsageError, WriteError
-from penstock.outputs import Draft, sync_folder, write_failure
-from penstock.rawfile import read_at
+from penstock.outputs import Draft, read_at, sync_folder, write_failure
 
 # Numbers known only at the end are written over these, in the schema at both ends of the file.
 _FILLER = {

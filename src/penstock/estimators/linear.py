@@ -15,10 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from penstock.blocks.labels import LabelMap
 from penstock.config import Config
-from penstock.encoded_model import log_probabilities
 from penstock.errors import LabelError, UsageError
 from penstock.estimators.base import LinearEstimator, OfSgd
-from penstock.linear import LinearModel
+from penstock.linear import LinearModel, log_probabilities
 from penstock.sgd.losses import loss_of
 
 

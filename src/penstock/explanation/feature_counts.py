@@ -21,8 +21,8 @@ from penstock.batch import Csr
 from penstock.bigmodel.storage import FeatureLayout
 from penstock.blocks.base import BlockSource, Int64s
 from penstock.blocks.features import Encoder
-from penstock.encoded_model import encoded
 from penstock.explanation.sample import unit_heads
+from penstock.linear import encoded
 from penstock.parallel import in_order
 
 MOST_ENTRIES, MOST_BYTES = 1 << 23, 128_000_000

@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 
 from penstock import seeds
 from penstock.batch import Batch, Csr
+from penstock.blocks.arrow import index_columns
 from penstock.blocks.base import BlockSource, Int64s, row_place
 from penstock.blocks.feature_columns import Refusal, classify
 from penstock.blocks.features import Encoder
 from penstock.blocks.hashing import Hashed
 from penstock.blocks.labels import LabelMap, refuse_missing
-from penstock.blocks.pandas_index import index_columns
 from penstock.budget import show_share
 from penstock.errors import FeatureError
 from penstock.loader.row_forms import FeatureForm, Scaling

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from penstock.blocks.arrow import index_notice
 from penstock.blocks.base import BlockSource
 from penstock.blocks.open import open as open_source
 from penstock.blocks.open import split_table, without_password
-from penstock.blocks.pandas_index import index_notice
 from penstock.blocks.storage import expand, is_remote
 from penstock.budget import Budget, available_memory, show_bytes, show_share
 from penstock.config import Config

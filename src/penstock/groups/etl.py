@@ -20,13 +20,12 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.batch import Batch, Csr
+from penstock.blocks.arrow import index_notice
 from penstock.blocks.base import BlockSource, Int64s
 from penstock.blocks.features import Encoder, choose_features
 from penstock.blocks.hashing import Hashed
 from penstock.blocks.labels import LabelMap
-from penstock.blocks.pandas_index import index_notice
 from penstock.budget import Budget, give_back, parse_size
-from penstock.encoded_model import encoded
 from penstock.errors import ColumnError, DataError, UsageError
 from penstock.events import Advanced, Finished, Started, Stream, Warned
 from penstock.groups import external_sort
@@ -41,6 +40,7 @@ from penstock.groups.partitioned import open_partitioned as open_data
 from penstock.groups.row_scatter import Scatter, chunk_bytes
 from penstock.groups.scratch import Placed, Scratch, reusable
 from penstock.groups.sorted_runs import RowShape, SortedRun, StoredRun
+from penstock.linear import encoded
 from penstock.loader.scan import scan
 from penstock.messages import Given, Name, Text, Use
 from penstock.parallel import in_order

@@ -21,14 +21,13 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats
 from penstock.blocks.features import Encoder
-from penstock.encoded_model import EncodedModel
 from penstock.errors import ModelFileError, UnknownOptionError, UsageError
 from penstock.groups.index import MEND, text_checksum
 from penstock.groups.modules import Modules
 from penstock.groups.patterns.lightgbm_rows import matrix
 from penstock.groups.patterns.sampling import booster_of
 from penstock.groups.registry import Registry, by_model
-from penstock.linear import LinearModel
+from penstock.linear import EncodedModel, LinearModel
 from penstock.model import Description
 from penstock.outputs import atomic_path
 from penstock.sgd.losses import loss_of

@@ -28,8 +28,8 @@ from penstock.checksum import checksum_path
 from penstock.events import Advanced, Finished, Started, Stream
 from penstock.groups.keys import Numbering, coded, from_text, to_text
 from penstock.groups.scratch import boot
+from penstock.outputs import writing
 from penstock.parallel import in_order
-from penstock.rawfile import writing
 from penstock.sealed import read_note, write_note
 
 

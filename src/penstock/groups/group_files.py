@@ -33,8 +33,7 @@ from penstock.groups.grouped import BLOCKS, GROUPS, NOTE, padded, rows_name
 from penstock.groups.keys import Key
 from penstock.groups.row_scatter import HollowFile, Laid
 from penstock.groups.sorted_runs import RowShape
-from penstock.outputs import atomic_path
-from penstock.rawfile import writing
+from penstock.outputs import atomic_path, writing
 from penstock.sealed import seal, write_note
 
 FILE_BYTES = 256_000_000

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, Floats
 from penstock.blocks.features import Encoder
-from penstock.encoded_model import EncodedModel
 from penstock.errors import ModelFileError, UsageError
 from penstock.groups.index import MEND
 from penstock.groups.registry import Registry, by_model
 from penstock.groups.scale import Scale
+from penstock.linear import EncodedModel
 from penstock.model import Description
 from penstock.modelfile import read_model, write_model
 from penstock.sgd.losses import LOSSES

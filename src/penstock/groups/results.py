@@ -24,7 +24,6 @@ from penstock.batch import Batch, Floats
 from penstock.blocks.base import BlockSource, require_columns, row_place
 from penstock.blocks.features import Encoder
 from penstock.closing import Closing
-from penstock.encoded_model import EncodedModel, encoded, predicted
 from penstock.errors import (
     ColumnError,
     DataError,
@@ -44,6 +43,7 @@ from penstock.groups.keys import Key, coded, key_type, to_text
 from penstock.groups.partitioned import open_partitioned
 from penstock.groups.registry import POOLED, Registry
 from penstock.groups.split import choose, numbers
+from penstock.linear import EncodedModel, encoded, predicted
 from penstock.lock import locked
 from penstock.measures import OnScores
 from penstock.messages import Text, Use

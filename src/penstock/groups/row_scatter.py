@@ -27,15 +27,15 @@ from penstock.batch import Batch, Csr
 from penstock.blocks.base import BlockSource, Int64s
 from penstock.blocks.features import Encoder
 from penstock.checksum import checksum
-from penstock.encoded_model import encoded
 from penstock.errors import WriteError
 from penstock.events import Advanced, Finished, Started, Stream
 from penstock.groups.group_counts import Counted, stretches
 from penstock.groups.grouped import padded
 from penstock.groups.scratch import Placed
+from penstock.linear import encoded
 from penstock.loader.row_forms import Slots
+from penstock.outputs import is_disk_full, read_into, write_at, writing
 from penstock.parallel import in_order
-from penstock.rawfile import is_disk_full, read_into, write_at, writing
 
 
 class HollowFile:

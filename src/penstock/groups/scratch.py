@@ -17,8 +17,7 @@ from typing import Any, Self
 from penstock.checksum import checksum
 from penstock.errors import DataChangedError, DataError, SourceError, UsageError, WriteError
 from penstock.groups.grouped import NOTE, Grouped, read_grouped_note
-from penstock.outputs import local_path
-from penstock.rawfile import writing
+from penstock.outputs import local_path, writing
 
 _LOCK = "lock"
 _PLACED = "placed"

@@ -22,7 +22,7 @@ from penstock.blocks.base import Int64s
 from penstock.blocks.features import Encoder
 from penstock.loader.row_forms import FeatureForm, Scaling
 from penstock.native import kernel
-from penstock.rawfile import byte_view, read_array, write_at, writing
+from penstock.outputs import byte_view, read_array, write_at, writing
 
 _ROOM = "grouping needs room for twice the rows as float32: make room or choose another folder"
 

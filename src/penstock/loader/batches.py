@@ -14,11 +14,11 @@ from contextlib import closing
 from functools import partial
 from typing import Any, Literal
 
-from penstock.blocks.array_tables import as_table
 from penstock.blocks.base import BlockSource
-from penstock.blocks.counted_source import with_row_counts
 from penstock.blocks.fields import Fields
+from penstock.blocks.memory import as_table
 from penstock.blocks.open import open as open_source
+from penstock.blocks.refined_source import with_row_counts
 from penstock.blocks.storage import convert_line
 from penstock.budget import Budget
 from penstock.closing import Closing

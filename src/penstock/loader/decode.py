@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.batch import Batch
+from penstock.batch import Batch, standardize_rows
 from penstock.blocks.base import BlockSource, Int64s, PackedLayout, naming_rows, row_place
 from penstock.blocks.block_sums import cut_short, damaged_block
 from penstock.blocks.features import Encoder
@@ -124,7 +124,7 @@ class BlockDecoder:
             self._fill_many(some, places, into)
             if len(self._scaling.scale):
                 for place in places:
-                    window_kernels.standardize_rows(into.x, place, self._scaling.shift, self._scaling.scale)
+                    standardize_rows(into.x, place, self._scaling.shift, self._scaling.scale)
 
     def _fill_many(self, some: list[tuple[int, pa.RecordBatch]], places: list[NDArray[np.uint32]], into: Slots) -> None:
         joined = _joined(some)

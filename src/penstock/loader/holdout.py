@@ -7,7 +7,7 @@ finely the memory given makes it cut the blocks.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +17,7 @@ from penstock import seeds
 from penstock.blocks.base import BlockSource
 from penstock.errors import UsageError
 from penstock.messages import Given
+from penstock.shuffle import Shape
 
 _SHARE, _MOST, _FEW = 0.1, 10_000, 500
 """What is held out where nobody said how much: this share, about so many rows at most, none of fewer than the last."""
@@ -211,3 +212,12 @@ class SplitPartOf:
             stored, before = self._source.origin(int(blocks))
             return self.part.has(np.int64(stored), before + rows)
         return self.part.has(blocks, rows)
+
+
+def mixed_shape(shape: Shape, part: SplitPart | None) -> Shape:
+    """Return the shape that a mixer sees: no more held than the rows of this part, or none might go out."""
+    if part is None:
+        return shape
+    share = part.kept_share
+    rows = int(shape.rows * share / shape.world)
+    return replace(shape, held_rows=max(1, min(shape.held_rows, rows)))

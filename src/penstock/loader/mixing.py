@@ -7,14 +7,13 @@ epoch, when what remains of it is small or goes to the next epoch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Generic, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats
-from penstock.loader.holdout import SplitPart
+from penstock.loader.holdout import SplitPart, mixed_shape
 from penstock.loader.row_forms import R
 from penstock.loader.windows import LoadedWindow
 from penstock.native import kernel
@@ -107,15 +106,6 @@ def _mixed(
     for window in windows:
         assert mixer is not None
         yield mixer.step(count(window), last=window is windows[-1])
-
-
-def mixed_shape(shape: Shape, part: SplitPart | None) -> Shape:
-    """Return the shape that a mixer sees: no more held than the rows of this part, or none might go out."""
-    if part is None:
-        return shape
-    share = part.kept_share
-    rows = int(shape.rows * share / shape.world)
-    return replace(shape, held_rows=max(1, min(shape.held_rows, rows)))
 
 
 @kernel

@@ -14,11 +14,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.batch import Batch, Csr, Floats
+from penstock.batch import Batch, Csr, Floats, scatter_rows, scatter_values, standardize_rows
 from penstock.blocks.features import Encoder, choose_features
 from penstock.blocks.fields import Fields
 from penstock.blocks.memory import to_arrow
-from penstock.blocks.transpose import scatter_rows, scatter_values
 from penstock.copying import move_rows, put_rows
 from penstock.loader import window_kernels
 from penstock.records import Column, Ragged, Records
@@ -188,7 +187,7 @@ class FeatureForm:
         assert not isinstance(part.x, Csr)  # sparse rows are joined, not put into slots
         scatter_rows(part.x, slots, into.x)
         if len(self.scaling.scale):
-            window_kernels.standardize_rows(into.x, slots, self.scaling.shift, self.scaling.scale)
+            standardize_rows(into.x, slots, self.scaling.shift, self.scaling.scale)
         for column, target in ((part.y, into.y), (part.weight, into.w)):
             if column is not None:
                 scatter_values(column, slots, target)

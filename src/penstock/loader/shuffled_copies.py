@@ -30,7 +30,7 @@ from penstock.budget import give_back
 from penstock.errors import DataError, PenstockError, WriteError
 from penstock.loader.row_forms import R, RowForm
 from penstock.messages import Name, Text, Use
-from penstock.scratch import own_folder
+from penstock.outputs import own_folder
 
 _PREFIX = ".penstock-copy-"
 _BLOCK_SIZE = 256 * 1024

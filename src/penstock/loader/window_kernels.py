@@ -15,9 +15,8 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from penstock.batch import Csr, Floats
+from penstock.batch import SKIP, Csr, Floats
 from penstock.blocks.base import PackedLayout
-from penstock.blocks.transpose import SKIP
 from penstock.checksum import checksum_at
 from penstock.native import kernel, prefetch_line
 
@@ -152,22 +151,6 @@ def read_packed_reference(
         if len(w) and layout.weight_type is not None:
             stored = np.frombuffer(data, layout.weight_type, count, int(layout.weight_at[b]))
             w[place[kept]] = stored[kept] / np.float64(weight_mean)
-
-
-@kernel
-def standardize_rows(x: Floats, slots: NDArray[np.uint32], shift: Floats, scale: Floats) -> None:
-    """Shift and scale, in place, the rows that stand in the slots given."""
-    for i in range(len(slots)):
-        slot = slots[i]
-        if slot != SKIP:
-            for j in range(x.shape[1]):
-                x[slot, j] = (x[slot, j] - shift[j]) * scale[j]
-
-
-def standardize_rows_reference(x: Floats, slots: NDArray[np.uint32], shift: Floats, scale: Floats) -> None:
-    """Say what `standardize_rows` does."""
-    kept = slots[slots != SKIP]
-    x[kept] = (x[kept] - shift) * scale
 
 
 @kernel

@@ -17,10 +17,9 @@ import pyarrow as pa
 
 from penstock.batch import Batch
 from penstock.config import Config
-from penstock.encoded_model import predicted
 from penstock.errors import ColumnError, DataError, UsageError
 from penstock.events import Advanced, Finished, Started, Stream
-from penstock.linear import LinearModel
+from penstock.linear import LinearModel, predicted
 from penstock.sgd.losses import loss_of
 from penstock.sql.catalog import Catalog
 from penstock.sql.engines.base import Engine

@@ -13,9 +13,9 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from penstock.blocks.arrow import index_columns
 from penstock.blocks.feature_columns import PAIRS, is_number
 from penstock.blocks.hashing import Hashed
-from penstock.blocks.pandas_index import index_columns
 from penstock.budget import Budget, parse_size
 from penstock.config import Config
 from penstock.errors import ColumnError, UnknownOptionError, UsageError, nearest, some_of

@@ -29,7 +29,7 @@ from penstock.closing import Closing
 from penstock.errors import ColumnError, DataError, WriteError, some_of
 from penstock.events import Advanced, Finished, Started, Stream
 from penstock.messages import Text, Use
-from penstock.scratch import own_folder
+from penstock.outputs import own_folder
 
 BLOCK_SIZE = 64 * 1024
 LEAST_BLOCK = 4 * 1024

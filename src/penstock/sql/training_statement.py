@@ -14,8 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.blocks.arrow import index_notice
 from penstock.blocks.base import BlockSource
-from penstock.blocks.pandas_index import index_notice
 from penstock.budget import Budget, show_bytes
 from penstock.errors import BudgetError, DataError
 from penstock.events import Stream, Warned

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from penstock.blocks.base import BlockSource
-from penstock.blocks.counted_source import with_row_counts
 from penstock.blocks.fields import Fields
 from penstock.blocks.open import open as open_source
+from penstock.blocks.refined_source import with_row_counts
 from penstock.budget import Budget, Bytes
 from penstock.errors import BudgetError, DataError, UsageError
 from penstock.events import log
