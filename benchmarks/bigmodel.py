@@ -32,13 +32,13 @@ CHUNK = 1000
 RATE = 0.01
 
 
-def targets(encoder: Any, path: str) -> Any:
+def targets(recipe: Any, path: str) -> Any:
     """Have classes 0 and 1 become -1 and 1; the rows of a model's directory have these already."""
-    from penstock.blocks.labels import LabelMap
+    from penstock.columns.labels import LabelMap
 
     if Path(path).name == "rows.arrow":
-        return encoder
-    return encoder.with_labels(LabelMap((0.0, 1.0), binary=True, column="label"))
+        return recipe
+    return recipe.with_labels(LabelMap((0.0, 1.0), binary=True, column="label"))
 
 
 def in_memory(path: str, width: int, epochs: int, optimizer: str = "sgd", label: str = "label") -> dict[str, Any]:
@@ -50,13 +50,13 @@ def in_memory(path: str, width: int, epochs: int, optimizer: str = "sgd", label:
     from penstock.training import Columns
 
     source = open_source(path)
-    encoder = targets(Columns(label).encoder(source).with_width(width), path)
+    recipe = targets(Columns(label).recipe(source).with_width(width), path)
     weights, cells = Weights.zeros(width if optimizer == "sgd" else 1), np.zeros((0, 2), np.float32)
     bias, clock = np.zeros(2, np.float32), np.zeros(3)
     if optimizer == "adagrad":
         cells = np.zeros((width, 2), np.float32)
     seconds, told = [], []
-    with Loader(source, encoder, "corgipile", memory=ROWS_MEMORY) as loader:
+    with Loader(source, recipe, "corgipile", memory=ROWS_MEMORY) as loader:
         for epoch in range(epochs):
             began, totals = time.perf_counter(), kernels.Totals()
             fall = 0.95**epoch if optimizer == "sgd" else 1.0  # AdaGrad's rates fall by themselves
@@ -130,7 +130,7 @@ def slow(path: str, kind: str, folder: str, rows: int, memory: int, partitions: 
                 parts = np.split(saved["features"], saved["offsets"][1:-1])
         model = KeyValueModel(folder, step=step, memory=memory, partitions=parts)
     done, began, before, chunk = 0, 0.0, 0, min(CHUNK, rows // 2)
-    with model, Loader(source, targets(Columns("label").encoder(source), path), "corgipile", memory="64MB") as loader:
+    with model, Loader(source, targets(Columns("label").recipe(source), path), "corgipile", memory="64MB") as loader:
         for batch in chunks(loader, chunk):
             if done == chunk:  # the first chunk compiles and opens files
                 began, before = time.perf_counter(), model.requests
@@ -150,9 +150,9 @@ def partitioned(path: str, out: str, keep: int) -> dict[str, Any]:
     from penstock.training import Columns
 
     source = open_source(path)
-    encoder = Columns("label").encoder(source)
+    recipe = Columns("label").recipe(source)
     blocks = range(0, len(source.block_rows), max(1, int(source.block_rows.sum()) // 100_000))
-    batches = (encoded(encoder, source, b, source.read(b, encoder.columns), wide=True) for b in blocks)
+    batches = (encoded(recipe, source, b, source.read(b, recipe.columns), wide=True) for b in blocks)
     sample = sample_of(batches)
     cost, counts = measure_cost(Path(out).parent), np.unique(sample.indices, return_counts=True)
     partition(sample, counts, keep=100, cost=cost)  # compiles

@@ -41,7 +41,7 @@ def load(path: str, shuffle: str, count: int) -> dict[str, Any]:
     from penstock.training import Columns
 
     source, seconds = open_source(path), []
-    with Loader(source, Columns().encoder(source), shuffle, memory=MEMORY) as loader:
+    with Loader(source, Columns().recipe(source), shuffle, memory=MEMORY) as loader:
         for epoch in range(count + 1):
             began = time.perf_counter()
             rows = sum(len(window.batch) for window in loader.epoch(epoch))

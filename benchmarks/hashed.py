@@ -53,8 +53,8 @@ def imdb(folder: Path, few: int | None) -> Rows:
     import scipy.sparse as sp
 
     from penstock.blocks.conversion import convert
-    from penstock.blocks.hashing import Hashed
     from penstock.blocks.memory import ArraySource
+    from penstock.columns.hashing import Hashed
 
     table = pq.read_table(DATA / "imdb" / "imdb_labelled.parquet", columns=["split", "label", "text"])
     if few is not None:
@@ -176,9 +176,9 @@ def write_text(path: str, text: str, shuffled: bool) -> dict[str, Any]:
 
     lines, features = [], []
     with open_source(path) as source:
-        encoder = Columns("label").encoder(source)
+        recipe = Columns("label").recipe(source)
         for block in range(len(source.block_rows)):
-            batch: Any = encoder.encode(source.read(block, encoder.columns))
+            batch: Any = recipe.encode(source.read(block, recipe.columns))
             ends, indices, values = batch.x.indptr.tolist(), batch.x.indices.tolist(), batch.x.values.tolist()
             features.append(np.unique(batch.x.indices))
             for label, start, stop in zip(batch.y.tolist(), ends, ends[1:], strict=False):

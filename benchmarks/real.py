@@ -19,8 +19,8 @@ from sklearn.datasets import load_svmlight_file
 
 from benchmarks.harness import ROOT
 from penstock.blocks.conversion import convert
-from penstock.blocks.hashing import Hashed
 from penstock.blocks.memory import ArraySource
+from penstock.columns.hashing import Hashed
 
 FOLDER = ROOT.parent / "shared" / "data"
 Rows = tuple[np.ndarray | sp.csr_matrix, np.ndarray]

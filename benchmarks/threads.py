@@ -29,9 +29,9 @@ def load(folder: str) -> dict[str, float]:
     from penstock.bigmodel.rewrite import prepared_rows
     from penstock.loader.loader import Loader
 
-    source, encoder = prepared_rows(Path(folder))
+    source, recipe = prepared_rows(Path(folder))
     began = 0.0
-    with Loader(source, encoder, "corgipile", memory=256_000_000) as loader:
+    with Loader(source, recipe, "corgipile", memory=256_000_000) as loader:
         for epoch in range(2):
             began = time.perf_counter()
             with closing(loader.epoch(epoch)) as windows:
@@ -51,8 +51,8 @@ def learn(folder: str, threads: int, rows: int) -> dict[str, float]:
     from penstock.config import Config
     from penstock.loader.loader import Loader
 
-    source, encoder = prepared_rows(Path(folder))
-    with Loader(source, encoder, "corgipile", memory=256_000_000) as loader:
+    source, recipe = prepared_rows(Path(folder))
+    with Loader(source, recipe, "corgipile", memory=256_000_000) as loader:
         held, batches = 0, []
         for window in loader.epoch(0):
             for start in range(0, len(window.batch), 10_000):
@@ -65,7 +65,7 @@ def learn(folder: str, threads: int, rows: int) -> dict[str, float]:
     spec = Config(model="logistic", learning_rate=RATE).spec()
     began = 0.0
     with tempfile.TemporaryDirectory(dir=folder) as place:
-        pages = storage.pages(int(encoder.width or 0))
+        pages = storage.pages(int(recipe.width or 0))
         with PageStore(place, pages=pages, page_floats=storage.page_floats) as store:
             pool = PagePool(store, memory=MEMORY, beside=PageTrainer.beside("sgd", threads))
             with PageTrainer(spec, pool, shift=storage.shift, threads=threads) as learner:

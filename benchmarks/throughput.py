@@ -71,11 +71,11 @@ def make_cache(text: str) -> dict[str, Any]:
 def _decoded(path: str, rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Return that many rows, taken from all over the file."""
     source = open_source(path)
-    encoder = Columns().encoder(source)
+    recipe = Columns().recipe(source)
     blocks = np.random.default_rng(0).permutation(len(source.block_rows))
     parts, count = [], 0
     for block in blocks:
-        parts.append(encoder.encode(source.read(int(block))))
+        parts.append(recipe.encode(source.read(int(block))))
         count += len(parts[-1])
         if count >= rows:
             break

@@ -1,6 +1,6 @@
 """What learns in `benchmarks.training`: on a GPU the paper's kind of models, on a CPU small ones or a simulated step.
 
-On a GPU: an encoder of RoBERTa-base's size (12 layers, 768 wide) and a residual network of 50 layers, in bfloat16. On
+On a GPU: a recipe of RoBERTa-base's size (12 layers, 768 wide) and a residual network of 50 layers, in bfloat16. On
 a CPU, which would be busy with such a model and leave the loader nothing to do, an accelerator is simulated: a step
 takes so long, two may be under way, and the caller waits for the one before. The real small models are run as well.
 """
@@ -59,7 +59,7 @@ class Real:
         torch.manual_seed(0)
         self.task, self.device, self.gpu = task, torch.device(device), device != "cpu"
         if task == "tokens":
-            self.model: Any = Encoder.sized(words, large=self.gpu).to(self.device)
+            self.model: Any = Recipe.sized(words, large=self.gpu).to(self.device)
         else:
             self.model = (residual() if self.gpu else small()).to(self.device, memory_format=torch.channels_last)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
@@ -99,8 +99,8 @@ class Real:
         return self._busy
 
 
-class Encoder(nn.Module):
-    """A transformer's encoder that tells the tokens hidden from it."""
+class Recipe(nn.Module):
+    """A transformer's recipe that tells the tokens hidden from it."""
 
     def __init__(self, words: int, *, width: int, heads: int, layers: int, length: int) -> None:
         super().__init__()
@@ -109,19 +109,19 @@ class Encoder(nn.Module):
         layer = nn.TransformerEncoderLayer(
             width, heads, 4 * width, dropout=0.1, activation="gelu", batch_first=True, norm_first=True
         )
-        self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.recipe = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.out = nn.Linear(width, words)
         self.out.weight = self.words.weight  # as RoBERTa has it
 
     @classmethod
-    def sized(cls, words: int, *, large: bool) -> Encoder:
+    def sized(cls, words: int, *, large: bool) -> Recipe:
         if large:
             return cls(words, width=768, heads=12, layers=12, length=LENGTH)
         return cls(words, width=32, heads=1, layers=1, length=64)  # of each row: two cores are no GPU
 
     def forward(self, tokens: torch.Tensor, told: torch.Tensor) -> torch.Tensor:
         hidden = self.words(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
-        return self.out(self.encoder(hidden)[told])  # type: ignore[no-any-return]  # modules give back anything
+        return self.out(self.recipe(hidden)[told])  # type: ignore[no-any-return]  # modules give back anything
 
 
 def small() -> nn.Module:

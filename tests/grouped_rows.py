@@ -51,7 +51,7 @@ def assert_grouped(grouped, table, by=("city",), *, label="y", weight=None):
     for number, rows in enumerate(expected.values()):
         found = whole(grouped, number)
         x = found.x.to_dense() if isinstance(found.x, Csr) else found.x
-        place = (grouped.encoder.names or ("row",)).index("row")
+        place = (grouped.recipe.names or ("row",)).index("row")
         assert x[:, place].tolist() == rows
         assert found.y.tolist() == y[rows].tolist()
         assert (found.weight is None) == (weight is None)

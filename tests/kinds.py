@@ -15,9 +15,9 @@ import scipy.sparse as sp
 
 from penstock.blocks import convert
 from penstock.blocks.base import BlockSource
-from penstock.blocks.features import Encoder, choose_features
 from penstock.blocks.memory import ArraySource
 from penstock.blocks.open import open as open_source
+from penstock.columns.recipe import Recipe, choose_features
 from penstock.loader import Loader
 
 ROWS, WIDTH = 600, 4
@@ -84,14 +84,14 @@ def store(kind: str, folder: Path, x: np.ndarray, y: np.ndarray, *, block_rows: 
     return open_source(path.with_suffix(".svm"), block_size=block_rows * 30)
 
 
-def encoder(source: BlockSource, *, weight: str | None = None) -> Encoder:
+def recipe(source: BlockSource, *, weight: str | None = None) -> Recipe:
     """Settle the columns: the label is 'label', or the last column of a plain array."""
     label = "label" if "label" in source.schema.names else source.schema.names[-1]
     chosen = choose_features(source.schema, label=label, weight=weight, place=source.name)
     return chosen.with_width(WIDTH) if chosen.sparse else chosen
 
 
-def small_memory(source: BlockSource, chosen: Encoder, order: str, **options: object) -> int:
+def small_memory(source: BlockSource, chosen: Recipe, order: str, **options: object) -> int:
     """Return a budget of a few blocks: a little over the smallest that works."""
     with Loader(source, chosen, order, memory=1, stretch=True, **options) as smallest:
         return smallest.plan.memory + 8000

@@ -54,7 +54,7 @@ def reviews(few: int | None) -> tuple[Rows, Rows]:
     """Hash the words of the reviews; training rows stay in the order of their classes."""
     import pyarrow.parquet as pq
 
-    from penstock.blocks.hashing import Hashed
+    from penstock.columns.hashing import Hashed
 
     data = pq.read_table(FOLDER / "imdb" / "imdb_labelled.parquet", columns=["split", "label", "text"])
     if few is not None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from penstock.blocks.base import BlockSource
-from penstock.blocks.features import Encoder
+from penstock.columns.recipe import Recipe
 from penstock.errors import DataChangedError, ModelFileError, UsageError
 from penstock.loader.block_cuts import PLAN_VERSION
 from penstock.messages import START_ANEW, Given, Text, TextPart, Use
@@ -131,12 +131,12 @@ def require_same_test(share: float, header: Mapping[str, Any]) -> None:
         raise made_with("test_share", other, share)
 
 
-def require_same_columns(encoder: Encoder, saved: Encoder) -> None:
+def require_same_columns(recipe: Recipe, saved: Recipe) -> None:
     """Raise unless the columns of a run are those of a checkpoint."""
     for name, mine, other in (
-        ("label", encoder.label, saved.label),
-        ("weight", encoder.weight, saved.weight),
-        ("features", [(p.columns, p.hashed) for p in encoder.parts], [(p.columns, p.hashed) for p in saved.parts]),
+        ("label", recipe.label, saved.label),
+        ("weight", recipe.weight, saved.weight),
+        ("features", [(p.columns, p.hashed) for p in recipe.parts], [(p.columns, p.hashed) for p in saved.parts]),
     ):
         if mine != other:
             choice = Text(Given(name, other), f", this run has {mine!r}")

@@ -51,13 +51,13 @@ def coefficients(model: LinearModel, *, most: int | None = None) -> list[Coeffic
     Examples
     --------
     >>> import pyarrow as pa
-    >>> from penstock.blocks.features import choose_features
+    >>> from penstock.columns.recipe import choose_features
     >>> from penstock.loader.row_forms import Scaling
     >>> from penstock.sgd.model import Weights
-    >>> encoder = choose_features(pa.schema([("age", pa.float32()), ("cm", pa.float32()), ("y", pa.float32())]), label="y")
+    >>> recipe = choose_features(pa.schema([("age", pa.float32()), ("cm", pa.float32()), ("y", pa.float32())]), label="y")
     >>> weights = Weights(np.array([[0.5, 0.25]], np.float32), np.zeros(1, np.float32))
     >>> scaling = Scaling(np.array([40.0, 170.0], np.float32), np.array([1.0, 0.125], np.float32))
-    >>> [(each.feature, each.standardized) for each in coefficients(LinearModel("linear", weights, encoder, scaling=scaling))]
+    >>> [(each.feature, each.standardized) for each in coefficients(LinearModel("linear", weights, recipe, scaling=scaling))]
     [('cm', 2.0), ('age', 0.5)]
     """
     coef, scale, shift = model.weights.coef, model.scaling.scale, model.scaling.shift
@@ -67,7 +67,7 @@ def coefficients(model: LinearModel, *, most: int | None = None) -> list[Coeffic
     count = int(np.count_nonzero(size)) if most is None else min(most, int(np.count_nonzero(size)))
     # Of a wide model all are not sorted for the sake of a few.
     largest = np.argpartition(-size, count - 1)[:count] if 0 < count < len(size) else np.flatnonzero(size)
-    names, classes = model.encoder.names, model.classes if loss_of(model.kind).many else None
+    names, classes = model.recipe.names, model.classes if loss_of(model.kind).many else None
     found = []
     for place in largest[np.argsort(-size[largest], kind="stable")].tolist():
         output, j = divmod(place, coef.shape[1])

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, Floats
 from penstock.blocks.base import BlockSource
-from penstock.blocks.features import Encoder
 from penstock.budget import Budget
+from penstock.columns.recipe import Recipe
 from penstock.errors import DataError, UsageError
 from penstock.loader.loader import CurrentWindow, Loader
 from penstock.measures import Doubles, OnScores
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from penstock.linear import LinearModel
 
 
-def scoring_loader(source: BlockSource, encoder: Encoder, memory: str | int) -> Loader[Batch]:
+def scoring_loader(source: BlockSource, recipe: Recipe, memory: str | int) -> Loader[Batch]:
     """Return a loader of rows to be scored, in stored order.
 
     The memory is mostly what a model was trained with, and a share, such as ``"10%"``, is of the data that it was trained on. Scoring
     shuffles nothing: where these rows lie in larger blocks, it takes the least that works, a block or two.
     """
     budget = Budget.parse(memory)
-    return Loader(source, encoder, "none", memory=budget if budget.share is None else 1, stretch=True)
+    return Loader(source, recipe, "none", memory=budget if budget.share is None else 1, stretch=True)
 
 
-def measured_encoder(fitted: Encoder, source: BlockSource, label: str | None = None) -> Encoder:
+def measured_recipe(fitted: Recipe, source: BlockSource, label: str | None = None) -> Recipe:
     """Return how a source's rows are encoded to measure a model on, with its label and weight if there are any.
 
     Parameters
     ----------
-    fitted : Encoder
+    fitted : Recipe
         The model's own.
     label : str, optional
         The label column, where it is not the one that the model was trained on.
@@ -82,12 +82,12 @@ def evaluate(
     on_scores : callable, optional
         Hears the scores of all rows, to measure what is not among the measures.
     """
-    encoder, loss, window = measured_encoder(model.encoder, source, label), loss_of(model.kind).name, CurrentWindow()
-    names = Names(row=window.name, feature=lambda j: feature_name(encoder, j))
+    recipe, loss, window = measured_recipe(model.recipe, source, label), loss_of(model.kind).name, CurrentWindow()
+    names = Names(row=window.name, feature=lambda j: feature_name(recipe, j))
     trainer = Trainer(Spec(loss), model.weights.width, outputs=model.weights.outputs, names=names)
     trainer.weights = model.weights
-    with scoring_loader(source, encoder, memory) as loader:
-        measures = measures_for(encoder, loss, memory)
+    with scoring_loader(source, recipe, memory) as loader:
+        measures = measures_for(recipe, loss, memory)
         stats = trainer.evaluate(window.follow(loader, 0), on_scores=both(measures.add, on_scores))
     if not stats.rows:
         raise DataError(f"{source.name} has no rows to measure the model on; give labelled rows")
@@ -96,7 +96,7 @@ def evaluate(
 
 def evaluate_scores(
     scored: Iterable[tuple[Floats, NDArray[Any] | None, NDArray[Any] | None]],
-    encoder: Encoder,
+    recipe: Recipe,
     kind: str,
     *,
     memory: str | int,
@@ -108,9 +108,9 @@ def evaluate_scores(
     Parameters
     ----------
     scored : iterable of tuples
-        Scores, labels as the encoder makes them, and weights or None, of some rows at a time. Rows of weight 0 are not
+        Scores, labels as the recipe makes them, and weights or None, of some rows at a time. Rows of weight 0 are not
         counted.
-    encoder : Encoder
+    recipe : Recipe
         What labels and weights mean.
     kind : str
         The kind of model, which decides the loss.
@@ -126,14 +126,14 @@ def evaluate_scores(
     DataError
         There is no row with a weight.
     """
-    loss, measures = loss_of(kind), measures_for(encoder, loss_of(kind).name, memory)
+    loss, measures = loss_of(kind), measures_for(recipe, loss_of(kind).name, memory)
     hear = both(measures.add, on_scores)
     total, weight, rows = 0.0, 0.0, 0
     for found, labels, weights in scored:
-        assert labels is not None  # the encoder has a label
+        assert labels is not None  # the recipe has a label
         mass = np.ones(len(found)) if weights is None else weights.astype(np.float64)
         here = np.flatnonzero(mass > 0)
-        scores, y, mass = found[here].astype(np.float64), loss_targets(encoder, kind, labels[here]), mass[here]
+        scores, y, mass = found[here].astype(np.float64), loss_targets(recipe, kind, labels[here]), mass[here]
         total += float(mass @ loss.value(scores, y))
         weight += float(mass.sum())
         rows += len(here)
@@ -143,9 +143,9 @@ def evaluate_scores(
     return {"loss": total / weight, **measures.figures(), "rows": rows}
 
 
-def loss_targets(encoder: Encoder, kind: str, y: NDArray[Any]) -> Doubles:
+def loss_targets(recipe: Recipe, kind: str, y: NDArray[Any]) -> Doubles:
     """Return targets as the loss of a model takes them: two classes are -1 and 1, or 0 and 1 where each has a score."""
-    if encoder.labels is None or len(encoder.labels.classes) != 2:
+    if recipe.labels is None or len(recipe.labels.classes) != 2:
         return y.astype(np.float64)
     return np.where(y > 0, 1.0, 0.0 if loss_of(kind).many else -1.0)
 

@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.blocks.arrow import layout_of
 from penstock.blocks.ipc import read_footer
 from penstock.blocks.samples.features import MEDIA, noted_features
 from penstock.blocks.storage import PathLike, fingerprint, is_remote, open_file
+from penstock.columns.schema_notes import layout_of
 from penstock.errors import ColumnError, MissingExtraError, UsageError
 
 _MEDIA = pa.struct([("bytes", pa.binary()), ("path", pa.string())])

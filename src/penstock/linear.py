@@ -3,7 +3,7 @@
 The weights are in the features' own units whatever scaling training used, so a model needs nothing but its
 file. Scoring streams: predictions of a path of any size are written as they are made.
 
-`EncodedModel` is what models share whose rows are numbers made by an `Encoder`: linear models, in memory and on disk, boosted
+`EncodedModel` is what models share whose rows are numbers made by an `Recipe`: linear models, in memory and on disk, boosted
 trees and torch modules. Each adds how it scores rows.
 """
 
@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, Floats
 from penstock.blocks.base import BlockSource, naming_rows, require_columns
-from penstock.blocks.features import Encoder
 from penstock.closing import Closing
+from penstock.columns.recipe import Recipe
 from penstock.errors import ModelFileError
 from penstock.loader.row_forms import NOTHING, Scaling
 from penstock.measures import OnScores
@@ -39,16 +39,16 @@ Scored = tuple[pa.RecordBatch, Batch, Floats]
 
 
 class EncodedModel(Closing):
-    """The part of `penstock.model.Model` that follows from an encoder and scores.
+    """The part of `penstock.model.Model` that follows from a recipe and scores.
 
-    A subclass has ``kind``, ``encoder``, ``config``, ``metrics`` and ``fingerprint``, and defines `scores`, ``describe`` and
+    A subclass has ``kind``, ``recipe``, ``config``, ``metrics`` and ``fingerprint``, and defines `scores`, ``describe`` and
     ``save``.
     """
 
     __slots__ = ()
 
     kind: str
-    encoder: Encoder
+    recipe: Recipe
     config: Mapping[str, Any]
     takes_nan: ClassVar[bool] = False
     """Whether rows with features that are not finite numbers can be scored."""
@@ -61,17 +61,17 @@ class EncodedModel(Closing):
     @property
     def label(self) -> str | None:
         """The column that it predicts."""
-        return self.encoder.label
+        return self.recipe.label
 
     @property
     def classes(self) -> NDArray[Any] | None:
         """The class labels in ascending order; None for a regression."""
-        return None if self.encoder.labels is None else np.array(self.encoder.labels.classes)
+        return None if self.recipe.labels is None else np.array(self.recipe.labels.classes)
 
     @property
     def metric(self) -> str:
         """The accuracy of classes, the R² of a regression."""
-        return "r2" if self.encoder.labels is None else "accuracy"
+        return "r2" if self.recipe.labels is None else "accuracy"
 
     @property
     def history(self) -> Sequence[Mapping[str, Any]]:
@@ -95,21 +95,19 @@ class EncodedModel(Closing):
 
     def decide(self, scores: Floats) -> NDArray[Any]:
         """Turn scores into classes, or into numbers for a regression."""
-        return decide(self.kind, self.encoder, scores)
+        return decide(self.kind, self.recipe, scores)
 
     def probabilities(self, scores: Floats) -> Floats | None:
         """Turn scores into a probability for each class; None for models that have none."""
         return probabilities(self.kind, scores)
 
-    def scored(
-        self, source: BlockSource, encoder: Encoder, *, keep: Sequence[str] = ()
-    ) -> Generator[Scored, None, None]:
-        """Yield the rows of a source with their scores, block by block in stored order; ``encoder`` fits its schema."""
-        columns = list(dict.fromkeys([*encoder.columns, *keep]))
+    def scored(self, source: BlockSource, recipe: Recipe, *, keep: Sequence[str] = ()) -> Generator[Scored, None, None]:
+        """Yield the rows of a source with their scores, block by block in stored order; ``recipe`` fits its schema."""
+        columns = list(dict.fromkeys([*recipe.columns, *keep]))
 
         def score(block: int) -> Scored:
             rows = source.read(block, columns)
-            batch = encoded(encoder, source, block, rows, finite=not self.takes_nan)
+            batch = encoded(recipe, source, block, rows, finite=not self.takes_nan)
             return rows, batch, self.scores(batch)
 
         return in_order(score, range(len(source.block_rows)), threads=source.threads)
@@ -117,15 +115,15 @@ class EncodedModel(Closing):
     def predictions(self, source: BlockSource, *, keep: Sequence[str] = ()) -> Generator[pa.RecordBatch, None, None]:
         """Yield the predictions of a source's rows in stored order, after the columns to keep."""
         require_columns(source.schema, keep, place=source.name)
-        encoder = self.encoder.for_schema(source.schema, place=source.name)
-        with closing(self.scored(source, encoder, keep=keep)) as blocks:
+        recipe = self.recipe.for_schema(source.schema, place=source.name)
+        with closing(self.scored(source, recipe, keep=keep)) as blocks:
             for rows, _, scores in blocks:
-                yield predicted(self.kind, self.encoder, scores, rows, keep)
+                yield predicted(self.kind, self.recipe, scores, rows, keep)
 
     def block_scores(self, source: BlockSource) -> Iterator[Floats]:
         """Yield the scores of a source's rows in stored order, some blocks at a time."""
-        encoder = self.encoder.for_schema(source.schema, place=source.name)
-        with closing(self.scored(source, encoder)) as blocks:
+        recipe = self.recipe.for_schema(source.schema, place=source.name)
+        with closing(self.scored(source, recipe)) as blocks:
             for _, _, scores in blocks:
                 yield scores
 
@@ -138,21 +136,21 @@ class EncodedModel(Closing):
         on_scores: OnScores | None = None,
     ) -> dict[str, Any]:
         """Return the loss, all measures of `penstock.measures` and the number of rows; see `penstock.model.Model`."""
-        from penstock.evaluation import evaluate_scores, measured_encoder, without_loss
+        from penstock.evaluation import evaluate_scores, measured_recipe, without_loss
 
-        encoder = measured_encoder(self.encoder, source, label)
-        with closing(self.scored(source, encoder)) as blocks:
+        recipe = measured_recipe(self.recipe, source, label)
+        with closing(self.scored(source, recipe)) as blocks:
             rows = ((scores, batch.y, batch.weight) for _, batch, scores in blocks)
-            found = evaluate_scores(rows, encoder, self.kind, memory=memory, on_scores=on_scores, place=source.name)
+            found = evaluate_scores(rows, recipe, self.kind, memory=memory, on_scores=on_scores, place=source.name)
         return found if self.known_loss else without_loss(found)
 
     def close(self) -> None:
         """Do nothing: no file is open."""
 
 
-def decide(kind: str, encoder: Encoder, scores: Floats) -> NDArray[Any]:
+def decide(kind: str, recipe: Recipe, scores: Floats) -> NDArray[Any]:
     """Turn the scores of a kind of model into classes, or into numbers for a regression."""
-    return scores if encoder.labels is None else encoder.labels.decode(loss_of(kind).decision(scores))
+    return scores if recipe.labels is None else recipe.labels.decode(loss_of(kind).decision(scores))
 
 
 def probabilities(kind: str, scores: Floats) -> Floats | None:
@@ -171,7 +169,7 @@ def log_probabilities(kind: str, scores: Floats) -> NDArray[np.float64] | None:
 
 def predicted(
     kind: str,
-    encoder: Encoder,
+    recipe: Recipe,
     scores: Floats,
     rows: pa.RecordBatch,
     keep: Sequence[str],
@@ -183,23 +181,23 @@ def predicted(
     Rows that are ``missing`` a model get nulls.
     """
     out = {name: rows.column(name) for name in keep}
-    out["prediction"] = pa.array(decide(kind, encoder, scores), mask=missing)
+    out["prediction"] = pa.array(decide(kind, recipe, scores), mask=missing)
     chances = probabilities(kind, scores)
-    if chances is not None and encoder.labels is not None:
-        names = [f"probability_{c}" for c in encoder.labels.classes]
+    if chances is not None and recipe.labels is not None:
+        names = [f"probability_{c}" for c in recipe.labels.classes]
         out |= {name: pa.array(np.ascontiguousarray(chances[:, k]), mask=missing) for k, name in enumerate(names)}
     return pa.record_batch(out)
 
 
 def encoded(
-    encoder: Encoder, source: BlockSource, block: int, rows: pa.RecordBatch, *, wide: bool = False, finite: bool = True
+    recipe: Recipe, source: BlockSource, block: int, rows: pa.RecordBatch, *, wide: bool = False, finite: bool = True
 ) -> Batch:
     """Return a block's rows for scoring; what cannot be scored is refused by its row in the data."""
 
     def encode(place: str, first_row: int) -> Batch:
-        batch = encoder.at(place).encode(rows, first_row=first_row, wide=wide)
+        batch = recipe.at(place).encode(rows, first_row=first_row, wide=wide)
         if finite:
-            encoder.at(place).require_finite(batch, first_row=first_row)
+            recipe.at(place).require_finite(batch, first_row=first_row)
         return batch
 
     return naming_rows(source, block, encode)
@@ -215,7 +213,7 @@ class LinearModel(EncodedModel):
         logistic, svm, linear or softmax.
     weights : Weights
         In the features' own units.
-    encoder : Encoder
+    recipe : Recipe
         How columns become features, and labels targets.
     config : dict
         The hyper-parameters.
@@ -231,7 +229,7 @@ class LinearModel(EncodedModel):
 
     kind: str
     weights: Weights
-    encoder: Encoder
+    recipe: Recipe
     config: Mapping[str, Any] = field(default_factory=dict)
     history: Sequence[Mapping[str, Any]] = ()
     fingerprint: str = ""
@@ -289,9 +287,9 @@ class LinearModel(EncodedModel):
         """Return all but the weights as plain JSON."""
         return {
             "kind": self.kind,
-            "encoder": self.encoder.to_dict(),
-            "features": self.encoder.names,
-            "classes": None if self.encoder.labels is None else list(self.encoder.labels.classes),
+            "encoder": self.recipe.to_dict(),
+            "features": self.recipe.names,
+            "classes": None if self.recipe.labels is None else list(self.recipe.labels.classes),
             "config": dict(self.config),
             "history": [dict(row) for row in self.history],
             "fingerprint": self.fingerprint,
@@ -305,14 +303,14 @@ class LinearModel(EncodedModel):
             weights = Weights.zeros(tensors["coef"].shape[1], tensors["coef"].shape[0])
             weights.coef[:] = tensors["coef"]
             weights.intercept[:] = tensors["intercept"]
-            encoder = Encoder.from_dict(header["encoder"])
+            recipe = Recipe.from_dict(header["encoder"])
             if header["kind"] not in linear_models():
                 raise KeyError(header["kind"])
             held_out = bool(header["config"].get("validation"))
             return cls(
                 header["kind"],
                 weights,
-                encoder,
+                recipe,
                 header["config"],
                 [current_names(row, held_out=held_out) for row in header["history"]],
                 header["fingerprint"],

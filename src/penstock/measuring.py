@@ -16,9 +16,9 @@ import numpy as np
 
 from penstock.batch import Batch
 from penstock.blocks.base import BlockSource
-from penstock.blocks.features import Encoder
 from penstock.budget import Budget
 from penstock.class_weights import ClassWeights
+from penstock.columns.recipe import Recipe
 from penstock.errors import BudgetError, DataError
 from penstock.loader.holdout import SAMPLE_ROWS, RowSplit, SplitPart
 from penstock.loader.loader import CurrentWindow, Loader
@@ -111,19 +111,19 @@ class EncodedRows:
     """Rows with what is made of them, as loaders take them."""
 
     source: BlockSource
-    encoder: Encoder
+    recipe: Recipe
     scaling: Scaling
 
     @cached_property
     def size(self) -> tuple[float, int]:
         """The decoded bytes of a row, and the number of rows; some blocks may have to be decoded to tell."""
-        feed = Feed.of(self.source, self.encoder, self.scaling)
+        feed = Feed.of(self.source, self.recipe, self.scaling)
         with closing(feed.decoder):
             return feed.size()
 
     def loader(self, order: str, **more: Any) -> Loader[Batch]:
         """Return a loader of them."""
-        return Loader(self.source, self.encoder, order, scaling=self.scaling, **more)
+        return Loader(self.source, self.recipe, order, scaling=self.scaling, **more)
 
 
 def open_rows(
@@ -205,10 +205,10 @@ def open_rows(
     return Measuring(loader, held_out, tested, sample, split.seed)
 
 
-def measures_for(encoder: Encoder, loss: str, memory: str | int) -> Measures:
-    """Return what measures models of a loss on rows that an encoder makes, within an eighth of the memory for rows."""
-    classes = 0 if encoder.labels is None else len(encoder.labels.classes)
-    unit = encoder.weight_mean if encoder.weight is not None else 1.0
+def measures_for(recipe: Recipe, loss: str, memory: str | int) -> Measures:
+    """Return what measures models of a loss on rows that a recipe makes, within an eighth of the memory for rows."""
+    classes = 0 if recipe.labels is None else len(recipe.labels.classes)
+    unit = recipe.weight_mean if recipe.weight is not None else 1.0
     probable = find_loss(loss).probabilities is not None
     return measures_of(classes=classes, probabilities=probable, memory=Budget.parse(memory).bytes, unit=unit)
 
@@ -235,11 +235,11 @@ class ClassWeightedLoss:
 
 
 def measures_with(
-    encoder: Encoder, loss: str, memory: str | int, class_weights: ClassWeights | None, *, finished: bool
+    recipe: Recipe, loss: str, memory: str | int, class_weights: ClassWeights | None, *, finished: bool
 ) -> list[Measures]:
     """Return what measures a model beside its loss and score: by class weights, and if it is finished by all else there is."""
     weighted: list[Measures] = [] if class_weights is None else [ClassWeightedLoss(loss, class_weights)]
-    return [measures_for(encoder, loss, memory), *weighted] if finished else weighted
+    return [measures_for(recipe, loss, memory), *weighted] if finished else weighted
 
 
 def held_out_noise(rows: int, patience: int | None) -> float:

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch
 from penstock.blocks.base import BlockSource
-from penstock.blocks.features import Encoder
 from penstock.budget import Budget
 from penstock.checkpoint import Checkpoint, CheckpointFile, require_same_columns
+from penstock.columns.recipe import Recipe
 from penstock.config import Config
 from penstock.errors import UsageError
 from penstock.events import Advanced, Epoch, Finished, Started, Warned
@@ -81,7 +81,7 @@ class MemoryLearner:
     ----------
     columns : Columns
         Features, label and weight.
-    encoder : Encoder, optional
+    recipe : Recipe, optional
         Instead: what is made of the columns.
     first : LinearModel, optional
         A model of the same features and classes, whose weights training begins with rather than with zeros.
@@ -94,7 +94,7 @@ class MemoryLearner:
     saves_start: ClassVar[bool] = False
 
     columns: Columns = field(default_factory=Columns)
-    encoder: Encoder | None = None
+    recipe: Recipe | None = None
     first: LinearModel | None = None
     scratch: str | os.PathLike[str] | None = None
     _job: Job[Config, LinearModel] = field(init=False)
@@ -117,15 +117,15 @@ class MemoryLearner:
 
     def require_same(self, saved: Checkpoint, /) -> dict[str, Any]:
         """Raise where a checkpoint is of other columns; return its config."""
-        chosen = self.encoder or self.columns.encoder(self._job.source)
-        require_same_columns(chosen, Encoder.from_dict(saved.header["encoder"]))
+        chosen = self.recipe or self.columns.recipe(self._job.source)
+        require_same_columns(chosen, Recipe.from_dict(saved.header["encoder"]))
         config: dict[str, Any] = saved.header["config"]
         return config
 
     def prepare(self, saved: Checkpoint | None, /) -> int:
         """Scan the data, or take what a checkpoint says of them; return the number of rows with a weight."""
         data = self._data = self._scanned() if saved is None else self._restored(saved)
-        self._source_rows = EncodedRows(self._job.source, data.encoder, data.scaling)
+        self._source_rows = EncodedRows(self._job.source, data.recipe, data.scaling)
         return data.weighted_rows
 
     def start(self, share: float, saved: Checkpoint | None, stack: ExitStack, /) -> Limits:
@@ -140,7 +140,7 @@ class MemoryLearner:
             self._best = Weights.from_arrays(best) if best else None
             self._uneven = bool(saved.header.get("uneven_windows", False))
         elif self.first is not None:
-            trainer.start(started_weights(self.first, data.encoder, data.scaling, outputs=data.outputs))
+            trainer.start(started_weights(self.first, data.recipe, data.scaling, outputs=data.outputs))
         self._rows = self._open(stack, share)
         if self._rows.loader.plan.warning:
             job.stream.emit(Warned(self._rows.loader.plan.warning))
@@ -166,7 +166,7 @@ class MemoryLearner:
     @property
     def facts(self) -> Mapping[str, Any]:
         """The weights of classes."""
-        return shown_class_weights(self._data.encoder, self._data.class_weights)
+        return shown_class_weights(self._data.recipe, self._data.class_weights)
 
     def run_epoch(self, epoch: int, on_rows: OnRows, /) -> EpochStats:
         """Learn from all rows once."""
@@ -198,7 +198,7 @@ class MemoryLearner:
         """Return new measures for an epoch or for the finished model."""
         data = self._data
         return measures_with(
-            data.encoder, self._trainer.spec.loss, self._config.memory, data.class_weights, finished=finished
+            data.recipe, self._trainer.spec.loss, self._config.memory, data.class_weights, finished=finished
         )
 
     def keep_best(self) -> None:
@@ -249,7 +249,7 @@ class MemoryLearner:
             "solver": self._config.solver,
             "optimizer": self._config.optimizer,
             "l2": self._config.l2,
-            "encoder": data.encoder.to_dict(),
+            "encoder": data.recipe.to_dict(),
             "rows": data.rows,
             "zero_rows": data.zero_rows,
             "uneven_windows": self._uneven,
@@ -263,7 +263,7 @@ class MemoryLearner:
         """Return the model in the features' own units, after it has learned from the rows held out too."""
         epochs = self._refit_epochs(progress) if self._share else 0
         weights = self._refitted(epochs) if epochs else self._judge.model_weights
-        if (notice := far_label_notice(self._data.encoder.label, float(weights.intercept[0]), metrics)) is not None:
+        if (notice := far_label_notice(self._data.recipe.label, float(weights.intercept[0]), metrics)) is not None:
             self._job.stream.emit(Warned(notice))
         raw, scaling = weights.settled().copy(), self._data.scaling
         raw.arrange(sparse=False)
@@ -274,7 +274,7 @@ class MemoryLearner:
         return LinearModel(
             kind=self._config.model,
             weights=raw,
-            encoder=self._data.encoder,
+            recipe=self._data.recipe,
             config=self._config.to_dict(),
             history=progress.history,
             fingerprint=self._job.source.fingerprint,
@@ -284,10 +284,10 @@ class MemoryLearner:
 
     @property
     def _names(self) -> Names:
-        return Names(row=self._window.name, feature=partial(feature_name, self._data.encoder))
+        return Names(row=self._window.name, feature=partial(feature_name, self._data.recipe))
 
     def _new_trainer(self, config: Config, epoch_rows: int) -> WeightTrainer:
-        spec, width, data = config.spec(), self._data.encoder.width or 0, self._data
+        spec, width, data = config.spec(), self._data.recipe.width or 0, self._data
         if config.solver == "exact":
             return ExactTrainer(spec, width, names=self._names)
         shared: dict[str, Any] = {"outputs": data.outputs, "names": self._names, "class_weights": data.class_weights}
@@ -298,8 +298,8 @@ class MemoryLearner:
     def _open(self, stack: ExitStack, share: float) -> Measuring:
         job, data, config, test = self._job, self._data, self._config, None
         if job.test is not None:
-            encoder = data.encoder.for_schema(job.test.schema, place=job.test.name, scored=True)
-            test = EncodedRows(job.test, encoder, data.scaling)
+            recipe = data.recipe.for_schema(job.test.schema, place=job.test.name, scored=True)
+            test = EncodedRows(job.test, recipe, data.scaling)
         return open_rows(
             stack,
             self._source_rows,
@@ -337,7 +337,7 @@ class MemoryLearner:
         if config.full_passes:
             trainer.start(self._judge.model_weights)
         elif self.first is not None:
-            trainer.start(started_weights(self.first, data.encoder, data.scaling, outputs=data.outputs))
+            trainer.start(started_weights(self.first, data.recipe, data.scaling, outputs=data.outputs))
         job.stream.emit(Started("refit", None, "rows"))
         with ExitStack() as stack:
             rows = self._open(stack, 0.0)
@@ -366,19 +366,19 @@ class MemoryLearner:
         decoded = int(row_bytes * count)
         shape = DataShape(
             rows=round(data.weighted_rows * (1 - self._share - job.test_share)),
-            width=data.encoder.width or 0,
+            width=data.recipe.width or 0,
             in_memory=decoded <= Budget.parse(config.memory).resolve(decoded),
-            sparse=data.encoder.sparse,
+            sparse=data.recipe.sparse,
         )
         return config.resolve(shape, held_out=self._share > 0)
 
     def _restored(self, saved: Checkpoint) -> LinearData:
         """Return what a checkpoint says of the data."""
         source, header = self._job.source, saved.header
-        encoder = Encoder.from_dict(header["encoder"]).for_schema(source.schema, place=source.name, scored=True)
+        recipe = Recipe.from_dict(header["encoder"]).for_schema(source.schema, place=source.name, scored=True)
         scaling = Scaling(saved.arrays.get("shift", NOTHING), saved.arrays.get("scale", NOTHING))
         return LinearData(
-            encoder,
+            recipe,
             scaling,
             int(header["rows"]),
             header["model"],
@@ -388,16 +388,16 @@ class MemoryLearner:
 
     def _scanned(self) -> LinearData:
         job, config = self._job, self._job.config
-        encoder = self.encoder or self.columns.labelled_encoder(job.source)
-        result = scan_labels(job, self.columns, encoder, standardize=bool(config.standardize))
-        encoder, scaling, model = result.encoder, result.scaling, config.model
+        recipe = self.recipe or self.columns.labelled_recipe(job.source)
+        result = scan_labels(job, self.columns, recipe, standardize=bool(config.standardize))
+        recipe, scaling, model = result.recipe, result.scaling, config.model
         if not config.intercept:
             scaling = without_shift(scaling)
-        if encoder.labels is not None:
-            count = len(encoder.labels.classes)
+        if recipe.labels is not None:
+            count = len(recipe.labels.classes)
             if loss_of(model).several and count > _MOST_CLASSES:
                 raise UsageError(
-                    f"the label {encoder.label!r} has {count:,} different values, which are hardly classes",
+                    f"the label {recipe.label!r} has {count:,} different values, which are hardly classes",
                     fixes=[
                         Text("learn it as a number: ", Use("model", "linear")),
                         Text("learn so many classes: ", Use("model", "softmax")),
@@ -405,9 +405,9 @@ class MemoryLearner:
                 )
             if count > 2 and (several := loss_of(model).several):
                 model = several
-                job.stream.emit(Warned(f"the label {encoder.label!r} has {count} classes, so the model is {model}"))
-            encoder = encoder.with_labels(encoder.labels.as_binary(not loss_of(model).many))
-        return LinearData(encoder, scaling, result.rows, model, result.zero_rows, class_weights_of(config, result))
+                job.stream.emit(Warned(f"the label {recipe.label!r} has {count} classes, so the model is {model}"))
+            recipe = recipe.with_labels(recipe.labels.as_binary(not loss_of(model).many))
+        return LinearData(recipe, scaling, result.rows, model, result.zero_rows, class_weights_of(config, result))
 
     def _copies_folder(self) -> str | os.PathLike[str] | None:
         if self.scratch is not None:
@@ -426,13 +426,13 @@ def linear_job(
     columns: Columns | None = None,
     *,
     checkpoint: str | os.PathLike[str] | None = None,
-    encoder: Encoder | None = None,
+    recipe: Recipe | None = None,
     first: LinearModel | None = None,
     scratch: str | os.PathLike[str] | None = None,
     **more: Any,
 ) -> LinearJob:
     """Return the job of training a linear model in memory; see `MemoryLearner`, and `Job` for ``more``."""
-    learner = MemoryLearner(columns or Columns(), encoder, first, scratch)
+    learner = MemoryLearner(columns or Columns(), recipe, first, scratch)
     return Job(source, learner, config, checkpoint=None if checkpoint is None else CheckpointFile(checkpoint), **more)
 
 

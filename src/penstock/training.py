@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.blocks.arrow import index_notice
 from penstock.blocks.base import BlockSource
-from penstock.blocks.features import Encoder, choose_features
 from penstock.class_weights import ClassWeighting, ClassWeights
+from penstock.columns.recipe import Recipe, choose_features
+from penstock.columns.schema_notes import index_notice
 from penstock.config import Config
 from penstock.errors import UsageError, some_of
 from penstock.events import Epoch, Stream, Warned
@@ -32,7 +32,7 @@ _MOSTLY_RIGHT = 0.75
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which columns play which part; see `penstock.blocks.features.choose`."""
+    """Which columns play which part; see `penstock.columns.recipe.choose`."""
 
     label: str | None = None
     features: Sequence[str] | None = None
@@ -40,7 +40,7 @@ class Columns:
     exclude: Sequence[str] = ()
     hash: Sequence[str] = ()
 
-    def encoder(self, source: BlockSource, *, wide: bool = False) -> Encoder:
+    def recipe(self, source: BlockSource, *, wide: bool = False) -> Recipe:
         """Settle them for a source; ``wide`` for a model on disk, which may have any number of features."""
         label = self.label if self.label is not None else default_label(source)
         return choose_features(
@@ -54,14 +54,14 @@ class Columns:
             wide=wide,
         )
 
-    def labelled_encoder(self, source: BlockSource, *, wide: bool = False) -> Encoder:
+    def labelled_recipe(self, source: BlockSource, *, wide: bool = False) -> Recipe:
         """Settle them for a training; that there is no label is said before anything of the features."""
         require_label(self.label if self.label is not None else default_label(source), source)
-        return self.encoder(source, wide=wide)
+        return self.recipe(source, wide=wide)
 
-    def notice(self, source: BlockSource, encoder: Encoder, stream: Stream) -> None:
+    def notice(self, source: BlockSource, recipe: Recipe, stream: Stream) -> None:
         """Tell of the columns that nobody named and that are no features: the index of a stored pandas table."""
-        message = index_notice(source.schema, encoder.columns, exclude=self.exclude)
+        message = index_notice(source.schema, recipe.columns, exclude=self.exclude)
         if message is not None:
             stream.emit(Warned(message))
 
@@ -73,7 +73,7 @@ class LinearData:
     ``model`` is the kind that is trained: softmax where a logistic one was asked for and the label has three classes or more.
     """
 
-    encoder: Encoder
+    recipe: Recipe
     scaling: Scaling
     rows: int
     model: str
@@ -89,7 +89,7 @@ class LinearData:
     @property
     def outputs(self) -> int:
         """Scores that a model gives a row."""
-        labels = self.encoder.labels
+        labels = self.recipe.labels
         return loss_of(self.model).outputs(0 if labels is None else len(labels.classes))
 
 
@@ -116,7 +116,7 @@ def require_label(label: str | None, source: BlockSource) -> None:
 
 
 def scan_labels(
-    job: Job[Config, Any], columns: Columns, encoder: Encoder, *, standardize: bool = False, width: bool = True
+    job: Job[Config, Any], columns: Columns, recipe: Recipe, *, standardize: bool = False, width: bool = True
 ) -> Scan:
     """Pass over the data once for what has to be known of features, labels and weights.
 
@@ -125,11 +125,11 @@ def scan_labels(
     UsageError
         There is no label.
     """
-    columns.notice(job.source, encoder, job.stream)
-    require_label(encoder.label, job.source)
+    columns.notice(job.source, recipe, job.stream)
+    require_label(recipe.label, job.source)
     return scan(
         job.source,
-        encoder,
+        recipe,
         classes=loss_of(job.config.model).classifies,
         standardize=standardize,
         width=width,
@@ -141,7 +141,7 @@ def scan_labels(
 
 def class_weights_of(config: Config, result: Scan) -> ClassWeights | None:
     """Return what rows are weighed by for their classes, if anything."""
-    labels = result.encoder.labels
+    labels = result.recipe.labels
     if labels is None:
         return None
     weighting = ClassWeighting.of(config.class_weight, labels.classes, column=labels.column)
@@ -154,11 +154,11 @@ def saved_class_weights(header: Mapping[str, Any]) -> ClassWeights | None:
     return ClassWeights(np.array(factors, np.float32)) if factors else None
 
 
-def shown_class_weights(encoder: Encoder, class_weights: ClassWeights | None) -> dict[str, dict[str, float]]:
+def shown_class_weights(recipe: Recipe, class_weights: ClassWeights | None) -> dict[str, dict[str, float]]:
     """Return the weights that classes were trained with, as a figure of the model; nothing where there are none."""
-    if class_weights is None or encoder.labels is None:
+    if class_weights is None or recipe.labels is None:
         return {}
-    names = map(str, encoder.labels.classes)
+    names = map(str, recipe.labels.classes)
     return {"class_weights": dict(zip(names, class_weights.factors.tolist(), strict=True))}
 
 
@@ -176,7 +176,7 @@ def without_shift(scaling: Scaling) -> Scaling:
     return Scaling(np.zeros_like(scaling.shift), own.astype(np.float32))
 
 
-def started_weights(model: LinearModel, encoder: Encoder, scaling: Scaling, *, outputs: int) -> Weights:
+def started_weights(model: LinearModel, recipe: Recipe, scaling: Scaling, *, outputs: int) -> Weights:
     """Return a model's weights for features as they are scaled now.
 
     Raises
@@ -184,12 +184,12 @@ def started_weights(model: LinearModel, encoder: Encoder, scaling: Scaling, *, o
     UsageError
         The model is of other classes, or of another number of features.
     """
-    given, classes = model.weights.settled().copy(), None if encoder.labels is None else encoder.labels.classes
-    known = None if model.encoder.labels is None else model.encoder.labels.classes
-    if known != classes or (given.outputs, given.width) != (outputs, encoder.width):
+    given, classes = model.weights.settled().copy(), None if recipe.labels is None else recipe.labels.classes
+    known = None if model.recipe.labels is None else model.recipe.labels.classes
+    if known != classes or (given.outputs, given.width) != (outputs, recipe.width):
         raise UsageError(
             f"training cannot go on from a {model.kind} model of {given.width} features and the classes"
-            f" {some_of(map(repr, known or ()))}: these rows have {encoder.width} features and the classes"
+            f" {some_of(map(repr, known or ()))}: these rows have {recipe.width} features and the classes"
             f" {some_of(map(repr, classes or ()))}; fit a new one, without warm_start"
         )
     given.arrange(sparse=False)
@@ -237,7 +237,7 @@ def far_label_notice(label: str | None, level: float, metrics: Mapping[str, Any]
 
 def default_label(source: BlockSource) -> str | None:
     """Return the label that the file itself names: a converted file's, or LibSVM's."""
-    from penstock.blocks.arrow import layout_of
+    from penstock.columns.schema_notes import layout_of
 
     noted = layout_of(source.schema).get("label")
     if isinstance(noted, str):
@@ -246,6 +246,6 @@ def default_label(source: BlockSource) -> str | None:
     return "label" if names == ["label", "indices", "values"] else None
 
 
-def feature_name(encoder: Encoder, index: int) -> str:
+def feature_name(recipe: Recipe, index: int) -> str:
     """Return what messages call a feature."""
-    return encoder.names[index] if encoder.names is not None else f"feature {index}"
+    return recipe.names[index] if recipe.names is not None else f"feature {index}"

@@ -143,8 +143,8 @@ def test_sorted_rows_of_parquet_are_learned_where_row_groups_fit(stored):
 @pytest.mark.parametrize("name", ["a.parquet", "large.parquet"])
 def test_sorted_rows_of_parquet_are_learned_however_large_row_groups_are(stored, name, memory):
     with stored(name) as source:
-        encoder = Columns(label="label").encoder(source)
-        with Loader(source, encoder, memory=1, stretch=True) as smallest:
+        recipe = Columns(label="label").recipe(source)
+        with Loader(source, recipe, memory=1, stretch=True) as smallest:
             decoding = smallest.plan.memory  # a row group is decoded as a whole, whatever is given beside
         share = decoding + int(float(memory[:-1]) / 100 * ROWS * WIDTH * 4)
         warned: list[Warned] = []
@@ -154,8 +154,8 @@ def test_sorted_rows_of_parquet_are_learned_however_large_row_groups_are(stored,
 
 def test_row_groups_are_decoded_to_disk_once_and_the_disk_is_given_back(stored, tmp_path):
     with stored("large.parquet") as source:
-        encoder = Columns(label="label").encoder(source)
-        with Loader(source, encoder, memory="3.5MB", scratch=tmp_path) as loader:
+        recipe = Columns(label="label").recipe(source)
+        with Loader(source, recipe, memory="3.5MB", scratch=tmp_path) as loader:
             assert loader.plan.kept_bytes > ROWS * WIDTH * 4
             list(loader.epoch(0))
             prepared = loader.prepare_seconds
@@ -171,11 +171,11 @@ def test_row_groups_are_decoded_to_disk_once_and_the_disk_is_given_back(stored, 
 def test_without_disk_row_groups_are_decoded_anew_and_windows_are_the_same(stored, tmp_path, monkeypatch, caplog):
     found = []
     with stored("large.parquet") as source:
-        encoder = Columns(label="label").encoder(source)
+        recipe = Columns(label="label").recipe(source)
         for full in (False, True):
             if full:
                 monkeypatch.setattr("shutil.disk_usage", lambda place: shutil._ntuple_diskusage(1000, 1000, 0))
-            with Loader(source, encoder, memory="3.5MB", scratch=tmp_path) as loader:
+            with Loader(source, recipe, memory="3.5MB", scratch=tmp_path) as loader:
                 found.append([window.batch.x.copy() for window in loader.epoch(0)])
                 assert bool(loader.extra_disk_bytes) != full
     assert len(caplog.records) == 1
@@ -240,7 +240,7 @@ def test_few_blocks_in_a_window_are_warned_of_once(tmp_path):
         assert len(warned) == 1
         assert "blocks meet in a window" in warned[0].message
         assert "penstock convert" in warned[0].message
-        with closing(Loader(source, Columns(label="label").encoder(source), memory="50%")) as loader:
+        with closing(Loader(source, Columns(label="label").recipe(source), memory="50%")) as loader:
             assert loader.plan.warning == warned[0].message
             assert loader.plan.blocks < 2 * LEAST
 
@@ -253,8 +253,8 @@ def test_held_out_rows_do_not_depend_on_the_memory(stored):
         found = []
         for memory in ("100MB", "3%"):
             with stored(name) as source:
-                encoder = Columns(label="label").encoder(source)
-                with closing(Loader(source, encoder, memory=memory, part=part)) as loader:
+                recipe = Columns(label="label").recipe(source)
+                with closing(Loader(source, recipe, memory=memory, part=part)) as loader:
                     first = [window.batch.take(np.arange(len(window.batch))) for window in loader.epoch(0)]
             values = np.concatenate([b.x.values.reshape(-1, WIDTH) if hasattr(b.x, "values") else b.x for b in first])
             found.append(values[np.lexsort(values.T)])

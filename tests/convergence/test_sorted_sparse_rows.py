@@ -65,8 +65,8 @@ WRITERS = {
 def test_windows_of_sorted_sparse_rows_are_of_equal_size_and_hold_both_classes(tmp_path, name, memory):
     WRITERS[name](tmp_path / name)
     with open_source(tmp_path / name) as source:
-        encoder = Columns(label="label", hash=["words:2^10:words"] if name == "text.csv" else []).encoder(source)
-        with Loader(source, encoder, memory=memory) as loader:
+        recipe = Columns(label="label", hash=["words:2^10:words"] if name == "text.csv" else []).recipe(source)
+        with Loader(source, recipe, memory=memory) as loader:
             windows = [(len(window.batch), float(np.mean(window.batch.y > 0))) for window in loader.epoch(0)]
             assert not loader.plan.warning
     sizes, shares = map(np.array, zip(*windows))

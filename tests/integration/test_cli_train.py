@@ -99,7 +99,7 @@ def test_options_reach_the_model() -> None:
     )
     model = LinearModel.load("other.penstock")
     assert model.kind == "svm"
-    assert model.encoder.names == ("age", "visits", "price")
+    assert model.recipe.names == ("age", "visits", "price")
     assert not model.weights.intercept.any()
     assert dict(model.config) == {
         "model": "svm", "solver": "sgd", "optimizer": "sgd", "learning_rate": 0.05, "rate": "inverse-scaling", "decay": 0.9, "power": 0.5, "epochs": 2,
@@ -156,7 +156,7 @@ def test_what_does_not_go_with_a_solver_is_refused(options: tuple[str, ...], wor
 
 def test_excluded_columns_are_left_out() -> None:
     train("--exclude", "hour,scroll")
-    assert LinearModel.load("model.penstock").encoder.names == ("age", "visits", "price", "seconds")
+    assert LinearModel.load("model.penstock").recipe.names == ("age", "visits", "price", "seconds")
 
 
 @pytest.mark.parametrize("shuffle", ["none", "once", "epoch", "sliding-window", "mrs", "block-only", "global"])

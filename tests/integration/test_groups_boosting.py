@@ -72,11 +72,11 @@ def test_from_rows_to_predictions(kind: str, tmp_path: Path, capfd: pytest.Captu
     predicted = result.predict(rows)
     answers, country = np.array(predicted["prediction"].to_pylist()), rows["country"].to_numpy(zero_copy_only=False)
     assert all(answer is None for answer in answers[country == "IS"])
-    encoder = result.encoder.for_schema(rows.schema, place="here")
+    recipe = result.recipe.for_schema(rows.schema, place="here")
     for text in ("FR", "DE", "IT"):
         model = result.best(text)
         here = pa.table(rows).filter(pa.array(country == text)).combine_chunks().to_batches()[0]
-        batch: Batch = encoder.encode(here)
+        batch: Batch = recipe.encode(here)
         scores = model.scores(batch)
         np.testing.assert_array_equal(model.decide(scores), answers[country == text])
         if kind != "sparse":  # LightGBM's own answers

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.blocks.cached_source import CachedSource
-from penstock.blocks.features import choose_features
 from penstock.blocks.postgres import PostgresSource, snapshots
+from penstock.columns.recipe import choose_features
 from penstock.errors import DataChangedError, DataError, SourceError
 from penstock.loader.loader import Loader
 from tests.servers import run
@@ -110,8 +110,8 @@ def test_every_epoch_sees_the_latest_rows(table):
 @pytest.mark.parametrize("exact", [True, False])
 def test_a_loader_takes_the_rows_of_each_epoch(table, exact):
     with PostgresSource(table, "t", block_size=8192, exact=exact) as source:
-        encoder = choose_features(source.schema, features=["id", "x"], label="y", place="t")
-        with Loader(source, encoder, "corgipile", memory="150KB", seed=3) as loader:
+        recipe = choose_features(source.schema, features=["id", "x"], label="y", place="t")
+        with Loader(source, recipe, "corgipile", memory="150KB", seed=3) as loader:
             assert not loader.plan.resident
             for epoch in range(3):
                 x = np.concatenate([window.batch.x[:, 0].copy() for window in loader.epoch(epoch)])

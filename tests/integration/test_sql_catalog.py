@@ -16,8 +16,8 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from penstock.blocks.features import choose_features
-from penstock.blocks.labels import LabelMap
+from penstock.columns.labels import LabelMap
+from penstock.columns.recipe import choose_features
 from penstock.errors import DatabaseError, DataError, ModelFileError, UsageError, WriteError
 from penstock.linear import LinearModel
 from penstock.sgd.model import Weights
@@ -63,13 +63,13 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
 def model(kind: str = "svm", *, seed: int = 0, width: int = 3, history: Any = ()) -> LinearModel:
     names = [f"x{place}" for place in range(width)]
     schema = pa.schema([*((name, pa.float32()) for name in names), ("clicked", pa.string())])
-    encoder = choose_features(schema, label="clicked", features=names)
+    recipe = choose_features(schema, label="clicked", features=names)
     classes: dict[str, Any] = {"softmax": (1, 2, 3), "logistic": (False, True), "svm": ("it's", "no %s\0\\")}
     if kind != "linear":
-        encoder = encoder.with_labels(LabelMap(classes[kind], binary=kind != "softmax"))
+        recipe = recipe.with_labels(LabelMap(classes[kind], binary=kind != "softmax"))
     outputs, rng = 3 if kind == "softmax" else 1, np.random.default_rng(seed)
     weights = Weights(rng.normal(size=(outputs, width)).astype(np.float32), rng.normal(size=outputs).astype(np.float32))
-    return LinearModel(kind, weights, encoder, {"epochs": 3}, list(history), "abc", {"held_out_accuracy": 0.75})
+    return LinearModel(kind, weights, recipe, {"epochs": 3}, list(history), "abc", {"held_out_accuracy": 0.75})
 
 
 def same(one: LinearModel, other: LinearModel) -> bool:
@@ -183,9 +183,9 @@ def test_a_session_does_not_wait_for_itself(address: str, monkeypatch: pytest.Mo
 
 
 def test_wide_models(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = choose_features(pa.schema({"x": pa.list_(pa.float32(), 100_000), "y": pa.float32()}), label="y")
+    recipe = choose_features(pa.schema({"x": pa.list_(pa.float32(), 100_000), "y": pa.float32()}), label="y")
     weights = Weights(np.random.default_rng(0).normal(size=(1, 100_000)).astype(np.float32), np.zeros(1, np.float32))
-    saved, catalog = LinearModel("linear", weights, encoder), Catalog(engine)
+    saved, catalog = LinearModel("linear", weights, recipe), Catalog(engine)
     catalog.save("wide", saved)
     assert np.array_equal(catalog.load("wide").weights.coef, weights.coef)
     monkeypatch.setattr(PostgresModelTable, "most_weights", 99_999)

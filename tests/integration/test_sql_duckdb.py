@@ -232,9 +232,9 @@ def test_packed_bytes_and_pairs_in_a_copy(engine):
         assert copied.source.read(0).column("p").to_pylist()[5] == [5.0, 2.0]
     pack = ("features_k", "features_v")
     with copy_rows(table.to_reader(), [*pack, "d"], Reading(pack=pack)) as copied:
-        encoder = Columns(label="d", features=pack).encoder(copied.source)
-        assert (encoder.sparse, encoder.width) == (True, 6)
-        assert Columns(label="d").encoder(copied.source).width == 6
+        recipe = Columns(label="d", features=pack).recipe(copied.source)
+        assert (recipe.sparse, recipe.width) == (True, 6)
+        assert Columns(label="d").recipe(copied.source).width == 6
 
 
 def test_columns_conform_to_a_model():
@@ -271,8 +271,8 @@ def test_a_model_of_a_packed_copy_scores_the_querys_own_columns(engine):
         for features in (None, ["a", "b"]):
             columns = Columns(label="label", features=features)
             model = linear_job(found.source, Config(epochs=3, seed=1, memory="8MB"), columns).run()
-            assert model.encoder.names == ("a", "b")
-    fitted = model.encoder.for_schema(engine.describe(query), place="q", scored=True)
+            assert model.recipe.names == ("a", "b")
+    fitted = model.recipe.for_schema(engine.describe(query), place="q", scored=True)
     assert [part.columns for part in fitted.parts] == [("a",), ("b",)]
     saved = LinearModel.of(model.tensors(), model.header(), place="here")
     source = TableSource.of(pa.table({"b": [-0.9, -0.1], "other": ["x", "y"], "a": [0.9, 0.1]}))

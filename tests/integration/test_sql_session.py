@@ -166,7 +166,7 @@ def test_views_joins_and_conditions_are_copied_once(session: Session) -> None:
     assert found.column("rows") == [ROWS // 2] * 2
     joined = "SELECT a.x, b.y, a.label FROM points AS a JOIN points AS b USING (id)"
     session.sql(f"{joined} TRAIN BY svm AS j WITH (epochs = 2)")
-    assert session.catalog.load("j").encoder.names == ("x", "y")
+    assert session.catalog.load("j").recipe.names == ("x", "y")
     assert len(session.sql("SELECT * FROM points PREDICT BY j")) == ROWS
 
 

@@ -23,12 +23,12 @@ import numpy as np
 import penstock
 from penstock.bigmodel.index_map import IndexMap
 from penstock.bigmodel.rewrite import rewrite
-from penstock.blocks.features import choose_features
+from penstock.columns.recipe import choose_features
 from penstock.budget import peak_memory
 task = json.loads(sys.argv[1])
 with penstock.open(task["path"]) as source:
-    encoder = choose_features(source.schema, label="y", place="here", wide=True)
-    layout = rewrite(source, encoder, task["folder"], memory=task["memory"], hot=task["hot"])
+    recipe = choose_features(source.schema, label="y", place="here", wide=True)
+    layout = rewrite(source, recipe, task["folder"], memory=task["memory"], hot=task["hot"])
 with IndexMap.open(task["folder"], memory=task["memory"]) as index:
     asked = np.arange(0, 500_000, dtype=np.uint64) if layout.rows > 1000 else np.arange(9, dtype=np.uint64)
     index.positions(asked)

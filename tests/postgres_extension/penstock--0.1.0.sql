@@ -365,7 +365,7 @@ BEGIN
     END IF;
     header := json_build_object(
         'kind', model,
-        'encoder', json_build_object('parts', job.parts, 'label', job.label, 'weight', NULL, 'labels', job.labels, 'origin', NULL),
+        'recipe', json_build_object('parts', job.parts, 'label', job.label, 'weight', NULL, 'labels', job.labels, 'origin', NULL),
         'features', features,
         'classes', job.labels->'classes',
         'config', json_build_object(

@@ -32,7 +32,7 @@ def test_a_model_of_the_server_is_loaded_and_predicts_the_same(clustered: Sessio
         catalog = Catalog(engine)
         loaded, entry = catalog.load("m"), catalog.entries()[0]
     assert (entry.name, entry.kind, entry.label, entry.features, entry.rows) == ("m", model, "label", 8, 20_000)
-    assert loaded.encoder.names == tuple(f"features_v[{i}]" for i in range(8))
+    assert loaded.recipe.names == tuple(f"features_v[{i}]" for i in range(8))
     assert [row["epoch"] for row in loaded.history] == [1, 2, 3]
     x, y = points(clustered)
     scores = loaded.scores(Batch(x))
@@ -113,7 +113,7 @@ def test_sparse_and_scalar_models_are_loaded(session: Session, fill: Fill, addre
     session.execute("SELECT penstock.train('flat', 'svm', 'flat')")
     with PostgresEngine(address) as engine:
         sparse, flat = (Catalog(engine).load(name) for name in ("sparse", "flat"))
-    assert flat.encoder.names == ("a", "B b")
+    assert flat.recipe.names == ("a", "B b")
     assert flat.classes is not None
     assert flat.classes.tolist() == [False, True]
     csr = Csr(

@@ -19,7 +19,7 @@ SOURCES = {
     "dense": ArraySource(X, Y, block_size=400),
     "sparse": ArraySource(kinds.sparse(X), Y, block_size=600),
 }
-ENCODERS = {name: kinds.encoder(source) for name, source in SOURCES.items()}
+ENCODERS = {name: kinds.recipe(source) for name, source in SOURCES.items()}
 EPOCHS = 3
 
 
@@ -28,13 +28,13 @@ EPOCHS = 3
 @settings(max_examples=8)
 @given(skip=st.integers(0, 320), seed=st.integers(0, 5), large=st.booleans())
 def test_resumed_equals_uninterrupted(order, kind, skip, seed, large):
-    source, encoder = SOURCES[kind], ENCODERS[kind]
-    memory = "50MB" if large else kinds.small_memory(source, encoder, order)
+    source, recipe = SOURCES[kind], ENCODERS[kind]
+    memory = "50MB" if large else kinds.small_memory(source, recipe, order)
     options = {"order": order, "seed": seed, "memory": memory}
-    with Loader(source, encoder, **options) as loader:
+    with Loader(source, recipe, **options) as loader:
         whole = [kinds.numbers(window.batch for window in loader.epoch(epoch)) for epoch in range(EPOCHS)]
     for epoch, rows in enumerate(whole):
-        with Loader(source, encoder, **options) as loader:
+        with Loader(source, recipe, **options) as loader:
             left = [kinds.numbers([window.batch]) for window in loader.rest(epoch, skip=skip)]
         np.testing.assert_array_equal(np.concatenate([np.empty(0, np.int64), *left]), rows[skip:])
 
@@ -49,13 +49,13 @@ def test_resumed_equals_uninterrupted(order, kind, skip, seed, large):
 @settings(max_examples=30)
 def test_the_smallest_budget_named_works_whatever_the_blocks(rows, block, order, memory, sparse):
     source = ArraySource(kinds.sparse(X[:rows]) if sparse else X[:rows], Y[:rows], block_size=block)
-    encoder = kinds.encoder(source)
+    recipe = kinds.recipe(source)
     try:
-        Loader(source, encoder, order, memory=memory)
+        Loader(source, recipe, order, memory=memory)
     except BudgetError as error:
         size, share = smallest_named(type("Told", (), {"value": error}))
         # More than all of the data is more than a share can say, and none is named.
         for named in (size,) if share is None else (size, share):
-            with Loader(source, encoder, order, memory=named) as loader:
+            with Loader(source, recipe, order, memory=named) as loader:
                 found = kinds.numbers(w.batch for w in loader.epoch(0))
             assert not ORDERS[order].facts.exact or np.array_equal(np.sort(found), np.arange(rows))

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from penstock.bigmodel import feature_positions
 from penstock.bigmodel.index_map import ABSENT, IndexMap
 from penstock.bigmodel.rewrite import prepared_rows, rewrite
-from penstock.blocks.features import choose_features
 from penstock.blocks.memory import TableSource
+from penstock.columns.recipe import choose_features
 
 FEATURES = st.one_of(st.integers(0, 12), st.integers(0, 2**64 - 1), st.sampled_from([2**32 - 1, 2**32, 2**63]))
 ROWS = st.lists(st.lists(FEATURES, max_size=8), min_size=1, max_size=40).filter(any)
@@ -31,10 +31,10 @@ def test_positions_are_a_bijection_and_rows_come_back(rows, hot, per_block, buck
     table = pa.table({"y": np.arange(len(rows)) * 1.0, "indices": indices, "values": values})
     table = pa.Table.from_batches(table.to_batches(max_chunksize=per_block))
     source = TableSource.of(table)
-    encoder = choose_features(table.schema, label="y", place="here", wide=True)
+    recipe = choose_features(table.schema, label="y", place="here", wide=True)
     cut = mock.patch.multiple(feature_positions, BUCKET_ENTRIES=bucket, LEAST_PART=part, STRETCH=4)
     with tempfile.TemporaryDirectory() as folder, cut:
-        layout = rewrite(source, encoder, folder, memory=10**6, hot=hot)
+        layout = rewrite(source, recipe, folder, memory=10**6, hot=hot)
         counts = Counter(f for row in rows for f in row)
         features = np.array(list(counts), np.uint64)
         with IndexMap.open(folder) as index:

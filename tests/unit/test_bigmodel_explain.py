@@ -179,7 +179,7 @@ def test_company_is_told_from_chance() -> None:
         (np.arange(2000).reshape(-1, 2), 0.0, 0.0),
     ):
         with open_source(rows_of(rows)) as source:
-            assert low <= company(source, COLUMNS.encoder(source, wide=True)) <= high
+            assert low <= company(source, COLUMNS.recipe(source, wide=True)) <= high
 
 
 def test_the_memory_that_is_named_in_the_warning_holds_the_model_and_hashing_to_fewer_is_named(tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
 def test_the_survey_counts_what_it_has_seen_whole(tmp_path: Path) -> None:
     table = sparse(300, dimension=5000, zipf=True)
     with open_source(table) as source:
-        found = count_features(source, COLUMNS.encoder(source))
+        found = count_features(source, COLUMNS.recipe(source))
     values, counts = np.unique(table["indices"].combine_chunks().flatten().to_numpy(), return_counts=True)
     assert found.exact
     assert (found.rows, found.entries, found.features) == (300, 300 * NNZ, len(values))

@@ -14,8 +14,8 @@ import pytest
 
 from penstock.blocks import cached_source
 from penstock.blocks.cached_source import CachedSource, cached_bytes, fits
-from penstock.blocks.features import choose_features
 from penstock.blocks.memory import TableSource
+from penstock.columns.recipe import choose_features
 from penstock.errors import ColumnError, DataChangedError, SourceError, UsageError
 from penstock.loader.loader import Loader
 
@@ -179,8 +179,8 @@ def test_what_fits(tmp_path):
 def test_epochs_are_passed_on_only_where_nothing_is_kept():
     inner, _ = counting()
     with CachedSource(inner, ["v", "y"]) as source:
-        encoder = choose_features(source.schema, features=["v"], label="y", place="t")
-        with Loader(source, encoder, "corgipile", memory="40KB") as loader:
+        recipe = choose_features(source.schema, features=["v"], label="y", place="t")
+        with Loader(source, recipe, "corgipile", memory="40KB") as loader:
             assert not loader.plan.resident
             for epoch in range(3):
                 x = np.concatenate([window.batch.x[:, 0].copy() for window in loader.epoch(epoch)])

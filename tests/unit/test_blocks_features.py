@@ -12,9 +12,9 @@ import pytest
 
 from penstock import batch as loops
 from penstock.batch import Csr
-from penstock.blocks.features import Encoder, choose_features
-from penstock.blocks.hashing import Hashed, count_words, hash_rows_reference, murmur3, murmur3_reference
-from penstock.blocks.labels import LabelMap, LabelTally, numeric
+from penstock.columns.hashing import Hashed, count_words, hash_rows_reference, murmur3, murmur3_reference
+from penstock.columns.labels import LabelMap, LabelTally, numeric
+from penstock.columns.recipe import Recipe, choose_features
 from penstock.errors import ColumnError, FeatureError, LabelError, UsageError
 
 
@@ -37,11 +37,11 @@ def batch():
 
 
 def test_dense_columns_side_by_side_in_order():
-    encoder = choose_features(batch().schema, label="y", weight="w", place="here")
-    assert encoder.names == ("i", "f", "b", "v[0]", "v[1]", "v[2]", "m")
-    assert (encoder.width, encoder.sparse, encoder.row_bytes) == (7, False, 36)
-    encoder = encoder.with_labels(LabelMap.collect([batch()["y"]]))
-    rows = encoder.encode(batch().select(encoder.columns))
+    recipe = choose_features(batch().schema, label="y", weight="w", place="here")
+    assert recipe.names == ("i", "f", "b", "v[0]", "v[1]", "v[2]", "m")
+    assert (recipe.width, recipe.sparse, recipe.row_bytes) == (7, False, 36)
+    recipe = recipe.with_labels(LabelMap.collect([batch()["y"]]))
+    rows = recipe.encode(batch().select(recipe.columns))
     assert rows.x.dtype == np.float32
     assert rows.x.flags.c_contiguous
     np.testing.assert_array_equal(rows.x[1], [2, 1.5, 0, 3, 4, 5, 1.25])
@@ -50,26 +50,26 @@ def test_dense_columns_side_by_side_in_order():
 
 
 def test_named_features_come_in_the_order_named():
-    encoder = choose_features(batch().schema, features=["f", "i"], place="here")
-    assert encoder.columns == ("f", "i")
-    np.testing.assert_array_equal(encoder.encode(batch()).x, [[0.5, 1], [1.5, 2], [2.5, 3]])
+    recipe = choose_features(batch().schema, features=["f", "i"], place="here")
+    assert recipe.columns == ("f", "i")
+    np.testing.assert_array_equal(recipe.encode(batch()).x, [[0.5, 1], [1.5, 2], [2.5, 3]])
 
 
 def test_a_float32_list_is_a_view_even_of_a_slice():
     values = vectors(6)
-    encoder = choose_features(pa.schema([("v", values.type)]), place="here")
-    assert encoder.packed_column == "v"
-    x = encoder.encode(pa.record_batch({"v": values}).slice(2, 3)).x
+    recipe = choose_features(pa.schema([("v", values.type)]), place="here")
+    assert recipe.packed_column == "v"
+    x = recipe.encode(pa.record_batch({"v": values}).slice(2, 3)).x
     assert np.shares_memory(x, values.values.to_numpy())
     np.testing.assert_array_equal(x, np.arange(6, 15).reshape(3, 3))
 
 
 def test_rows_go_to_their_slots():
-    encoder = choose_features(batch().schema, features=["i", "v"], weight="w", label="f", place="here")
+    recipe = choose_features(batch().schema, features=["i", "v"], weight="w", label="f", place="here")
     x, y, w = np.full((5, 4), -1, np.float32), np.full(5, -1, np.float32), np.full(5, -1, np.float32)
     slots = np.array([4, 0xFFFFFFFF, 0], np.uint32)
-    encoder.encode_into(batch(), x, y_out=y, w_out=w, slots=slots)
-    np.testing.assert_array_equal(x[[4, 0]], encoder.encode(batch()).x[[0, 2]])
+    recipe.encode_into(batch(), x, y_out=y, w_out=w, slots=slots)
+    np.testing.assert_array_equal(x[[4, 0]], recipe.encode(batch()).x[[0, 2]])
     assert (x[1:4] == -1).all()
     np.testing.assert_array_equal(y, [2.5, -1, -1, -1, 0.5])
     np.testing.assert_array_equal(w, [3, -1, -1, -1, 1])
@@ -129,13 +129,13 @@ def test_weights_below_zero_are_refused():
 
 def test_features_that_are_not_finite_are_found():
     rows = pa.record_batch({"a": [1.0, 2.0], "b": [1.0, np.inf]})
-    encoder = choose_features(rows.schema, place="here")
-    assert encoder.nonfinite(encoder.encode(rows.slice(0, 1))) is None
+    recipe = choose_features(rows.schema, place="here")
+    assert recipe.nonfinite(recipe.encode(rows.slice(0, 1))) is None
     with pytest.raises(FeatureError, match=r"here: 'b' is not a finite number in row 11"):
-        encoder.require_finite(encoder.encode(rows), first_row=10)
+        recipe.require_finite(recipe.encode(rows), first_row=10)
     pairs = sparse([[0], [2, 5]], [[1.0], [2.0, float("nan")]])
-    encoder = choose_features(pairs.schema, place="here")
-    assert encoder.nonfinite(encoder.encode(pairs)) == (1, "feature 5")
+    recipe = choose_features(pairs.schema, place="here")
+    assert recipe.nonfinite(recipe.encode(pairs)) == (1, "feature 5")
 
 
 def sparse(indices, values, kind=None):
@@ -147,34 +147,34 @@ def sparse(indices, values, kind=None):
 @pytest.mark.parametrize("kind", [pa.int32(), pa.uint32(), pa.int64(), pa.uint16()])
 def test_list_pairs_are_csr(kind):
     rows = sparse([[9], [0, 2], [], [1]], [[9.0], [1.0, 2.0], [], [3.0]], kind)
-    encoder = choose_features(rows.schema, place="here")
-    assert (encoder.sparse, encoder.width, encoder.names) == (True, None, None)
-    x = encoder.encode(rows.slice(1, 3)).x
+    recipe = choose_features(rows.schema, place="here")
+    assert (recipe.sparse, recipe.width, recipe.names) == (True, None, None)
+    x = recipe.encode(rows.slice(1, 3)).x
     assert (x.indptr.dtype, x.indices.dtype, x.values.dtype) == (np.uint64, np.uint32, np.float32)
     assert x.width == 3
     np.testing.assert_array_equal(x.to_dense(), [[1, 0, 2], [0, 0, 0], [0, 3, 0]])
     if kind in (pa.int32(), pa.uint32()):
         assert np.shares_memory(x.values, rows["values"].values.to_numpy())
-    narrow = encoder.with_width(2)
+    narrow = recipe.with_width(2)
     np.testing.assert_array_equal(narrow.encode(rows).x.to_dense(), [[0, 0], [1, 0], [0, 0], [0, 3]])
     assert narrow.width == 2
 
 
 def test_bad_pairs():
-    encoder = choose_features(sparse([[0]], [[1.0]]).schema, place="here")
+    recipe = choose_features(sparse([[0]], [[1.0]]).schema, place="here")
     with pytest.raises(FeatureError, match="row 1 has 2 indices in 'indices' and 1 values"):
-        encoder.encode(sparse([[0], [0, 1]], [[1.0], [1.0]]))
+        recipe.encode(sparse([[0], [0, 1]], [[1.0], [1.0]]))
     with pytest.raises(FeatureError, match="row 1 has the index -3"):
-        encoder.encode(sparse([[0], [-3]], [[1.0], [1.0]]))
+        recipe.encode(sparse([[0], [-3]], [[1.0], [1.0]]))
     with pytest.raises(FeatureError, match="null"):
-        encoder.encode(sparse([[0], None], [[1.0], [1.0]]))
+        recipe.encode(sparse([[0], None], [[1.0], [1.0]]))
 
 
 def test_hashed_columns_follow_the_dense_ones_each_in_its_range():
     rows = pa.record_batch({"city": ["Rome", "Oslo", None], "a": [1.0, 2.0, 3.0], "text": ["x y x", "", "z"]})
-    encoder = choose_features(rows.schema, hash=["city:2^4", "text:2^3:words"], place="here")
-    assert (encoder.sparse, encoder.width) == (True, 1 + 16 + 8)
-    x = encoder.encode(rows).x
+    recipe = choose_features(rows.schema, hash=["city:2^4", "text:2^3:words"], place="here")
+    assert (recipe.sparse, recipe.width) == (True, 1 + 16 + 8)
+    x = recipe.encode(rows).x
     city = hash_rows_reference(rows["city"].to_pylist(), Hashed("city", 4))
     text = hash_rows_reference(rows["text"].to_pylist(), Hashed("text", 3, True))
     expected = np.zeros((3, 25), np.float32)
@@ -265,13 +265,13 @@ def test_kernels_equal_their_twins():
     np.testing.assert_array_equal(joined.to_dense(), np.hstack([part.to_dense(), part.to_dense()]))
 
 
-def test_an_encoder_survives_json_and_another_order_of_columns():
-    encoder = choose_features(batch().schema, label="y", weight="w", hash=["i:2^4"], place="here")
-    encoder = encoder.with_labels(LabelMap.collect([batch()["y"]]))
-    again = Encoder.from_dict(json.loads(json.dumps(encoder.to_dict())))
+def test_an_recipe_survives_json_and_another_order_of_columns():
+    recipe = choose_features(batch().schema, label="y", weight="w", hash=["i:2^4"], place="here")
+    recipe = recipe.with_labels(LabelMap.collect([batch()["y"]]))
+    again = Recipe.from_dict(json.loads(json.dumps(recipe.to_dict())))
     mixed = batch().select(list(reversed(batch().schema.names)))
     scored = again.for_schema(mixed.schema, place="there", scored=True)
-    np.testing.assert_array_equal(scored.encode(mixed).x.to_dense(), encoder.encode(batch()).x.to_dense())
+    np.testing.assert_array_equal(scored.encode(mixed).x.to_dense(), recipe.encode(batch()).x.to_dense())
     np.testing.assert_array_equal(scored.encode(mixed).y, [-1, 1, -1])
     assert again.for_schema(mixed.drop_columns(["y", "w"]).schema, place="there").label is None
     with pytest.raises(ColumnError, match=r"there has no feature column 'f'"):

@@ -10,9 +10,9 @@ import pytest
 
 import penstock
 from penstock.blocks import arrow_streams
-from penstock.blocks.arrow import layout_of
 from penstock.blocks.arrow_streams import StreamFile
 from penstock.blocks.samples.features import noted_features
+from penstock.columns.schema_notes import layout_of
 from penstock.errors import (
     CorruptFileError,
     DataChangedError,

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.blocks.features import choose_features
 from penstock.blocks.parquet import ParquetSource
+from penstock.columns.recipe import choose_features
 from penstock.errors import CorruptFileError, SchemaError, SourceNotFoundError
 from penstock.loader.loader import Loader
 
@@ -145,9 +145,9 @@ def test_what_a_half_read_row_group_holds_is_told_by_its_columns_and_pages(tmp_p
 def test_a_loader_leaves_the_number_of_open_row_groups_as_it_was(tmp_path):
     pq.write_table(pa.table({"x": np.arange(4000.0), "y": np.arange(4000) % 2}), tmp_path / "a.parquet")
     with ParquetSource(tmp_path / "a.parquet", 500) as source:
-        encoder = choose_features(source.schema, label="y")
+        recipe = choose_features(source.schema, label="y")
         opened = source.max_open
-        with Loader(source, encoder, memory=1, stretch=True) as loader:
+        with Loader(source, recipe, memory=1, stretch=True) as loader:
             assert loader.plan.units < opened
             for _ in loader.epoch(0):
                 assert source.max_open == loader.plan.units

@@ -7,10 +7,11 @@ import pyarrow as pa
 import pytest
 
 from penstock.blocks import row_layout
-from penstock.blocks.arrow import ArrowSource, layout_of
+from penstock.blocks.arrow import ArrowSource
 from penstock.blocks.fields import Fields
 from penstock.blocks.row_layout import UNKNOWN
 from penstock.blocks.write import BlockWriter
+from penstock.columns.schema_notes import layout_of
 from penstock.errors import DataError
 from penstock.loader.decode_records import ArrowDecoder, LayoutDecoder, record_decoder
 from penstock.records import Ragged

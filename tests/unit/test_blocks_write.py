@@ -14,12 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.blocks import choose_features
-from penstock.blocks.arrow import ArrowSource, layout_of
+from penstock.blocks.arrow import ArrowSource
 from penstock.blocks.conversion import convert
-from penstock.blocks.features import Encoder
 from penstock.blocks.memory import ArraySource
 from penstock.blocks.write import _FILLER, BlockWriter
+from penstock.columns import choose_features
+from penstock.columns.recipe import Recipe
+from penstock.columns.schema_notes import layout_of
 from penstock.errors import ColumnError, CorruptFileError, DataError, FeatureError, LabelError, UsageError, WriteError
 from penstock.events import Advanced, Finished, Started
 
@@ -146,9 +147,9 @@ def test_convert_packs_features(tmp_path):
         assert done.blocks == len(source.block_rows) > 10
         assert source.schema.names == ["features", "y"]
         assert source.schema.field("features").type.list_size == 2
-        encoder = choose_features(source.schema, label="y", place="a")
-        assert encoder.names == ("a", "b")
-        assert encoder.packed_column == "features"
+        recipe = choose_features(source.schema, label="y", place="a")
+        assert recipe.names == ("a", "b")
+        assert recipe.packed_column == "features"
         assert source.packed("features", None, None) is not None
     read = read_all(done.path)
     assert read["features"].to_pylist() == [[float(i), float(i % 7)] for i in range(1000)]
@@ -180,10 +181,10 @@ def test_converting_again_keeps_what_is_known(tmp_path):
     convert(tmp_path / "a.arrow", tmp_path / "c.arrow", label="y")
     for name in "bc":
         with ArrowSource(tmp_path / f"{name}.arrow") as source:
-            encoder = choose_features(source.schema, label="y", place="b")
-            assert encoder.names == ("a", "b")
+            recipe = choose_features(source.schema, label="y", place="b")
+            assert recipe.names == ("a", "b")
             assert source.packed("features", None, None) is not None
-            raw = encoder.for_schema(table().schema, place="raw")
+            raw = recipe.for_schema(table().schema, place="raw")
             np.testing.assert_array_equal(raw.encode(table().to_batches()[0]).x[9], [9, 2])
 
 
@@ -194,9 +195,9 @@ def test_a_model_serves_raw_and_converted_data(tmp_path):
         packed = choose_features(source.schema, place="packed")
         assert (packed.sparse, packed.width) == (True, 18)
         expected = raw.encode(table().to_batches()[0]).x.to_dense()[: source.block_rows[0]]
-        for encoder in (packed, Encoder.from_dict(raw.to_dict()).for_schema(source.schema, place="packed")):
-            np.testing.assert_array_equal(encoder.encode(source.read(0)).x.to_dense(), expected)
-    again = Encoder.from_dict(packed.to_dict()).for_schema(table().schema, place="raw")
+        for recipe in (packed, Recipe.from_dict(raw.to_dict()).for_schema(source.schema, place="packed")):
+            np.testing.assert_array_equal(recipe.encode(source.read(0)).x.to_dense(), expected)
+    again = Recipe.from_dict(packed.to_dict()).for_schema(table().schema, place="raw")
     np.testing.assert_array_equal(again.encode(table().to_batches()[0]).x.to_dense()[: len(expected)], expected)
 
 
@@ -211,9 +212,9 @@ def test_sparse_rows_note_their_width(tmp_path):
     )
     convert(data, tmp_path / "a.arrow", block_size=100)
     with ArrowSource(tmp_path / "a.arrow") as source:
-        encoder = choose_features(source.schema, label="label", place="a")
-        assert (encoder.sparse, encoder.width) == (True, 100)
-        assert encoder.encode(source.read(0)).x.width == 100
+        recipe = choose_features(source.schema, label="label", place="a")
+        assert (recipe.sparse, recipe.width) == (True, 100)
+        assert recipe.encode(source.read(0)).x.width == 100
     assert read_all(tmp_path / "a.arrow")["indices"].to_pylist() == [[i] for i in range(100)]
 
 

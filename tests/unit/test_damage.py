@@ -18,10 +18,11 @@ from penstock.bigmodel import MatrixFactorization
 from penstock.bigmodel.factor_model import FactorModel
 from penstock.bigmodel.model import BigLinearModel
 from penstock.bigmodel.rewrite import prepared_rows
-from penstock.blocks.arrow import ArrowSource, layout_of
-from penstock.blocks.features import choose_features
+from penstock.blocks.arrow import ArrowSource
 from penstock.blocks.open import open as open_source
 from penstock.blocks.write import BlockWriter, convert
+from penstock.columns.recipe import choose_features
+from penstock.columns.schema_notes import layout_of
 from penstock.errors import CorruptFileError, ModelFileError, PenstockError
 from penstock.estimators import LogisticRegression
 from penstock.events import Advanced, Warned
@@ -94,8 +95,8 @@ def by_blocks(path: Path) -> None:
 def by_windows(shuffle: str) -> Callable[[Path], None]:
     def read(path: Path) -> None:
         with ArrowSource(path) as source:
-            encoder = choose_features(source.schema, label=source.schema.names[-1], place=source.name)
-            with Loader(source, encoder, shuffle, memory="100KB", stretch=True) as loader:
+            recipe = choose_features(source.schema, label=source.schema.names[-1], place=source.name)
+            with Loader(source, recipe, shuffle, memory="100KB", stretch=True) as loader:
                 assert sum(len(window.batch) for window in loader.epoch(0)) == ROWS
 
     return read
@@ -301,9 +302,9 @@ def test_positions_past_the_end_of_the_model_are_refused(tmp_path):
         writer.width = features
         for batch in batches:
             writer.write(batch)
-    source, encoder = prepared_rows(tmp_path / "m", features=features)
+    source, recipe = prepared_rows(tmp_path / "m", features=features)
     told = f"position {features}, and the model has {features}"
-    with source, pytest.raises(CorruptFileError, match=told), Loader(source, encoder, "none", memory="1MB") as loader:
+    with source, pytest.raises(CorruptFileError, match=told), Loader(source, recipe, "none", memory="1MB") as loader:
         list(loader.epoch(0))
     with pytest.raises(CorruptFileError, match="this one has 7"):
         prepared_rows(tmp_path / "m", features=7)

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.blocks.features import choose_features
-from penstock.blocks.labels import LabelMap
+from penstock.columns.labels import LabelMap
+from penstock.columns.recipe import choose_features
 from penstock.errors import CorruptFileError, DataError
 from penstock.loader import decode_sparse, direct_reads
 from penstock.loader.decode import BlockDecoder
@@ -43,11 +43,11 @@ def written(path, *, rows=500, indices=UINT32, values=FLOAT32, lists=pa.list_, c
     return path
 
 
-def encoder_of(source, **more):
-    encoder = choose_features(
+def recipe_of(source, **more):
+    recipe = choose_features(
         source.schema, label="label", weight="w", features=["indices", "values"], place=source.name
     )
-    return encoder.with_width(1000).with_labels(LabelMap((0, 1), binary=True, column="label"))
+    return recipe.with_width(1000).with_labels(LabelMap((0, 1), binary=True, column="label"))
 
 
 def same(a, b):
@@ -71,12 +71,12 @@ def test_blocks_are_those_of_arrow(tmp_path, indices, lists, past_the_cache, mon
         monkeypatch.setattr(direct_reads, "LEAST", 0)
         monkeypatch.setattr(direct_reads, "available_memory", lambda: 0)
     with penstock.open(written(tmp_path / "a.arrow", indices=indices, lists=lists)) as source:
-        encoder = encoder_of(source)
-        decoder = sparse_decoder(source, encoder, Scaling.none())
+        recipe = recipe_of(source)
+        decoder = sparse_decoder(source, recipe, Scaling.none())
         assert isinstance(decoder, SparseDecoder)
         with closing(decoder):
             for block in range(len(source.block_rows)):
-                same(decoder.decode(block), BlockDecoder(source, encoder, Scaling.none()).decode(block))
+                same(decoder.decode(block), BlockDecoder(source, recipe, Scaling.none()).decode(block))
 
 
 @pytest.mark.parametrize("order", ["none", "corgipile", "global", "sliding-window", "once"])
@@ -86,7 +86,7 @@ def test_epochs_are_the_same_either_way(tmp_path, order, monkeypatch):
         for straight in (True, False):
             if not straight:
                 monkeypatch.setattr("penstock.loader.windows.sparse_decoder", lambda *_: None)
-            with Loader(source, encoder_of(source), order, memory="60kB", scratch=tmp_path) as loader:
+            with Loader(source, recipe_of(source), order, memory="60kB", scratch=tmp_path) as loader:
                 found.append(
                     [window.batch.take(np.arange(len(window.batch))) for e in (0, 1) for window in loader.epoch(e)]
                 )
@@ -111,14 +111,14 @@ def test_epochs_are_the_same_either_way(tmp_path, order, monkeypatch):
 )
 def test_other_layouts_go_through_arrow(tmp_path, options):
     with penstock.open(written(tmp_path / "a.arrow", **options)) as source:
-        assert sparse_decoder(source, encoder_of(source), Scaling.none()) is None
+        assert sparse_decoder(source, recipe_of(source), Scaling.none()) is None
 
 
 def test_indices_beyond_the_width_are_left_out_as_ever(tmp_path):
     with penstock.open(written(tmp_path / "a.arrow")) as source:
-        encoder = encoder_of(source).with_width(100)
-        with closing(sparse_decoder(source, encoder, Scaling.none())) as decoder:
-            same(decoder.decode(3), BlockDecoder(source, encoder, Scaling.none()).decode(3))
+        recipe = recipe_of(source).with_width(100)
+        with closing(sparse_decoder(source, recipe, Scaling.none())) as decoder:
+            same(decoder.decode(3), BlockDecoder(source, recipe, Scaling.none()).decode(3))
 
 
 def test_nulls_and_unequal_lists_are_named_as_ever(tmp_path):
@@ -128,18 +128,18 @@ def test_nulls_and_unequal_lists_are_named_as_ever(tmp_path):
         ({"values": pa.array([[1.0]] * 500, pa.list_(pa.float32()))}, 0),
     ):
         with penstock.open(written(tmp_path / "a.arrow", change=change)) as source:
-            encoder = encoder_of(source)
-            with closing(sparse_decoder(source, encoder, Scaling.none())) as decoder:
+            recipe = recipe_of(source)
+            with closing(sparse_decoder(source, recipe, Scaling.none())) as decoder:
                 with pytest.raises(DataError) as told:
                     decoder.decode(block)
                 with pytest.raises(DataError) as expected:
-                    BlockDecoder(source, encoder, Scaling.none()).decode(block)
+                    BlockDecoder(source, recipe, Scaling.none()).decode(block)
             assert str(told.value) == str(expected.value)
 
 
 def test_a_file_cut_short_is_told(tmp_path, monkeypatch):
     source = penstock.open(written(tmp_path / "a.arrow"))
-    with source, closing(sparse_decoder(source, encoder_of(source), Scaling.none())) as decoder:
+    with source, closing(sparse_decoder(source, recipe_of(source), Scaling.none())) as decoder:
         monkeypatch.setattr(decode_sparse, "read_lists", lambda *_: (READ_FAILED, 0))
         with pytest.raises(CorruptFileError, match="block 2"):
             decoder.decode(2)
@@ -172,7 +172,7 @@ def damaged(path, spoil):
     """Write a file and change the ends of the indices' lists in its first block."""
     written(path)
     with penstock.open(path) as source:
-        layout = sparse_decoder(source, encoder_of(source), Scaling.none())._layout
+        layout = sparse_decoder(source, recipe_of(source), Scaling.none())._layout
         (_, ends), at = layout.find(0)[0], int(layout.rows[0])
     with open(path, "r+b") as file:
         file.seek(ends)
@@ -193,17 +193,17 @@ def damaged(path, spoil):
 def test_ends_that_point_outside_of_their_block_are_damage(tmp_path, spoil):
     damaged(tmp_path / "a.arrow", spoil)
     with penstock.open(tmp_path / "a.arrow") as source:
-        encoder = encoder_of(source)
-        decoder = sparse_decoder(source, encoder, Scaling.none())
+        recipe = recipe_of(source)
+        decoder = sparse_decoder(source, recipe, Scaling.none())
         with closing(decoder), pytest.raises((CorruptFileError, DataError), match=r"a\.arrow.*(damaged|row \d+)"):
             decoder.decode(0)
 
 
 def test_windows_with_an_unusual_block_are_those_of_arrow(tmp_path):
     with penstock.open(written(tmp_path / "a.arrow")) as source:
-        encoder = encoder_of(source).with_width(900)  # which some rows go beyond
+        recipe = recipe_of(source).with_width(900)  # which some rows go beyond
         found = []
-        with Loader(source, encoder, "corgipile", memory="60kB") as loader:
+        with Loader(source, recipe, "corgipile", memory="60kB") as loader:
             found = [window.batch.take(np.arange(len(window.batch))) for window in loader.epoch(0)]
         assert sum(map(len, found)) == 500
         assert max(int(batch.x.indices.max()) for batch in found) < 900

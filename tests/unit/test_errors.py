@@ -79,15 +79,15 @@ def unknown_shuffle():
 
 def little_memory():
     rows = pa.table({"x": np.arange(50_000.0), "y": np.arange(50_000) % 2})
-    Loader(penstock.open(rows), Columns(label="y").encoder(penstock.open(rows)), memory=100)
+    Loader(penstock.open(rows), Columns(label="y").recipe(penstock.open(rows)), memory=100)
 
 
 def text_column():
-    Columns(label="y").encoder(penstock.open(pa.table({"city": ["a", "b"], "y": [0, 1]})))
+    Columns(label="y").recipe(penstock.open(pa.table({"city": ["a", "b"], "y": [0, 1]})))
 
 
 def missing_column():
-    Columns(label="z").encoder(penstock.open(pa.table({"x": [0.0], "y": [0]})))
+    Columns(label="z").recipe(penstock.open(pa.table({"x": [0.0], "y": [0]})))
 
 
 def bad_line():

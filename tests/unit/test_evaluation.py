@@ -49,11 +49,9 @@ def test_figures_equal_numpys(kind):
 @pytest.mark.parametrize("stored", kinds.KINDS)
 def test_every_kind_of_data_is_measured_alike(stored, tmp_path):
     with kinds.store(stored, tmp_path, X, Y) as source:
-        encoder = kinds.encoder(source)
-        model = linear_job(source, Config(epochs=2), Columns(label=encoder.label)).run()
-        large, small = (
-            evaluate(model, source, memory=m) for m in ("10MB", kinds.small_memory(source, encoder, "none"))
-        )
+        recipe = kinds.recipe(source)
+        model = linear_job(source, Config(epochs=2), Columns(label=recipe.label)).run()
+        large, small = (evaluate(model, source, memory=m) for m in ("10MB", kinds.small_memory(source, recipe, "none")))
     assert large["rows"] == small["rows"] == 700
     assert large["accuracy"] == small["accuracy"]
     assert large["loss"] == pytest.approx(small["loss"], rel=1e-6)
@@ -74,7 +72,7 @@ def test_what_cannot_be_measured_is_refused():
     with pytest.raises(LabelError, match=r"'other' has the class 7"):
         evaluate(model, TableSource.of(kinds.table(X, Y).append_column("other", pa.array([7] * 700))), label="other")
     with pytest.raises(UsageError, match="is a feature that the model predicts from"):
-        evaluate(model, TableSource.of(kinds.table(X, Y)), label=model.encoder.parts[0].columns[0])
+        evaluate(model, TableSource.of(kinds.table(X, Y)), label=model.recipe.parts[0].columns[0])
     with pytest.raises(DataError, match="has no rows to measure the model on"):
         evaluate(model, TableSource.of(kinds.table(X[:0], Y[:0])))
 

@@ -114,9 +114,9 @@ def test_recommended_memory_works_in_a_loader(tmp_path: Path, kind: str, memory:
     advice = found.recommendation
     assert f"--memory {advice.memory_text}" in advice.command
     with open_source(path) as source:
-        encoder = Columns(label=label).encoder(source)
+        recipe = Columns(label=label).recipe(source)
         for given in (advice.memory, advice.memory_text):
-            with Loader(source, encoder, advice.strategy, memory=given) as loader:
+            with Loader(source, recipe, advice.strategy, memory=given) as loader:
                 assert sum(len(w.batch) for w in loader.epoch(0)) == ROWS
                 assert loader.plan.held_rows >= 0.02 * ROWS
 

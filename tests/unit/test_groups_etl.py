@@ -15,8 +15,8 @@ import pytest
 
 import penstock
 from penstock.batch import Batch, Csr
-from penstock.blocks import choose_features
 from penstock.blocks.memory import TableSource
+from penstock.columns import choose_features
 from penstock.errors import (
     BudgetError,
     ColumnError,
@@ -41,7 +41,7 @@ def test_every_source_gives_the_same_rows(kind, tmp_path):
     grouped = group(store(kind, table, tmp_path), "city", tmp_path / "g", label="y", memory=MEMORY)
     assert_grouped(grouped, table)
     assert grouped.width == 2
-    assert grouped.encoder.labels.classes == ("no", "yes")
+    assert grouped.recipe.labels.classes == ("no", "yes")
 
 
 @pytest.mark.usefixtures("in_parts")
@@ -57,7 +57,7 @@ def test_weights_and_several_columns(tmp_path):
 def test_the_label_of_a_regression_is_a_number(tmp_path):
     table = rows_table().set_column(3, "y", pa.array(np.linspace(-5, 5, 2000)))
     grouped = group(table, "city", tmp_path / "g", label="y", memory=MEMORY, model="linear")
-    assert grouped.encoder.labels is None
+    assert grouped.recipe.labels is None
     assert_grouped(grouped, table)
 
 
@@ -103,9 +103,9 @@ def test_text_can_be_hashed_the_grouping_column_too(tmp_path):
 def test_grouping_columns_are_features_only_when_named(tmp_path):
     table = rows_table(300).append_column("day", pa.array(np.arange(300) % 2))
     plain = group(table, "day", tmp_path / "a", label="y", memory=MEMORY, exclude=["city"])
-    assert plain.encoder.names == ("row", "x")
+    assert plain.recipe.names == ("row", "x")
     named = group(table, "day", tmp_path / "b", label="y", memory=MEMORY, features=["row", "day"])
-    assert named.encoder.names == ("row", "day")
+    assert named.recipe.names == ("row", "day")
 
 
 @pytest.mark.parametrize("small", [None, "small_runs", "small_chunks"])
@@ -185,9 +185,9 @@ def test_rows_open_as_any_arrow_file(tmp_path):
     table = rows_table(weight=True)
     grouped = group(table, "city", tmp_path / "g", label="y", weight="w", memory=MEMORY)
     with penstock.open(grouped.folder / "rows-00000.arrow") as source:
-        encoder = choose_features(source.schema, label="y", weight="weight")
-        assert encoder.names == ("row", "x")
-        found = Batch.concat([encoder.encode(source.read(block)) for block in range(len(source.block_rows))])
+        recipe = choose_features(source.schema, label="y", weight="weight")
+        assert recipe.names == ("row", "x")
+        found = Batch.concat([recipe.encode(source.read(block)) for block in range(len(source.block_rows))])
     expected = Batch.concat([grouped.read(block) for block in range(len(grouped.block_rows))])
     for name in ("x", "y", "weight"):
         assert np.array_equal(getattr(found, name), getattr(expected, name))

@@ -47,7 +47,7 @@ def test_partitioned_folders_need_no_sorting(by, tmp_path, monkeypatch):
     monkeypatch.undo()
     expected = partitioned_rows(group(table, by, tmp_path / "h", label="y", memory=MEMORY, features=["row", "x"]))
     assert {text: sorted(rows) for text, rows in partitioned_rows(grouped).items()} == expected
-    assert grouped.encoder.names == ("row", "x")
+    assert grouped.recipe.names == ("row", "x")
     assert (np.diff(grouped.block_group) >= 0).all()
     assert int(grouped.rows.sum()) == 2000
     assert grouped.kinds[0] == (pa.string() if by == ["city"] else pa.int64())
@@ -61,7 +61,7 @@ def test_columns_of_paths_that_are_no_keys_are_columns_like_others(tmp_path, mon
     monkeypatch.setattr(etl, "Sorter", None)
     monkeypatch.setattr(etl, "Scatter", None)
     grouped = group(folder, "city", tmp_path / "g", label="y", memory=MEMORY, block_size="2kB")
-    assert grouped.encoder.names == ("row", "x", "day")  # what stands above the folder that was named is not of it
+    assert grouped.recipe.names == ("row", "x", "day")  # what stands above the folder that was named is not of it
     for number in range(len(grouped)):
         x = whole(grouped, number).x
         assert (x[:, 0] % 2 == x[:, 2]).all()
@@ -70,7 +70,7 @@ def test_columns_of_paths_that_are_no_keys_are_columns_like_others(tmp_path, mon
     with pytest.raises(FeatureError, match="'city'"):
         group(folder, "day", tmp_path / "h", label="y", memory=MEMORY)
     labelled = group(folder, "city", tmp_path / "i", label="day", exclude=["y"], memory=MEMORY)
-    assert labelled.encoder.label == "day"
+    assert labelled.recipe.label == "day"
     pq.write_table(table.drop_columns(["day", "city"]), folder / "stray.parquet")
     with pytest.raises(DataError, match=r"stray\.parquet is of none"):
         group(folder, "city", tmp_path / "j", label="y", memory=MEMORY)

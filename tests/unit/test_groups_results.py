@@ -11,10 +11,10 @@ import pytest
 
 import penstock
 from penstock.batch import Batch
-from penstock.blocks.features import choose_features as choose_columns
-from penstock.blocks.labels import LabelMap
 from penstock.blocks.memory import TableSource
 from penstock.blocks.open import open as open_source
+from penstock.columns.labels import LabelMap
+from penstock.columns.recipe import choose_features as choose_columns
 from penstock.errors import ColumnError, DataError, FeatureError, ModelFileError, UnknownOptionError, UsageError
 from penstock.events import Finished, Stream
 from penstock.groups import families
@@ -49,7 +49,7 @@ def rows(count=400, seed=0, *, sparse=False):
     return pa.table(table), x, which
 
 
-def encoder_of(table, *, kind="logistic"):
+def recipe_of(table, *, kind="logistic"):
     chosen = choose_columns(table.schema, label="clicked", exclude=["country", "device"])
     chosen = chosen.with_width(WIDTH) if chosen.sparse else chosen
     return chosen.with_labels(LabelMap(("no", "yes"), column="clicked")) if kind != "linear" else chosen
@@ -58,7 +58,7 @@ def encoder_of(table, *, kind="logistic"):
 def trained(folder, table, *, kind="logistic", failed=(), **changes):
     """Write models of known weights, in two generations; of each group the second config is the better one."""
     index = Index(
-        kind, encoder_of(table, kind=kind).to_dict(), ("country", "device"), CONFIGS, {"solver": "lbfgs"}, "fp"
+        kind, recipe_of(table, kind=kind).to_dict(), ("country", "device"), CONFIGS, {"solver": "lbfgs"}, "fp"
     )
     weights = np.random.default_rng(9).standard_normal((len(KEYS), WIDTH + 1, 2)).astype(np.float32)
     with Writer(folder, index, keys=table.schema) as writer:
@@ -164,8 +164,8 @@ def test_any_config_can_be_asked_for(tmp_path, data):
 
 def test_one_group_column_may_be_named_by_its_value(tmp_path):
     table = pa.table({"city": [3, 4], "x": [1.0, 2.0], "clicked": ["no", "yes"]})
-    encoder = choose_columns(table.schema, label="clicked", exclude=["city"]).with_labels(LabelMap(("no", "yes")))
-    with Writer(tmp_path, Index("logistic", encoder.to_dict(), ("city",), ({},)), keys=table.schema) as writer:
+    recipe = choose_columns(table.schema, label="clicked", exclude=["city"]).with_labels(LabelMap(("no", "yes")))
+    with Writer(tmp_path, Index("logistic", recipe.to_dict(), ("city",), ({},)), keys=table.schema) as writer:
         writer.add([Outcome(group=0, key=(3,), rows=1, loss=[0.1], weights=np.ones((2, 1)))])
         writer.finish()
     result = GroupModels.open(tmp_path)
@@ -368,7 +368,7 @@ def test_mistakes_name_the_columns_and_the_groups(tmp_path):
 
 def test_models_of_trees_are_read_as_text(tmp_path):
     table, _, _ = rows()
-    index = Index("logistic", encoder_of(table).to_dict(), ("country", "device"), CONFIGS, family="trees")
+    index = Index("logistic", recipe_of(table).to_dict(), ("country", "device"), CONFIGS, family="trees")
     with Writer(tmp_path, index, keys=table.schema) as writer:
         writer.add([Outcome(group=0, key=KEYS[0], rows=5, loss=[1, 2], trees=["one", "two"])])
         writer.finish()
@@ -390,8 +390,8 @@ def test_weights_of_another_width_are_refused(tmp_path):
 
 def test_sparse_features_of_no_stated_width_have_that_of_the_models(tmp_path):
     table, _, _ = rows(sparse=True)
-    encoder = choose_columns(table.schema, label="clicked", exclude=["country", "device"])
-    index = Index("linear", encoder.to_dict(), ("country", "device"), ({},))
+    recipe = choose_columns(table.schema, label="clicked", exclude=["country", "device"])
+    index = Index("linear", recipe.to_dict(), ("country", "device"), ({},))
     with Writer(tmp_path, index, keys=table.schema) as writer:
         writer.add([Outcome(group=0, key=KEYS[0], rows=5, loss=[1], weights=np.ones((2, 1)))])
         writer.finish()

@@ -92,7 +92,7 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Grouped:
 
 
 def job_of(grouped: Grouped, choices: list[dict[str, Any]] | None = None, **options: Any) -> Boosted:
-    objective = "regression" if grouped.encoder.labels is None else None
+    objective = "regression" if grouped.recipe.labels is None else None
     validation = options.pop("validation", 0.1)
     model = Boosting(objective, **{"rounds": 12, "seed": 3} | options)
     return model.job(grouped, GRID if choices is None else choices, validation=validation)

@@ -74,7 +74,7 @@ def test_places_are_filled_in_any_order(tmp_path):
     table, rng = rows_table(groups=3), np.random.default_rng(0)
     expected = made(table, tmp_path / "g", block_size="3kB")
     counts = expected.rows
-    with group_files.GroupedWriter(tmp_path, expected.encoder, most=3000 - 1024) as writer:
+    with group_files.GroupedWriter(tmp_path, expected.recipe, most=3000 - 1024) as writer:
         laid = writer.lay(counts)
         pieces = [(g, at, min(at + 70, int(n))) for g, n in enumerate(counts) for at in range(0, int(n), 70)]
         for piece in rng.permutation(len(pieces)):

@@ -79,8 +79,8 @@ def test_a_saved_model_is_the_same_model(models, data, kind, tmp_path):
     for name in ("kind", "config", "fingerprint", "metrics"):
         assert getattr(again, name) == getattr(model, name)
     assert list(again.history) == list(model.history)
-    assert again.encoder.names == ("f0", "f1", "f2", "f3")
-    assert again.encoder.to_dict() == model.encoder.to_dict()
+    assert again.recipe.names == ("f0", "f1", "f2", "f3")
+    assert again.recipe.to_dict() == model.recipe.to_dict()
 
 
 @pytest.mark.parametrize("stored", ["packed", "arrow", "parquet", "csv", "packed-sparse", "libsvm"])
@@ -93,7 +93,7 @@ def test_streamed_predictions_equal_those_of_arrays(data, kind, stored, tmp_path
         keep = [] if stored == "npy" else ["label"]
         count = write_predictions(model, source, tmp_path / "p.parquet", keep=keep, stream=Stream([heard.append]))
         told = parquet.read_table(tmp_path / "p.parquet")
-        rows = kinds.sparse(x).toarray() if model.encoder.sparse else x
+        rows = kinds.sparse(x).toarray() if model.recipe.sparse else x
         scores = model.scores(Batch(np.ascontiguousarray(rows)))
         if kind == "linear":
             np.testing.assert_allclose(told["prediction"], scores, rtol=1e-4, atol=1e-5)

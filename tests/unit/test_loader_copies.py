@@ -25,7 +25,7 @@ def stored(request, tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
     with kinds.store(request.param, folder, *kinds.rows(3000)) as source:
-        yield source, kinds.encoder(source)
+        yield source, kinds.recipe(source)
 
 
 @pytest.fixture
@@ -41,9 +41,9 @@ def order_of(loader, epoch=0):
 
 @pytest.mark.parametrize("order", ["once", "epoch"])
 def test_copies_are_uniform_counted_and_removed(stored, scratch, order):
-    source, encoder = stored
-    memory = kinds.small_memory(source, encoder, order)
-    with Loader(source, encoder, order, memory=memory, scratch=scratch) as loader:
+    source, recipe = stored
+    memory = kinds.small_memory(source, recipe, order)
+    with Loader(source, recipe, order, memory=memory, scratch=scratch) as loader:
         first = order_of(loader)
         spent, disk = loader.prepare_seconds, loader.extra_disk_bytes
         assert spent > 0
@@ -66,9 +66,9 @@ def test_buckets_too_large_are_dealt_again(scratch, monkeypatch):
     monkeypatch.setattr(shuffled_copies, "_BUCKETS", 3)
     x, y = kinds.rows(5000)
     with ArraySource(x, y, block_size=800) as source:
-        encoder = kinds.encoder(source)
-        memory = kinds.small_memory(source, encoder, "once")
-        with Loader(source, encoder, "once", memory=memory, scratch=scratch) as loader:
+        recipe = kinds.recipe(source)
+        memory = kinds.small_memory(source, recipe, "once")
+        with Loader(source, recipe, "once", memory=memory, scratch=scratch) as loader:
             assert 3 * memory < 5000 * 24  # more than three buckets could hold
             found = order_of(loader)
     assert np.array_equal(np.sort(found), np.arange(5000))
@@ -79,8 +79,8 @@ def test_buckets_too_large_are_dealt_again(scratch, monkeypatch):
 def test_weights_and_targets_go_along(scratch):
     x, y = kinds.rows(500)
     with ArraySource(x, y, weight=np.arange(500) / 10, block_size=800) as source:
-        encoder = kinds.encoder(source, weight="weight")
-        with Loader(source, encoder, "once", memory="1MB", scratch=scratch) as loader:
+        recipe = kinds.recipe(source, weight="weight")
+        with Loader(source, recipe, "once", memory="1MB", scratch=scratch) as loader:
             for window in loader.epoch(0):
                 number = window.batch.x[:, 0].astype(int)
                 np.testing.assert_allclose(window.batch.weight, number / 10, rtol=1e-6)
@@ -88,10 +88,10 @@ def test_weights_and_targets_go_along(scratch):
 
 
 def test_nothing_is_left_after_an_exception_in_the_middle(stored, scratch):
-    source, encoder = stored
+    source, recipe = stored
 
     def stop_early():
-        with Loader(source, encoder, "once", scratch=scratch) as loader:
+        with Loader(source, recipe, "once", scratch=scratch) as loader:
             for _ in loader.epoch(0):
                 raise RuntimeError("enough")
 
@@ -101,8 +101,8 @@ def test_nothing_is_left_after_an_exception_in_the_middle(stored, scratch):
 
 
 def test_nothing_is_left_where_close_was_forgotten(stored, scratch):
-    source, encoder = stored
-    loader = Loader(source, encoder, "once", scratch=scratch)
+    source, recipe = stored
+    loader = Loader(source, recipe, "once", scratch=scratch)
     assert len(order_of(loader)) == 3000
     assert len(list(scratch.iterdir())) == 1
     del loader
@@ -120,7 +120,7 @@ def test_folders_of_killed_runs_are_removed_and_others_are_not(scratch):
         folder.mkdir()
         (folder / "bucket-0.arrows").write_bytes(b"x")
     x, y = kinds.rows(100)
-    with ArraySource(x, y) as source, Loader(source, kinds.encoder(source), "once", scratch=scratch) as loader:
+    with ArraySource(x, y) as source, Loader(source, kinds.recipe(source), "once", scratch=scratch) as loader:
         order_of(loader)
         assert not stale.exists()
     assert sorted(p.name for p in scratch.iterdir()) == sorted(p.name for p in (mine, init, foreign))
@@ -128,7 +128,7 @@ def test_folders_of_killed_runs_are_removed_and_others_are_not(scratch):
 
 @pytest.mark.parametrize("fails_after", [0, 3, 40])
 def test_a_full_disk_is_told_and_leaves_nothing(stored, scratch, monkeypatch, fails_after):
-    source, encoder = stored
+    source, recipe = stored
     written = 0
     real = shuffled_copies.pa.ipc.new_stream
 
@@ -150,21 +150,21 @@ def test_a_full_disk_is_told_and_leaves_nothing(stored, scratch, monkeypatch, fa
             self._writer.write_batch(batch)
 
     monkeypatch.setattr(shuffled_copies.pa.ipc, "new_stream", Writer)
-    memory = kinds.small_memory(source, encoder, "once")
-    with Loader(source, encoder, "once", memory=memory, scratch=scratch) as loader:
+    memory = kinds.small_memory(source, recipe, "once")
+    with Loader(source, recipe, "once", memory=memory, scratch=scratch) as loader:
         with pytest.raises(WriteError, match=r"cannot write a shuffled copy in .*scratch: No space left.*corgipile"):
             order_of(loader)
         assert list(scratch.iterdir()) == []
 
 
 def test_a_disk_that_fills_up_under_the_copy_itself_is_told_and_leaves_nothing(stored, scratch, monkeypatch):
-    source, encoder = stored
+    source, recipe = stored
 
     def full(writer, batch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(shuffled_copies.BlockWriter, "write", full)
-    with Loader(source, encoder, "epoch", scratch=scratch) as loader:
+    with Loader(source, recipe, "epoch", scratch=scratch) as loader:
         with pytest.raises(WriteError, match=r"cannot write a shuffled copy in .*No space left"):
             order_of(loader)
         assert list(scratch.iterdir()) == []
@@ -181,7 +181,7 @@ def test_a_full_file_system_is_told_and_leaves_nothing(tmp_path):
         with ArraySource(x, np.arange(20_000) % 2) as source:
             for memory in ("2MB", "100MB"):
                 with (
-                    Loader(source, kinds.encoder(source), "once", memory=memory, scratch=place) as loader,
+                    Loader(source, kinds.recipe(source), "once", memory=memory, scratch=place) as loader,
                     pytest.raises(WriteError, match=r"cannot write a shuffled copy in .*(space|full).*corgipile"),
                 ):
                     order_of(loader)
@@ -192,16 +192,16 @@ def test_a_full_file_system_is_told_and_leaves_nothing(tmp_path):
 
 def test_a_folder_that_cannot_be_written_to_is_named(tmp_path):
     source = ArraySource(*kinds.rows(100))
-    loader = Loader(source, kinds.encoder(source), "once", scratch=tmp_path / "missing")
+    loader = Loader(source, kinds.recipe(source), "once", scratch=tmp_path / "missing")
     with loader, pytest.raises(WriteError, match=r"cannot write a shuffled copy in .*missing: No such file.*scratch"):
         order_of(loader)
 
 
 def test_a_source_that_cannot_be_read_is_not_called_a_disk_that_cannot_be_written(tmp_path, scratch):
     with kinds.store("packed", tmp_path, *kinds.rows(3000)) as source:
-        encoder = kinds.encoder(source)
+        recipe = kinds.recipe(source)
         with Loader(
-            source, encoder, "once", memory=kinds.small_memory(source, encoder, "once"), scratch=scratch
+            source, recipe, "once", memory=kinds.small_memory(source, recipe, "once"), scratch=scratch
         ) as loader:
             real, calls = loader.source.packed, 0
 
@@ -223,10 +223,10 @@ def test_what_is_not_finite_is_named_by_its_row_in_the_data(kind, tmp_path, scra
     x, y = kinds.rows(1000)
     x[777, 0] = np.nan
     with kinds.store(kind, tmp_path, x, y) as source:
-        encoder = kinds.encoder(source)
-        name = "feature 0" if encoder.sparse else encoder.names[0].replace("[", r"\[")
+        recipe = kinds.recipe(source)
+        name = "feature 0" if recipe.sparse else recipe.names[0].replace("[", r"\[")
         with (
-            Loader(source, encoder, "epoch", scratch=scratch) as loader,
+            Loader(source, recipe, "epoch", scratch=scratch) as loader,
             pytest.raises(FeatureError, match=rf"'{name}' is not a finite number in row 777;"),
         ):
             order_of(loader)

@@ -11,9 +11,9 @@ import pytest
 from penstock import batch as batch_loops
 from penstock.batch import SKIP, Batch, Csr
 from penstock.blocks.arrow import ArrowSource
-from penstock.blocks.features import choose_features
-from penstock.blocks.labels import LabelMap
 from penstock.blocks.write import BlockWriter
+from penstock.columns.labels import LabelMap
+from penstock.columns.recipe import choose_features
 from penstock.errors import CorruptFileError, DataChangedError, DataError, LabelError
 from penstock.loader import window_kernels
 from penstock.loader.decode import BlockDecoder, PackedDecoder
@@ -45,10 +45,10 @@ def stored(path, *, rows=100, width=3, label=None, weight=None, block=16):
 
 def decoder_of(source, scaling=None, labels=None, weight=None):
     label = "label" if "label" in source.schema.names else None
-    encoder = choose_features(source.schema, label=label, weight=weight, place=source.name).with_labels(labels)
-    feed = Feed.of(source, encoder, scaling or Scaling.none())
+    recipe = choose_features(source.schema, label=label, weight=weight, place=source.name).with_labels(labels)
+    feed = Feed.of(source, recipe, scaling or Scaling.none())
     assert isinstance(feed.decoder, PackedDecoder)
-    return feed.decoder, encoder
+    return feed.decoder, recipe
 
 
 def random_slots(rows, *, skipped, seed=1):
@@ -60,13 +60,13 @@ def random_slots(rows, *, skipped, seed=1):
     return slots
 
 
-def both(source, decoder, encoder, *, blocks, skipped=0):
+def both(source, decoder, recipe, *, blocks, skipped=0):
     """Fill slots by the kernel, and by its twin."""
-    layout = source.packed("features", encoder.label, encoder.weight)
+    layout = source.packed("features", recipe.label, recipe.weight)
     counts = source.block_rows[blocks]
     starts, rows = np.cumsum(counts) - counts, int(counts.sum())
     slots = random_slots(rows, skipped=skipped)
-    filled, expected = (Slots.empty(rows - skipped, encoder) for _ in range(2))
+    filled, expected = (Slots.empty(rows - skipped, recipe) for _ in range(2))
     decoder.fill(blocks, starts, slots, filled)
     window_kernels.read_packed_reference(layout, blocks, starts, slots, expected.x, expected.y, expected.w)
     return filled, expected
@@ -78,9 +78,9 @@ def test_packed_rows_labels_and_weights_equal_the_twin(tmp_path, kind, skipped):
     label, weight = np.arange(100).astype(kind), (np.arange(100) % 5).astype(kind)
     x, source = stored(tmp_path, label=label, weight=weight)
     with source:
-        decoder, encoder = decoder_of(source, weight="weight")
+        decoder, recipe = decoder_of(source, weight="weight")
         blocks = np.array([6, 2, 0, 5], np.int64)  # the last block, which is shorter, among them
-        filled, expected = both(source, decoder, encoder, blocks=blocks, skipped=skipped)
+        filled, expected = both(source, decoder, recipe, blocks=blocks, skipped=skipped)
         for name in ("x", "y", "w"):
             np.testing.assert_array_equal(getattr(filled, name), getattr(expected, name))
         whole = [decoder.decode(b) for b in range(len(source.block_rows))]
@@ -96,8 +96,8 @@ def test_classes_become_targets(tmp_path, classes, kind):
     _, source = stored(tmp_path, label=label)
     known = LabelMap(tuple(np.unique(label).tolist()), binary=classes == 2)
     with source:
-        decoder, encoder = decoder_of(source, labels=known)
-        filled, expected = both(source, decoder, encoder, blocks=np.arange(7), skipped=5)
+        decoder, recipe = decoder_of(source, labels=known)
+        filled, expected = both(source, decoder, recipe, blocks=np.arange(7), skipped=5)
     places = np.searchsorted(np.unique(label), expected.y)
     np.testing.assert_array_equal(filled.y, 2 * places - 1 if classes == 2 else places)
 
@@ -106,8 +106,8 @@ def test_standardisation_is_applied_on_the_way(tmp_path):
     _, source = stored(tmp_path, label=np.zeros(100, np.int8))
     scaling = Scaling(np.array([1, 0, -2], np.float32), np.array([0.5, 2, 1], np.float32))
     with source:
-        decoder, encoder = decoder_of(source, scaling)
-        filled, expected = both(source, decoder, encoder, blocks=np.arange(7), skipped=3)
+        decoder, recipe = decoder_of(source, scaling)
+        filled, expected = both(source, decoder, recipe, blocks=np.arange(7), skipped=3)
     np.testing.assert_allclose(filled.x, (expected.x - scaling.shift) * scaling.scale, rtol=1e-6)
 
 
@@ -118,9 +118,9 @@ def test_a_class_not_seen_before_is_named_by_row(tmp_path, classes, odd):
     label[37] = odd
     _, source = stored(tmp_path, label=label)
     with source:
-        decoder, encoder = decoder_of(source, labels=known)
+        decoder, recipe = decoder_of(source, labels=known)
         with pytest.raises(LabelError, match=rf"a.arrow, row 37: label 'label' is {odd}, .* the classes are \[0, 1"):
-            both(source, decoder, encoder, blocks=np.arange(7))
+            both(source, decoder, recipe, blocks=np.arange(7))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -129,9 +129,9 @@ def test_a_number_that_is_no_label_is_named_by_row(tmp_path, value):
     label[99] = value
     _, source = stored(tmp_path, label=label)
     with source:
-        decoder, encoder = decoder_of(source)
+        decoder, recipe = decoder_of(source)
         with pytest.raises(LabelError, match=rf"row 99: label 'label' is {value}, which cannot be learned from"):
-            both(source, decoder, encoder, blocks=np.arange(7))
+            both(source, decoder, recipe, blocks=np.arange(7))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -1.0])
@@ -140,12 +140,12 @@ def test_a_bad_weight_is_named_by_row_and_a_skipped_one_is_not(tmp_path, value):
     weight[20] = value
     _, source = stored(tmp_path, label=np.zeros(100, np.int8), weight=weight)
     with source:
-        decoder, encoder = decoder_of(source, weight="weight")
+        decoder, recipe = decoder_of(source, weight="weight")
         with pytest.raises(DataError, match=rf"row 20: weight 'weight' is {value}; weights must be finite"):
-            both(source, decoder, encoder, blocks=np.arange(7))
+            both(source, decoder, recipe, blocks=np.arange(7))
         slots = np.arange(100, dtype=np.uint32)
         slots[20] = SKIP
-        into = Slots.empty(100, encoder)
+        into = Slots.empty(100, recipe)
         decoder.fill(np.arange(7), np.arange(7) * 16, slots, into)
         assert into.w[19] == into.w[21] == 1
 
@@ -164,8 +164,8 @@ def test_integers_that_doubles_cannot_tell_apart_are_compared_as_integers(tmp_pa
     label = np.array([large, large + 1] * 50)
     _, source = stored(tmp_path, label=label)
     with source:
-        encoder = choose_features(source.schema, label="label").with_labels(LabelMap((large, large + 1)))
-        feed = Feed.of(source, encoder, Scaling.none())
+        recipe = choose_features(source.schema, label="label").with_labels(LabelMap((large, large + 1)))
+        feed = Feed.of(source, recipe, Scaling.none())
         assert isinstance(feed.decoder, BlockDecoder)
         assert feed.decoder.decode(0).y.tolist() == [-1.0, 1.0] * 8
 

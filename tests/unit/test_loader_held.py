@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.blocks.features import choose_features
 from penstock.blocks.fields import Fields
 from penstock.blocks.memory import ArraySource
 from penstock.blocks.open import open as open_source
+from penstock.columns.recipe import choose_features
 from penstock.loader.row_forms import Scaling
 from penstock.loader.sweep_buffers import RaggedBuffer, SlotBuffer
 from penstock.loader.windows import Feed
@@ -154,9 +154,9 @@ def test_features_are_standardised_once_on_their_way_into_the_pool():
     x = np.arange(40, dtype=np.float32).reshape(20, 2)
     source = ArraySource(x, np.arange(20, dtype=np.float32), block_size=72)
     assert len(source.block_rows) > 1
-    encoder = choose_features(source.schema, label="label", place=source.name)
+    recipe = choose_features(source.schema, label="label", place=source.name)
     scaling = Scaling(np.array([1.0, 2.0], np.float32), np.array([0.5, 2.0], np.float32))
-    feed = Feed.of(source, encoder, scaling)
+    feed = Feed.of(source, recipe, scaling)
     pool = SlotBuffer(feed, capacity=4, window=20, reach=32)
     rows = np.random.default_rng(0).permutation(20)
     pick(pool, feed, rows, np.arange(20))

@@ -11,11 +11,11 @@ import pyarrow.parquet as parquet
 import pytest
 
 from penstock.blocks.conversion import convert
-from penstock.blocks.features import choose_features
-from penstock.blocks.labels import LabelMap
 from penstock.blocks.memory import ArraySource
 from penstock.blocks.open import open as open_source
 from penstock.budget import Budget
+from penstock.columns.labels import LabelMap
+from penstock.columns.recipe import choose_features
 from penstock.errors import BudgetError
 from penstock.loader import Loader, direct_reads
 from penstock.loader.decode import unit_bytes
@@ -117,11 +117,11 @@ def test_sizes_are_rounded_up():
 def test_the_smallest_budget_named_works_for_every_source_and_order(tmp_path, kind, order):
     x, y = kinds.rows(300)
     with kinds.store(kind, tmp_path, x, y) as source:
-        encoder = kinds.encoder(source)
+        recipe = kinds.recipe(source)
         with pytest.raises(BudgetError) as error:
-            Loader(source, encoder, order, memory=100)
+            Loader(source, recipe, order, memory=100)
         size, _ = smallest_named(error)
-        with Loader(source, encoder, order, memory=size, scratch=tmp_path) as loader:
+        with Loader(source, recipe, order, memory=size, scratch=tmp_path) as loader:
             if order != "global" or kind in kinds.EXACT:
                 assert len(kinds.numbers(w.batch for w in loader.epoch(0)))
 
@@ -130,11 +130,11 @@ def test_no_more_row_groups_are_half_read_than_memory_allows(tmp_path):
     x, y = kinds.rows(4000)
     parquet.write_table(kinds.table(x, y), tmp_path / "a.parquet", row_group_size=400)
     with open_source(tmp_path / "a.parquet", block_size=1000) as source:
-        encoder = kinds.encoder(source)
+        recipe = kinds.recipe(source)
         for order in ("corgipile", "block-only", "none"):
             most = 0
-            size = kinds.small_memory(source, encoder, order)
-            with Loader(source, encoder, order, memory=size) as loader:
+            size = kinds.small_memory(source, recipe, order)
+            with Loader(source, recipe, order, memory=size) as loader:
                 assert loader.plan.units == 1
                 for window in loader.epoch(0):
                     assert len(window.batch)
@@ -142,7 +142,7 @@ def test_no_more_row_groups_are_half_read_than_memory_allows(tmp_path):
             assert most <= 1
     with (
         open_source(tmp_path / "a.parquet", block_size=1000) as source,
-        Loader(source, encoder, "corgipile", memory=size + 3 * int(1.5 * source.unit_bytes)) as loader,
+        Loader(source, recipe, "corgipile", memory=size + 3 * int(1.5 * source.unit_bytes)) as loader,
     ):
         assert loader.plan.units > 1
         assert np.array_equal(np.sort(kinds.numbers(w.batch for w in loader.epoch(0))), np.arange(4000))
@@ -157,8 +157,8 @@ def test_reading_past_the_cache_takes_the_same_room_as_reading_through_it(monkey
     for free in (1 << 40, 1):
         monkeypatch.setattr(direct_reads, "available_memory", lambda free=free: free)
         with open_source(tmp_path / "a.arrow") as source:
-            encoder = choose_features(source.schema, label="label", place="a")
-            with Loader(source, encoder, memory="200kB") as loader:
+            recipe = choose_features(source.schema, label="label", place="a")
+            with Loader(source, recipe, memory="200kB") as loader:
                 plans.append(loader.plan.held_rows)
                 ways.append(loader._feed.decoder.cached)
                 read.append(np.concatenate([w.batch.y.copy() for w in loader.epoch(0)]))
@@ -189,10 +189,10 @@ def test_a_large_row_group_is_cut_where_it_fits_in_parts_alone(tmp_path):
         pa.table({**columns, "y": np.arange(rows) // (rows // 2)}), tmp_path / "t.parquet", row_group_size=rows
     )
     with open_source(tmp_path / "t.parquet") as source:
-        encoder = choose_features(source.schema, label="y", place="here")
-        memory = int(1.2 * unit_bytes(source, encoder.columns))
+        recipe = choose_features(source.schema, label="y", place="here")
+        memory = int(1.2 * unit_bytes(source, recipe.columns))
         with Loader(
-            source, encoder.with_labels(LabelMap((0, 1))), "corgipile", memory=memory, scratch=tmp_path
+            source, recipe.with_labels(LabelMap((0, 1))), "corgipile", memory=memory, scratch=tmp_path
         ) as loader:
             assert not loader.plan.warning
             shares = [window.batch.y.mean() for window in loader.epoch(0)]

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.blocks.features import choose_features
 from penstock.blocks.memory import ArraySource, TableSource
 from penstock.blocks.open import open as open_source
+from penstock.columns.recipe import choose_features
 from penstock.errors import DataError, FeatureError, LabelError
 from penstock.events import Advanced, Finished, Started, Stream, Warned
 from penstock.loader import Loader
@@ -30,25 +30,25 @@ def test_means_and_spreads_equal_numpys(kind, tmp_path):
     x[:, 1] = 1e4 + x[:, 1]  # a large mean costs no digits
     x[:, 2] = 7  # a constant becomes 0; of sparse rows, which are not centered, 1
     with kinds.store(kind, tmp_path, x, y) as source:
-        encoder = kinds.encoder(source)
-        found = scan(source, encoder, classes=True, standardize=True)
+        recipe = kinds.recipe(source)
+        found = scan(source, recipe, classes=True, standardize=True)
         assert found.rows == len(x)
-        assert found.encoder.labels.classes == (0, 1)
-        sparse = kinds.sparse(x).toarray() if encoder.sparse else x
+        assert found.recipe.labels.classes == (0, 1)
+        sparse = kinds.sparse(x).toarray() if recipe.sparse else x
         spread = sparse.std(axis=0, dtype=np.float64)
-        if encoder.sparse:
+        if recipe.sparse:
             spread = np.sqrt((sparse.astype(np.float64) ** 2).mean(axis=0))
         expected = np.divide(1, spread, out=np.zeros(4), where=spread > 0)
         np.testing.assert_allclose(found.scaling.scale, expected, rtol=2e-3 if kind == "csv" else 1e-4)
-        if encoder.sparse:
+        if recipe.sparse:
             assert len(found.scaling.shift) == 0
         else:
             np.testing.assert_allclose(found.scaling.shift, x.mean(axis=0), rtol=1e-5, atol=1e-5)
         for order in ("corgipile", "global", "once", "sliding-window"):
-            with Loader(source, found.encoder, order, memory="50MB", scaling=found.scaling, scratch=tmp_path) as loader:
+            with Loader(source, found.recipe, order, memory="50MB", scaling=found.scaling, scratch=tmp_path) as loader:
                 rows = [w.batch for w in loader.epoch(0)]
                 y_found = np.concatenate([b.y for b in rows])
-                all_rows = np.concatenate([b.x.to_dense() if encoder.sparse else b.x for b in rows])
+                all_rows = np.concatenate([b.x.to_dense() if recipe.sparse else b.x for b in rows])
             shift = found.scaling.shift if len(found.scaling.shift) else np.zeros(4, np.float32)
             number = np.rint(all_rows[:, 0] / found.scaling.scale[0] + shift[0]).astype(int)
             np.testing.assert_allclose(all_rows, (sparse[number] - shift) * found.scaling.scale, rtol=1e-4, atol=1e-4)
@@ -58,9 +58,9 @@ def test_means_and_spreads_equal_numpys(kind, tmp_path):
 def test_the_width_of_sparse_rows_is_found(tmp_path):
     x, y = kinds.rows(200)
     with kinds.store("libsvm", tmp_path, x, y) as source:
-        encoder = choose_features(source.schema, label="label")
-        assert encoder.width is None
-        assert scan(source, encoder, classes=False).encoder.width == 4
+        recipe = choose_features(source.schema, label="label")
+        assert recipe.width is None
+        assert scan(source, recipe, classes=False).recipe.width == 4
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_classes_of_any_kind_are_collected(labels, classes):
     source = TableSource.of(pa.table({"a": [1.0, 2.0, 3.0, 4.0], "label": labels}), block_size=20)
     assert len(source.block_rows) > 1
     found = scan(source, choose_features(source.schema, label="label"), classes=True)
-    assert found.encoder.labels.classes == classes
+    assert found.recipe.labels.classes == classes
 
 
 def test_only_what_is_needed_is_read(tmp_path):
@@ -84,10 +84,10 @@ def test_only_what_is_needed_is_read(tmp_path):
         asked = []
         real = source.read
         source.read = lambda block, columns=None: asked.append(columns) or real(block, columns)
-        encoder = kinds.encoder(source)
-        scan(source, encoder, classes=False)
+        recipe = kinds.recipe(source)
+        scan(source, recipe, classes=False)
         assert asked == []
-        scan(source, encoder, classes=True)
+        scan(source, recipe, classes=True)
         assert set(map(tuple, asked)) == {("label",)}
         assert len(asked) == len(source.block_rows)
 
@@ -98,10 +98,10 @@ def test_a_feature_that_is_not_finite_is_named(kind, value, tmp_path):
     x, y = kinds.rows(500)
     x[444, 0] = value
     with kinds.store(kind, tmp_path, x, y) as source:
-        encoder = kinds.encoder(source)
-        name = "feature 0" if encoder.sparse else encoder.names[0].replace("[", r"\[")
+        recipe = kinds.recipe(source)
+        name = "feature 0" if recipe.sparse else recipe.names[0].replace("[", r"\[")
         with pytest.raises(FeatureError, match=rf"'{name}' is not a finite number in row 444;"):
-            scan(source, encoder, classes=True, standardize=True)
+            scan(source, recipe, classes=True, standardize=True)
 
 
 def test_a_missing_label_is_named_by_row():
@@ -113,13 +113,13 @@ def test_a_missing_label_is_named_by_row():
 def test_no_rows_are_refused():
     source = ArraySource(np.empty((0, 3), np.float32), np.empty(0, np.int8), name="nothing.arrow")
     with pytest.raises(DataError, match=r"nothing.arrow has no rows; there is nothing to train on"):
-        scan(source, kinds.encoder(source), classes=True)
+        scan(source, kinds.recipe(source), classes=True)
 
 
 def test_progress_is_told():
     heard = []
     source = ArraySource(*kinds.rows(), block_size=800)
-    scan(source, kinds.encoder(source), classes=True, stream=Stream([heard.append]))
+    scan(source, kinds.recipe(source), classes=True, stream=Stream([heard.append]))
     assert heard[0] == Started("scan", len(source.block_rows), "blocks")
     assert heard[1:-1] == [Advanced("scan", 1)] * len(source.block_rows)
     assert heard[-1] == Finished("scan")

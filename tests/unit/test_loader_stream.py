@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.blocks.features import choose_features
 from penstock.blocks.memory import ArraySource, TableSource
+from penstock.columns.recipe import choose_features
 from penstock.errors import (
     CorruptFileError,
     DataChangedError,
@@ -48,17 +48,17 @@ def stored(request, tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
     with kinds.store(request.param, folder, *kinds.rows(2000)) as source:
-        yield source, kinds.encoder(source)
+        yield source, kinds.recipe(source)
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_an_early_end_leaves_no_thread_and_no_open_file(stored, order, tmp_path):
-    source, encoder = stored
+    source, recipe = stored
     if order == "global" and not source.exact_rows:
         return
     files = open_files()
-    size = kinds.small_memory(source, encoder, order)
-    with Loader(source, encoder, order, memory=size, scratch=tmp_path) as loader:
+    size = kinds.small_memory(source, recipe, order)
+    with Loader(source, recipe, order, memory=size, scratch=tmp_path) as loader:
         for _ in loader.epoch(0):
             break
         windows = loader.epoch(0)
@@ -73,9 +73,9 @@ def test_an_early_end_leaves_no_thread_and_no_open_file(stored, order, tmp_path)
 
 
 def test_a_loader_that_was_closed_reads_again_when_asked(stored, tmp_path):
-    source, encoder = stored
-    for memory in (kinds.small_memory(source, encoder, "corgipile"), "100MB"):
-        loader = Loader(source, encoder, "corgipile", memory=memory, scratch=tmp_path)
+    source, recipe = stored
+    for memory in (kinds.small_memory(source, recipe, "corgipile"), "100MB"):
+        loader = Loader(source, recipe, "corgipile", memory=memory, scratch=tmp_path)
         first = kinds.numbers(w.batch for w in loader.epoch(0))
         loader.close()
         assert np.array_equal(kinds.numbers(w.batch for w in loader.epoch(0)), first)
@@ -104,9 +104,9 @@ def test_a_failure_in_a_thread_is_raised_to_the_caller_as_it_is(order, sparse, e
     x, y = kinds.rows(1000)
     source = Broken(kinds.sparse(x) if sparse else x, y, block_size=800)
     source.error = error
-    encoder = kinds.encoder(source)
-    memory = kinds.small_memory(source, encoder, order)
-    with Loader(source, encoder, order, memory=memory, scratch=tmp_path) as loader:
+    recipe = kinds.recipe(source)
+    memory = kinds.small_memory(source, recipe, order)
+    with Loader(source, recipe, order, memory=memory, scratch=tmp_path) as loader:
         with pytest.raises(type(error)) as raised:
             for _ in loader.epoch(0):
                 pass
@@ -135,9 +135,9 @@ def test_what_cannot_be_encoded_is_named_by_its_row_in_every_order(order, tmp_pa
     weights = np.ones(1000)
     weights[321] = -2
     source = TableSource.of(pa.table({"a": np.arange(1000.0), "w": weights, "label": label}), block_size=800)
-    encoder = choose_features(source.schema, label="label", weight="w")
+    recipe = choose_features(source.schema, label="label", weight="w")
     with (
-        Loader(source, encoder, order, memory="40kB", scratch=tmp_path) as loader,
+        Loader(source, recipe, order, memory="40kB", scratch=tmp_path) as loader,
         pytest.raises((DataError, FeatureError), match=r"'w' is -2.0 in row 321;"),
     ):
         for _ in loader.epoch(0):
@@ -148,8 +148,8 @@ def test_what_cannot_be_encoded_is_named_by_its_row_in_every_order(order, tmp_pa
 @pytest.mark.parametrize("change", ["replaced", "truncated", "removed", "rewritten"])
 def test_a_file_that_changes_between_epochs_is_noticed(kind, change, tmp_path):
     with kinds.store(kind, tmp_path, *kinds.rows(2000)) as source:
-        encoder = kinds.encoder(source)
-        with Loader(source, encoder, "corgipile", memory=kinds.small_memory(source, encoder, "corgipile")) as loader:
+        recipe = kinds.recipe(source)
+        with Loader(source, recipe, "corgipile", memory=kinds.small_memory(source, recipe, "corgipile")) as loader:
             for _ in loader.epoch(0):
                 pass
             path = source.name
@@ -176,31 +176,31 @@ def test_a_file_cut_short_within_an_epoch_is_noticed(kind, tmp_path):
                 os.truncate(path, os.path.getsize(path) // 3)
 
     with kinds.store(kind, tmp_path, *kinds.rows(4000)) as source:
-        encoder = kinds.encoder(source)
-        loader = Loader(source, encoder, "none", memory=kinds.small_memory(source, encoder, "none"))
+        recipe = kinds.recipe(source)
+        loader = Loader(source, recipe, "none", memory=kinds.small_memory(source, recipe, "none"))
         with loader, pytest.raises((DataChangedError, CorruptFileError)):
             cut_short(loader.epoch(0), source.name)
 
 
 def test_options_that_cannot_be_are_refused():
     source = ArraySource(*kinds.rows())
-    encoder = kinds.encoder(source)
+    recipe = kinds.recipe(source)
     with pytest.raises(UnknownOptionError, match=r"shuffle='corgi' is not known.*did you mean 'corgipile'"):
-        Loader(source, encoder, "corgi")
+        Loader(source, recipe, "corgi")
     with pytest.raises(UsageError, match="memory='much' is not an amount of memory"):
-        Loader(source, encoder, memory="much")
+        Loader(source, recipe, memory="much")
 
 
 def test_bytes_read_are_counted(tmp_path):
     with kinds.store("packed", tmp_path, *kinds.rows(2000)) as source:
-        encoder, stored = kinds.encoder(source), int(source.block_bytes.sum())
+        recipe, stored = kinds.recipe(source), int(source.block_bytes.sum())
         for order, expected in (("none", 2 * stored), ("corgipile", 2 * stored), ("sliding-window", 2 * stored)):
-            with Loader(source, encoder, order, memory=kinds.small_memory(source, encoder, order)) as loader:
+            with Loader(source, recipe, order, memory=kinds.small_memory(source, recipe, order)) as loader:
                 for epoch in range(2):
                     for _ in loader.epoch(epoch):
                         pass
                 assert loader.bytes_read == expected
-        with Loader(source, encoder, memory="100MB") as loader:  # all in memory: read once
+        with Loader(source, recipe, memory="100MB") as loader:  # all in memory: read once
             for epoch in range(3):
                 for _ in loader.epoch(epoch):
                     pass
@@ -217,11 +217,11 @@ def test_the_next_window_is_read_while_one_is_in_use():
 
 
 def test_an_mrs_epoch_is_the_same_alone_and_after_those_before_it(stored):
-    source, encoder = stored
-    size = kinds.small_memory(source, encoder, "mrs")
-    with Loader(source, encoder, "mrs", memory=size) as loader:
+    source, recipe = stored
+    size = kinds.small_memory(source, recipe, "mrs")
+    with Loader(source, recipe, "mrs", memory=size) as loader:
         inturn = [kinds.numbers(w.batch for w in loader.epoch(e)) for e in range(4)]
-    with Loader(source, encoder, "mrs", memory=size) as loader:
+    with Loader(source, recipe, "mrs", memory=size) as loader:
         for epoch in (3, 1, 2, 3):
             assert np.array_equal(kinds.numbers(w.batch for w in loader.epoch(epoch)), inturn[epoch])
         for _ in loader.epoch(2):

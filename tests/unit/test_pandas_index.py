@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock import bigmodel, groups
-from penstock.blocks.arrow import index_columns
 from penstock.cli import app
+from penstock.columns.schema_notes import index_columns
 from penstock.errors import ColumnError
 from penstock.events import Warned
 from penstock.sql.session import Session
@@ -75,7 +75,7 @@ def test_what_is_learnt_from(index: str, kind: str, tmp_path: Path) -> None:
         assert index_columns(source.schema) == names
     heard = Heard()
     model = penstock.LogisticRegression(epochs=1).fit(data, y="y", listeners=[heard])
-    assert model.model_.encoder.names == ("x", "g")
+    assert model.model_.recipe.names == ("x", "g")
     assert len(heard) == bool(names)
     assert all(repr(name) in heard[0] for name in names)
 
@@ -84,10 +84,10 @@ def test_an_index_that_is_named_is_used(stored: Path) -> None:
     for given in ({"features": ["customer", "x"]}, {"features": ["x"], "hash": ["customer"]}, {"hash": ["customer"]}):
         heard = Heard()
         model = penstock.LogisticRegression(epochs=1).fit("t.parquet", y="y", listeners=[heard], **given)
-        assert "customer" in model.model_.encoder.columns
+        assert "customer" in model.model_.recipe.columns
         assert not heard
     heard = Heard()
-    assert penstock.LinearRegression(epochs=1).fit("t.parquet", y="customer", listeners=[heard]).model_.encoder.names
+    assert penstock.LinearRegression(epochs=1).fit("t.parquet", y="customer", listeners=[heard]).model_.recipe.names
     penstock.LogisticRegression(epochs=1).fit("t.parquet", y="y", exclude=["customer"], listeners=[heard])
     assert not heard
 
@@ -99,7 +99,7 @@ def test_convert_packs_no_index(stored: Path) -> None:
         assert file.schema.names == ["features", "y"]
     assert len(heard) == 1
     penstock.convert("t.parquet", "kept.arrow", label="y", keep=["customer"], listen=heard)
-    assert penstock.LogisticRegression(epochs=1).fit("kept.arrow").model_.encoder.names == ("x", "g")
+    assert penstock.LogisticRegression(epochs=1).fit("kept.arrow").model_.recipe.names == ("x", "g")
     assert len(heard) == 1
 
 
@@ -120,12 +120,12 @@ def test_groups(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = groups.GroupBy("t.parquet", by="g").fit(
         penstock.LogisticRegression(solver="lbfgs"), y="y", workers=1, listeners=[heard]
     )
-    assert result.encoder.names == ("x",)
+    assert result.recipe.names == ("x",)
     assert len(heard) == 1
     by = groups.GroupBy("t.parquet", by="customer", exclude=["g"]).fit(
         penstock.LinearRegression(solver="lbfgs"), y="y", workers=1, validation=0, listeners=[heard]
     )
-    assert by.encoder.names == ("x",)
+    assert by.recipe.names == ("x",)
     assert len(heard) == 1
 
 
@@ -144,7 +144,7 @@ def test_statements(stored: Path) -> None:
     heard = Heard()
     with Session(listeners=[heard]) as session:
         session.sql("SELECT * FROM 'u.parquet' TRAIN BY logistic AS m WITH (label = y, epochs = 1)")
-        assert session.catalog.load("m").encoder.names == ("x", "g")
+        assert session.catalog.load("m").recipe.names == ("x", "g")
         assert len(heard) == 1
         del heard[:]
         session.sql(
@@ -155,7 +155,7 @@ def test_statements(stored: Path) -> None:
             "SELECT * FROM 'u.parquet' TRAIN BY logistic AS o"
             " WITH (label = y, epochs = 1, features = ['x', '__index_level_0__'])"
         )
-        assert session.catalog.load("o").encoder.names == ("x", "__index_level_0__")
+        assert session.catalog.load("o").recipe.names == ("x", "__index_level_0__")
 
 
 def test_nothing_but_an_index(tmp_path: Path) -> None:

@@ -447,9 +447,9 @@ class TestJobs:
         x[:, 0] /= 1000
         x[611, 2] = np.inf
         with kinds.store(kind, tmp_path, x, y) as source:
-            encoder = kinds.encoder(source)
-            size = "10MB" if memory == "large" else kinds.small_memory(source, encoder, "none")
-            name = "feature 2" if encoder.sparse else encoder.names[2]  # type: ignore[index]
+            recipe = kinds.recipe(source)
+            size = "10MB" if memory == "large" else kinds.small_memory(source, recipe, "none")
+            name = "feature 2" if recipe.sparse else recipe.names[2]  # type: ignore[index]
             with pytest.raises(FeatureError, match=rf"row 611 of {source.name} has inf in {name}"):
                 self.train(source, memory=size, standardize=False)
 

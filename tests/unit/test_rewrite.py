@@ -16,10 +16,10 @@ from penstock.bigmodel import buckets, feature_positions, index_map
 from penstock.bigmodel.feature_positions import PreparationPlan
 from penstock.bigmodel.index_map import ABSENT, IndexMap
 from penstock.bigmodel.rewrite import FeatureLayout, prepared_rows, rewrite
-from penstock.blocks.features import choose_features
-from penstock.blocks.labels import LabelMap
 from penstock.blocks.memory import TableSource
 from penstock.blocks.write import BlockWriter
+from penstock.columns.labels import LabelMap
+from penstock.columns.recipe import choose_features
 from penstock.errors import BudgetError, DataChangedError, DataError, FeatureError, UsageError, WriteError
 from penstock.events import Finished, Started, Stream
 from penstock.loader.loader import Loader
@@ -51,9 +51,9 @@ def source_of(batch, tmp_path, *, per_block=16, name="data.arrow"):
     return penstock.open(path)
 
 
-def encoder_of(source, *, weight=None, **options):
-    encoder = choose_features(source.schema, label="clicked", weight=weight, place=source.name, wide=True, **options)
-    return encoder.with_labels(LabelMap(("no", "yes"), column="clicked"))
+def recipe_of(source, *, weight=None, **options):
+    recipe = choose_features(source.schema, label="clicked", weight=weight, place=source.name, wide=True, **options)
+    return recipe.with_labels(LabelMap(("no", "yes"), column="clicked"))
 
 
 def written(folder):
@@ -76,7 +76,7 @@ def small(monkeypatch):
 def test_rows_keep_their_features_under_new_names(tmp_path, kind, dimension):
     batch = rows_of(400, kind=kind, dimension=dimension, weighted=True)
     with source_of(batch, tmp_path) as source:
-        layout = rewrite(source, encoder_of(source, weight="w"), tmp_path, memory=10**7, hot=20)
+        layout = rewrite(source, recipe_of(source, weight="w"), tmp_path, memory=10**7, hot=20)
     rows = written(tmp_path)
     features = np.concatenate([np.array(r, np.uint64) for r in batch["indices"].to_pylist()])
     with IndexMap.open(tmp_path) as index:
@@ -106,7 +106,7 @@ def test_hot_features_come_first_and_the_others_as_they_occur(tmp_path):
     batch = rows_of(600, dimension=3000)
     features = np.concatenate([np.array(r, np.uint64) for r in batch["indices"].to_pylist()])
     with source_of(batch, tmp_path) as source:
-        layout = rewrite(source, encoder_of(source), tmp_path, memory=10**7, hot=40)
+        layout = rewrite(source, recipe_of(source), tmp_path, memory=10**7, hot=40)
     counts = Counter(features.tolist())
     with IndexMap.open(tmp_path) as index:
         at = dict(zip(counts, index.positions(np.array(list(counts), np.uint64)).tolist(), strict=True))
@@ -139,7 +139,7 @@ def test_many_hot_features_go_by_classes_after_the_top_ones(tmp_path, monkeypatc
         return np.arange(len(features))[::-1]
 
     with source_of(batch, tmp_path) as source:
-        layout = rewrite(source, encoder_of(source), tmp_path, memory=10**7, hot=10**6, order_hot=order)
+        layout = rewrite(source, recipe_of(source), tmp_path, memory=10**7, hot=10**6, order_hot=order)
     counts = Counter(features.tolist())
     with IndexMap.open(tmp_path) as index:
         at = dict(zip(counts, index.positions(np.array(list(counts), np.uint64)).tolist(), strict=True))
@@ -162,7 +162,7 @@ def test_the_order_given_for_hot_features_is_kept(tmp_path):
 
     with source_of(batch, tmp_path) as source:
         layout = rewrite(
-            source, encoder_of(source), tmp_path, memory=10**7, hot=lambda features: features // 4, order_hot=order
+            source, recipe_of(source), tmp_path, memory=10**7, hot=lambda features: features // 4, order_hot=order
         )
         ((features, counts),) = given
         assert len(features) == layout.hot <= layout.features // 4
@@ -172,26 +172,26 @@ def test_the_order_given_for_hot_features_is_kept(tmp_path):
             positions = index.positions(features[np.random.default_rng(1).permutation(len(features))])
         assert positions.tolist() == list(range(layout.hot))
         with pytest.raises(UsageError, match="order_hot must return each of 0 to"):
-            rewrite(source, encoder_of(source), tmp_path, memory=10**7, hot=9, order_hot=lambda f, c: c * 0)
+            rewrite(source, recipe_of(source), tmp_path, memory=10**7, hot=9, order_hot=lambda f, c: c * 0)
 
 
 def test_nothing_is_hot_where_none_may_be_or_all_occur_once(tmp_path):
     batch = rows_of(50, dimension=2**60)
     with source_of(batch, tmp_path) as source:
-        assert rewrite(source, encoder_of(source), tmp_path, memory=10**7, hot=0).hot == 0
+        assert rewrite(source, recipe_of(source), tmp_path, memory=10**7, hot=0).hot == 0
     once = pa.record_batch({"clicked": ["yes", "no"], "indices": [[5, 6], [7]], "values": [[1.0, 1.0], [2.0]]})
-    layout = rewrite(TableSource.of(once), encoder_of(TableSource.of(once)), tmp_path, memory=10**7, hot=10)
+    layout = rewrite(TableSource.of(once), recipe_of(TableSource.of(once)), tmp_path, memory=10**7, hot=10)
     assert (layout.hot, layout.hot_share, layout.singles) == (0, 0.0, 3)
 
 
 def test_the_loader_reads_what_was_written(tmp_path):
     batch = rows_of(300, dimension=5000)
     with source_of(batch, tmp_path) as source:
-        layout = rewrite(source, encoder_of(source), tmp_path, memory=10**7, hot=100)
-    source, encoder = prepared_rows(tmp_path)
-    assert encoder.width == layout.features
-    assert encoder.labels is None
-    with source, Loader(source, encoder, "none", memory="10MB") as loader:
+        layout = rewrite(source, recipe_of(source), tmp_path, memory=10**7, hot=100)
+    source, recipe = prepared_rows(tmp_path)
+    assert recipe.width == layout.features
+    assert recipe.labels is None
+    with source, Loader(source, recipe, "none", memory="10MB") as loader:
         read = [window.batch for window in loader.epoch(0)]
     assert np.concatenate([b.y for b in read]).tolist() == written(tmp_path)["label"]
     assert all(b.x.indices.dtype == np.uint32 and b.width == layout.features for b in read)
@@ -208,10 +208,10 @@ def test_dense_and_hashed_columns_have_positions_too(tmp_path):
         }
     )
     source = TableSource.of(table)
-    encoder = encoder_of(source, hash=["city:2^40"])
-    layout = rewrite(source, encoder, tmp_path, memory=10**7, hot=2)
+    recipe = recipe_of(source, hash=["city:2^40"])
+    layout = rewrite(source, recipe, tmp_path, memory=10**7, hot=2)
     rows = written(tmp_path)
-    raw = encoder.encode(table, wide=True).x
+    raw = recipe.encode(table, wide=True).x
     with IndexMap.open(tmp_path) as index:
         assert index.positions(raw.indices).tolist() == [i for row in rows["indices"] for i in row]
         assert index.positions(np.array([0], np.uint64)) == 0, "the age is in every row"
@@ -225,10 +225,10 @@ def test_text_whose_rows_are_not_counted(tmp_path):
     lines = [f"{n % 2} {n % 7 + 1}:1 {n + 100}:{n}.5" for n in range(500)]
     (tmp_path / "a.libsvm").write_text("\n".join(lines) + "\n")
     with penstock.open(tmp_path / "a.libsvm", block_size=1000) as source:
-        encoder = choose_features(source.schema, label="label", place="a").with_labels(
+        recipe = choose_features(source.schema, label="label", place="a").with_labels(
             LabelMap((0.0, 1.0), column="label")
         )
-        layout = rewrite(source, encoder, tmp_path, memory=10**7, hot=7)
+        layout = rewrite(source, recipe, tmp_path, memory=10**7, hot=7)
     assert (layout.rows, layout.entries, layout.features, layout.hot) == (500, 1000, 507, 7)
 
 
@@ -237,7 +237,7 @@ def test_the_same_for_the_same_seed(tmp_path, small):
     with source_of(batch, tmp_path) as source:
         found = []
         for seed in (3, 3, 4):
-            rewrite(source, encoder_of(source), tmp_path, memory=10**7, hot=20, seed=seed)
+            rewrite(source, recipe_of(source), tmp_path, memory=10**7, hot=20, seed=seed)
             found.append([(tmp_path / name).read_bytes() for name in ("rows.arrow", "map.bin")])
     assert found[0] == found[1]
     assert found[0] != found[2]
@@ -249,7 +249,7 @@ def test_far_more_entries_than_the_first_blocks_tell(tmp_path, monkeypatch):
     batch = pa.concat_batches([few, many])
     with source_of(batch, tmp_path) as source:
         monkeypatch.setattr("penstock.bigmodel.rewrite.entries_of", lambda *_: 1e-4)
-        layout = rewrite(source, encoder_of(source), tmp_path, memory=10**7, hot=20)
+        layout = rewrite(source, recipe_of(source), tmp_path, memory=10**7, hot=20)
     flat = np.array([i for row in batch["indices"].to_pylist() for i in row], np.uint64)
     with IndexMap.open(tmp_path) as index:
         assert index.positions(flat).tolist() == [i for row in written(tmp_path)["indices"] for i in row]
@@ -279,7 +279,7 @@ def test_bad_entries_are_refused_by_row_and_leave_nothing(tmp_path, column, valu
     folder = tmp_path / "model"
     folder.mkdir()
     with source_of(batch, tmp_path) as source, pytest.raises(FeatureError) as failed:
-        rewrite(source, encoder_of(source).with_width(2**40), folder, memory=10**7, hot=20)
+        rewrite(source, recipe_of(source).with_width(2**40), folder, memory=10**7, hot=20)
     assert told.format(row=row, index=index) in str(failed.value)
     assert os.listdir(folder) == []
 
@@ -298,7 +298,7 @@ def test_data_that_change_between_the_passes(tmp_path):
     source = Altered.of(batch)
     source.limit = 2
     with pytest.raises(DataChangedError, match="hold other rows than before"):
-        rewrite(source, encoder_of(source), tmp_path, memory=10**7, hot=10)
+        rewrite(source, recipe_of(source), tmp_path, memory=10**7, hot=10)
     assert os.listdir(tmp_path) == []
 
 
@@ -312,7 +312,7 @@ def test_a_file_that_changes_between_the_passes(tmp_path, monkeypatch):
 
     monkeypatch.setattr(feature_positions.FeaturePositions, "count", touch)
     with source_of(batch, tmp_path) as source, pytest.raises(DataChangedError):
-        rewrite(source, encoder_of(source), tmp_path, memory=10**7, hot=10)
+        rewrite(source, recipe_of(source), tmp_path, memory=10**7, hot=10)
     assert os.listdir(tmp_path) == ["data.arrow"]
 
 
@@ -321,10 +321,10 @@ def test_no_rows_and_no_features(tmp_path):
         pa.schema([("clicked", pa.string()), ("indices", pa.list_(pa.int64())), ("values", pa.list_(pa.float64()))])
     )
     with pytest.raises(DataError, match="no features in any row"):
-        rewrite(TableSource.of(empty), encoder_of(TableSource.of(empty)), tmp_path, memory=10**7, hot=10)
+        rewrite(TableSource.of(empty), recipe_of(TableSource.of(empty)), tmp_path, memory=10**7, hot=10)
     none = TableSource.of(empty.slice(0, 0))
     with pytest.raises(DataError, match="has no rows"):
-        rewrite(none, encoder_of(none), tmp_path, memory=10**7, hot=10)
+        rewrite(none, recipe_of(none), tmp_path, memory=10**7, hot=10)
 
 
 def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
@@ -336,7 +336,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
     with source_of(rows_of(100), tmp_path) as source:
         monkeypatch.setattr(index_map.os, "pwrite", full)
         with pytest.raises(WriteError, match="the disk is full"):
-            rewrite(source, encoder_of(source), folder, memory=10**7, hot=10)
+            rewrite(source, recipe_of(source), folder, memory=10**7, hot=10)
     assert os.listdir(folder) == []
 
 
@@ -344,7 +344,7 @@ def test_what_a_killed_run_left_is_cleared(tmp_path):
     (tmp_path / "prepare.tmp").mkdir()
     (tmp_path / "prepare.tmp" / "dealt").write_bytes(b"old")
     with source_of(rows_of(100), tmp_path) as source:
-        rewrite(source, encoder_of(source), tmp_path, memory=10**7, hot=10)
+        rewrite(source, recipe_of(source), tmp_path, memory=10**7, hot=10)
     assert sorted(os.listdir(tmp_path)) == ["data.arrow", "map.bin", "rows.arrow"]
 
 
@@ -354,7 +354,7 @@ def test_an_interruption_leaves_nothing(tmp_path):
             raise KeyboardInterrupt
 
     with source_of(rows_of(100), tmp_path) as source, pytest.raises(KeyboardInterrupt):
-        rewrite(source, encoder_of(source), tmp_path, memory=10**7, hot=10, stream=Stream([interrupt]))
+        rewrite(source, recipe_of(source), tmp_path, memory=10**7, hot=10, stream=Stream([interrupt]))
     assert os.listdir(tmp_path) == ["data.arrow"]
 
 
@@ -362,7 +362,7 @@ def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("in the way")
     source = TableSource.of(rows_of(10))
     with pytest.raises(WriteError, match=r"prepare\.tmp cannot be made"):
-        rewrite(source, encoder_of(source), tmp_path / "file", memory=10**7, hot=10)
+        rewrite(source, recipe_of(source), tmp_path / "file", memory=10**7, hot=10)
 
 
 def test_parquet_whose_row_groups_are_read_in_pieces(tmp_path, small):
@@ -370,7 +370,7 @@ def test_parquet_whose_row_groups_are_read_in_pieces(tmp_path, small):
     parquet.write_table(pa.Table.from_batches([batch]), tmp_path / "a.parquet", row_group_size=200)
     with penstock.open(tmp_path / "a.parquet", block_size=2000) as source:
         assert source.units is not None
-        rewrite(source, encoder_of(source), tmp_path, memory=10**7, hot=10)
+        rewrite(source, recipe_of(source), tmp_path, memory=10**7, hot=10)
     flat = np.array([i for row in batch["indices"].to_pylist() for i in row], np.uint64)
     with IndexMap.open(tmp_path) as index:
         assert index.positions(flat).tolist() == [i for row in written(tmp_path)["indices"] for i in row]
@@ -379,7 +379,7 @@ def test_parquet_whose_row_groups_are_read_in_pieces(tmp_path, small):
 def test_progress_is_told(tmp_path):
     heard = []
     with source_of(rows_of(100), tmp_path) as source:
-        rewrite(source, encoder_of(source), tmp_path, memory=10**7, hot=10, stream=Stream([heard.append]))
+        rewrite(source, recipe_of(source), tmp_path, memory=10**7, hot=10, stream=Stream([heard.append]))
     tasks = [e.task for e in heard if isinstance(e, Started)]
     assert tasks == [e.task for e in heard if isinstance(e, Finished)]
     assert tasks == [f"prepare: {name}" for name in ("read", "count", "choose", "place", "write")]

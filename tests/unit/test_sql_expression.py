@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.blocks.features import choose_features
-from penstock.blocks.labels import LabelMap
 from penstock.blocks.memory import TableSource
+from penstock.columns.labels import LabelMap
+from penstock.columns.recipe import choose_features
 from penstock.errors import ColumnError, DatabaseError, FeatureError, UsageError
 from penstock.linear import LinearModel
 from penstock.sgd.model import Weights
@@ -49,14 +49,14 @@ def model_of(
     rows: pa.Table, kind: str = "logistic", *, classes: tuple[Any, ...] = (0, 1), scale: float = 1.0, width: int = 0
 ) -> LinearModel:
     """A model of random weights over all columns but ``label``."""
-    encoder = choose_features(rows.schema, label="label")
-    if encoder.width is None:
-        encoder = encoder.with_width(width)
+    recipe = choose_features(rows.schema, label="label")
+    if recipe.width is None:
+        recipe = recipe.with_width(width)
     if kind != "linear":
-        encoder = encoder.with_labels(LabelMap(classes, binary=kind != "softmax"))
+        recipe = recipe.with_labels(LabelMap(classes, binary=kind != "softmax"))
     outputs, rng = len(classes) if kind == "softmax" else 1, np.random.default_rng(7)
-    coef = (scale * rng.normal(size=(outputs, encoder.width or 0))).astype(np.float32)
-    return LinearModel(kind, Weights(coef, rng.normal(size=outputs).astype(np.float32)), encoder)
+    coef = (scale * rng.normal(size=(outputs, recipe.width or 0))).astype(np.float32)
+    return LinearModel(kind, Weights(coef, rng.normal(size=outputs).astype(np.float32)), recipe)
 
 
 def asked(engine: Any, model: LinearModel, query: str, **options: Any) -> list[dict[str, Any]]:
@@ -275,10 +275,10 @@ def test_packed_features(engines: dict[str, Any]) -> None:
         if wide:  # as an array of weights
             coef = np.concatenate([model.weights.coef] * 3 + [np.zeros((1, 1500), np.float32)], axis=1)
             more = pa.field("g", pa.list_(pa.float32(), coef.shape[1] - 6))
-            encoder = choose_features(
+            recipe = choose_features(
                 pa.schema([rows.schema.field("f"), more, rows.schema.field("label")]), label="label"
             )
-            model = LinearModel("linear", Weights(coef, model.weights.intercept), encoder)
+            model = LinearModel("linear", Weights(coef, model.weights.intercept), recipe)
         query = (
             f"SELECT *{', array_fill(0::real, ARRAY[1512]) AS g' * wide} FROM {server.store_rows(packed.to_reader())}"
         )
@@ -314,9 +314,9 @@ def test_a_model_learnt_from_a_packed_copy_reads_the_columns_it_was_packed_from(
     rows = pa.table({"a": [1.0, 2.0], "b": [3.0, 4.0], "label": [0, 1]})
     plain = model_of(rows, "linear")
     packed = choose_features(pa.schema({"features": pa.list_(pa.float32(), 2), "label": pa.int64()}), label="label")
-    origin = [part.to_dict() for part in plain.encoder.parts]
-    encoder = type(packed)(packed.parts, "label", origin=origin)
-    model = LinearModel("linear", plain.weights, encoder)
+    origin = [part.to_dict() for part in plain.recipe.parts]
+    recipe = type(packed)(packed.parts, "label", origin=origin)
+    model = LinearModel("linear", plain.weights, recipe)
     query = f"SELECT * FROM {engine.store_rows(rows.to_reader())}"
     assert asked(engine, model, query) == asked(engine, plain, query)
 
@@ -355,8 +355,8 @@ def test_names_that_an_engine_takes_for_one_another() -> None:
 
 def test_what_cannot_be_written_or_does_not_fit() -> None:
     schema = pa.schema({"word": pa.string(), "label": pa.int64()})
-    encoder = choose_features(schema, label="label", hash=["word:2^4"])
-    hashed = LinearModel("linear", Weights.zeros(16), encoder)
+    recipe = choose_features(schema, label="label", hash=["word:2^4"])
+    hashed = LinearModel("linear", Weights.zeros(16), recipe)
     assert select_predictions(hashed, "q", schema=schema, dialect=DUCKDB) is None
     model = model_of(vectors(3), "svm")
     wrong = [

@@ -38,7 +38,7 @@ from tests.stacks import (  # noqa: E402
 def test_optimisers_step_as_torchs_own(name: str) -> None:
     kind, configs = OPTIMIZERS[name]
     made = creators(optimizer=lambda module, config: kind(module.parameters(), **config))
-    known = made.blueprint(configs[0]).recipe is not None
+    known = made.blueprint(configs[0]).rule is not None
     assert known != name.startswith("own")
     agree(made, configs, *data(), way="products")
 

@@ -407,12 +407,12 @@ def test_a_feature_that_is_not_finite_is_named_by_its_row_and_column_in_the_file
     x[:, 0] /= 1000
     x[611, 2] = np.inf
     with kinds.store(kind, tmp_path, x, y) as source:
-        encoder = kinds.encoder(source)
+        recipe = kinds.recipe(source)
         if shuffle == "global" and memory == "small" and kind not in kinds.EXACT:
             return
-        name = "feature 2" if encoder.sparse else encoder.names[2]
-        size = "10MB" if memory == "large" else kinds.small_memory(source, encoder, shuffle)
-        columns = Columns(label=encoder.label)
+        name = "feature 2" if recipe.sparse else recipe.names[2]
+        size = "10MB" if memory == "large" else kinds.small_memory(source, recipe, shuffle)
+        columns = Columns(label=recipe.label)
         # MRS leaves rows out of an epoch; this one is visited in some epoch.
         with pytest.raises(FeatureError, match=r"row 611\b") as error:
             train(source, columns=columns, shuffle=shuffle, memory=size, scratch=tmp_path, epochs=8)
@@ -584,7 +584,7 @@ def test_a_model_learnt_on_a_converted_file_scores_the_unconverted_one_and_the_r
             made = train(learnt, epochs=5)
             made.save(tmp_path / "m")
             for model in (made, LinearModel.load(tmp_path / "m")):
-                assert model.encoder.names == ("f0", "f1", "f2", "f3", "f4")
+                assert model.recipe.names == ("f0", "f1", "f2", "f3", "f4")
                 told = [
                     np.concatenate([b.column("prediction").to_numpy() for b in model.predictions(source)])
                     for source in others

@@ -9,9 +9,9 @@ import scipy.sparse as sp
 
 import penstock
 from penstock.batch import Csr, copy_part, copy_part_reference, join_parts
-from penstock.blocks.features import choose_features
-from penstock.blocks.hashing import Hashed, hash_rows_reference
 from penstock.blocks.memory import ArraySource
+from penstock.columns.hashing import Hashed, hash_rows_reference
+from penstock.columns.recipe import choose_features
 from penstock.errors import FeatureError, UsageError
 
 INT64 = pa.int64()
@@ -38,8 +38,8 @@ def test_indices_of_any_type_come_out_with_64_bits(kind):
 
 def test_indices_above_32_bits():
     batch = pairs([[2**32], [2**63, 2**64 - 1]], pa.uint64())
-    encoder = choose_features(batch.schema, place="here")
-    x = encoder.encode(batch, wide=True).x
+    recipe = choose_features(batch.schema, place="here")
+    x = recipe.encode(batch, wide=True).x
     assert x.indices.tolist() == [2**32, 2**63, 2**64 - 1]
     assert x.width == 2**64
     with pytest.raises(FeatureError, match=r"row 1 .*indices are from 0 to 2\^32 - 1 .*model_dir"):
@@ -60,14 +60,14 @@ def test_a_negative_index_is_refused_by_row_and_value():
 
 def test_an_index_beyond_the_declared_width_is_refused_not_dropped():
     batch = pairs([[1], [9], [2**35, 10]])
-    encoder = choose_features(batch.schema, place="here").with_width(10)
+    recipe = choose_features(batch.schema, place="here").with_width(10)
     with pytest.raises(
         FeatureError, match=r"row 2 has the index 34359738368 .* 10 features \(0 to 9\); .*larger width"
     ):
-        encoder.encode(batch, wide=True)
-    assert encoder.encode(batch.slice(0, 2), wide=True).x.width == 10
+        recipe.encode(batch, wide=True)
+    assert recipe.encode(batch.slice(0, 2), wide=True).x.width == 10
     narrow = pairs([[1], [9], [12, 10]])
-    assert encoder.encode(narrow).x.indices.tolist() == [1, 9], "without wide they are left out, as before"
+    assert recipe.encode(narrow).x.indices.tolist() == [1, 9], "without wide they are left out, as before"
 
 
 @pytest.mark.parametrize("bits", [32, 33, 40, 62])
@@ -151,8 +151,8 @@ def test_a_model_in_memory_refuses_wide_hashes():
 def test_a_matrix_keeps_indices_of_64_bits():
     x = sp.csr_matrix((np.ones(2, np.float32), np.array([3, 2**33 + 3]), np.array([0, 1, 2])), (2, 2**34))
     with ArraySource(x, [0, 1]) as source:
-        encoder = choose_features(source.schema, place="here", label="label")
-        assert encoder.width == 2**34
-        assert encoder.encode(source.read(0), wide=True).x.indices.tolist() == [3, 2**33 + 3]
+        recipe = choose_features(source.schema, place="here", label="label")
+        assert recipe.width == 2**34
+        assert recipe.encode(source.read(0), wide=True).x.indices.tolist() == [3, 2**33 + 3]
         with pytest.raises(FeatureError, match=r"index 8589934595 .*2\^32 - 1"):
-            encoder.encode(source.read(0))
+            recipe.encode(source.read(0))

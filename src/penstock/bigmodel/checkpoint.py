@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from penstock.bigmodel.storage import FeatureLayout
 from penstock.bigmodel.store import SIDES
 from penstock.blocks.base import BlockSource
-from penstock.blocks.features import Encoder
 from penstock.checkpoint import Checkpoint, require_same_columns
+from penstock.columns.recipe import Recipe
 from penstock.errors import ModelFileError, UsageError, some_of
 from penstock.lock import LOCK, locked, strangers
 from penstock.messages import START_ANEW, Name, Text
@@ -181,7 +181,7 @@ class DirectoryContents:
 
 
 def directory_contents(
-    folder: str | os.PathLike[str], source: BlockSource, *, kind: str, asked: Encoder | None = None
+    folder: str | os.PathLike[str], source: BlockSource, *, kind: str, asked: Recipe | None = None
 ) -> DirectoryContents:
     """Look at a model's directory.
 
@@ -193,7 +193,7 @@ def directory_contents(
         The data that are to be learnt from.
     kind : str
         ``"linear"`` or ``"factor"``.
-    asked : Encoder, optional
+    asked : Recipe, optional
         Of a linear model: the columns.
 
     Examples
@@ -237,7 +237,7 @@ def _other_model(place: Path, header: Mapping[str, Any], source: BlockSource, ki
     return None
 
 
-def _noted(place: Path, source: BlockSource, asked: Encoder, header: Mapping[str, Any] | None) -> DirectoryContents:
+def _noted(place: Path, source: BlockSource, asked: Recipe, header: Mapping[str, Any] | None) -> DirectoryContents:
     """Take what a directory was prepared with, or say what else it was prepared for."""
     lost = " and gives up the model that it holds" if header is not None else ""
     anew = f"training there prepares it anew{lost}"
@@ -245,13 +245,13 @@ def _noted(place: Path, source: BlockSource, asked: Encoder, header: Mapping[str
         noted = read_note(place / NOTE)
         if noted["fingerprint"] != source.fingerprint:
             return DirectoryContents(header, warning=f"{place} was prepared for other data than {source.name}; {anew}")
-        encoder = Encoder.from_dict(noted["encoder"])
-        if asked.label != encoder.label:
-            told = f"with the label {encoder.label!r}, where this has {asked.label!r}"
+        recipe = Recipe.from_dict(noted["encoder"])
+        if asked.label != recipe.label:
+            told = f"with the label {recipe.label!r}, where this has {asked.label!r}"
             return DirectoryContents(header, warning=f"{place} was prepared {told}; {anew}")
-        require_same_columns(asked, encoder)
-        if asked.width != encoder.width:
-            widths = ("any" if each.width is None else f"{each.width:,}" for each in (encoder, asked))
+        require_same_columns(asked, recipe)
+        if asked.width != recipe.width:
+            widths = ("any" if each.width is None else f"{each.width:,}" for each in (recipe, asked))
             told = "for a dimension of {}, where this is {}".format(*widths)
             return DirectoryContents(header, warning=f"{place} was prepared {told}; {anew}")
         return DirectoryContents(header, FeatureLayout.from_dict(noted["layout"]))

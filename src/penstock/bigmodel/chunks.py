@@ -20,7 +20,7 @@ from penstock.bigmodel.pages import distinct_pages, to_slots
 from penstock.bigmodel.pool import PagePool
 from penstock.bigmodel.store import Int64s
 from penstock.blocks.base import BlockSource
-from penstock.blocks.features import Encoder
+from penstock.columns.recipe import Recipe
 from penstock.linear import encoded
 
 _ROWS = 100_000
@@ -65,12 +65,12 @@ class PositionScale:
         return None if (factors == 1).all() else cls(factors.astype(np.float32))
 
     @classmethod
-    def sampled(cls, source: BlockSource, encoder: Encoder, *, own: int, seed: int) -> Self | None:
+    def sampled(cls, source: BlockSource, recipe: Recipe, *, own: int, seed: int) -> Self | None:
         """Return the scale of prepared rows, from blocks drawn at random."""
         drawn = seeds.generator(seed, "position_scale", "blocks").permutation(len(source.block_rows))
         drawn = drawn[: int(np.searchsorted(np.cumsum(source.block_rows[drawn]), _ROWS)) + 1]
         blocks = np.sort(drawn).tolist()
-        return cls.of((encoded(encoder, source, each, source.read(each, encoder.columns)) for each in blocks), own)
+        return cls.of((encoded(recipe, source, each, source.read(each, recipe.columns)) for each in blocks), own)
 
     def values(self, positions: Indices, values: Floats) -> Floats:
         """Return the values of entries at positions, scaled."""

@@ -25,10 +25,10 @@ from penstock.bigmodel.rewrite import ROWS, prepared_rows
 from penstock.bigmodel.storage import Storage
 from penstock.bigmodel.store import PageStore
 from penstock.blocks.base import BlockSource
-from penstock.blocks.features import Encoder
 from penstock.budget import Budget
 from penstock.checkpoint import Checkpoint, made_with, require_same_columns
 from penstock.class_weights import ClassWeights
+from penstock.columns.recipe import Recipe
 from penstock.config import Config
 from penstock.errors import LabelError, ModelFileError, UsageError
 from penstock.events import Epoch, Warned
@@ -87,7 +87,7 @@ class DiskLearner:
     dimension: int | None = None
     memory: str | None = None
     _job: Job[Config, TrainedPages] = field(init=False)
-    _encoder: Encoder = field(init=False)
+    _recipe: Recipe = field(init=False)
     _prepared: Prepared = field(init=False)
     _class_weights: ClassWeights | None = field(init=False)
     _rows: Measuring = field(init=False)
@@ -101,7 +101,7 @@ class DiskLearner:
         config = job.config
         storage = self.storage = replace(self.storage, optimizer=config.optimizer or "sgd")
         require_possible(config, storage)
-        self._encoder = encoder_of_dimension(self.columns, job.source, self.dimension)
+        self._recipe = recipe_of_dimension(self.columns, job.source, self.dimension)
 
     def require_same(self, saved: Checkpoint, /) -> dict[str, Any]:
         """Raise where a checkpoint has no rows, or other columns, pages or memory; return its config."""
@@ -113,7 +113,7 @@ class DiskLearner:
         other = {"memory": config.memory, "optimizer": Storage(**storage).optimizer, **saved.header["config"]}
         if Budget.parse(config.memory) != Budget.parse(other["memory"]):  # told as it was given
             raise made_with("memory", saved.header.get("memory") or other["memory"], self.memory or config.memory)
-        require_same_columns(self._encoder, Encoder.from_dict(saved.header["encoder"]))
+        require_same_columns(self._recipe, Recipe.from_dict(saved.header["encoder"]))
         if storage["page_size"] != self.storage.to_dict()["page_size"]:
             raise made_with("page_size", storage["page_size"], self.storage.to_dict()["page_size"])
         return {**other, "memory": config.memory}
@@ -125,7 +125,7 @@ class DiskLearner:
             self._prepared = self._prepare()
         else:
             known = Saved(saved.header, saved.arrays)
-            self._prepared = Prepared(Encoder.from_dict(saved.header["encoder"]), known.layout)
+            self._prepared = Prepared(Recipe.from_dict(saved.header["encoder"]), known.layout)
             self._class_weights = saved_class_weights(saved.header)
         return self._prepared.layout.rows
 
@@ -134,7 +134,7 @@ class DiskLearner:
         job, layout = self._job, self._prepared.layout
         self._rows = self._open(stack, share)
         if job.test is not None:
-            self._test_encoder()
+            self._test_recipe()
         learned = round(layout.rows * (1 - share - job.test_share))
         shape = DataShape(rows=learned, width=layout.features, in_memory=False)
         config = job.config.resolve(shape, held_out=share > 0)
@@ -163,7 +163,7 @@ class DiskLearner:
     @property
     def facts(self) -> Mapping[str, Any]:
         """The weights of classes."""
-        return shown_class_weights(self._prepared.encoder, self._class_weights)
+        return shown_class_weights(self._prepared.recipe, self._class_weights)
 
     def run_epoch(self, epoch: int, on_rows: OnRows, /) -> EpochStats:
         """Learn from all rows once."""
@@ -192,13 +192,13 @@ class DiskLearner:
         """Measure on the rows of a split, or on a sample of the training rows."""
         if split == "test" and self._scorer is not None:
             assert self._job.test is not None
-            return self._scorer.measure(self._job.test, self._test_encoder(), on_scores=on_scores)
+            return self._scorer.measure(self._job.test, self._test_recipe(), on_scores=on_scores)
         return self._rows.of(split, self._prepared.layout.rows).measure(self._trainer, on_scores=on_scores)
 
     def measures(self, *, finished: bool) -> list[Measures]:
         """Return new measures for an epoch or for the finished model."""
         loss, memory = self._trainer.spec.loss, self._job.config.memory
-        return measures_with(self._prepared.encoder, loss, memory, self._class_weights, finished=finished)
+        return measures_with(self._prepared.recipe, loss, memory, self._class_weights, finished=finished)
 
     def keep_best(self) -> None:
         """Write all pages, and keep them."""
@@ -221,7 +221,7 @@ class DiskLearner:
             "kind": self._job.config.model,
             "storage": self.storage.to_dict(),
             "memory": self.memory,
-            "encoder": self._prepared.encoder.to_dict(),
+            "encoder": self._prepared.recipe.to_dict(),
             "layout": self._prepared.layout.to_dict(),
             "class_weights": None if self._class_weights is None else self._class_weights.factors.tolist(),
         }
@@ -254,10 +254,10 @@ class DiskLearner:
         if not self._job.config.standardize:
             return None
         layout = self._prepared.layout
-        source, encoder = prepared_rows(self.checkpoint.place, features=layout.features)
+        source, recipe = prepared_rows(self.checkpoint.place, features=layout.features)
         with source:
             own = min(layout.hot, self.storage.keep)
-            return PositionScale.sampled(source, encoder, own=own, seed=self._job.config.seed)
+            return PositionScale.sampled(source, recipe, own=own, seed=self._job.config.seed)
 
     def _new_trainer(self, stack: ExitStack, config: Config, saved: Saved | None) -> PageTrainer:
         """Open the pages, new ones or those of a checkpoint, with a pool and a trainer on them."""
@@ -286,7 +286,7 @@ class DiskLearner:
         return stack.enter_context(trainer)
 
     def _prepare(self) -> Prepared:
-        job, chosen = self._job, self._encoder
+        job, chosen = self._job, self._recipe
         if chosen.label is not None and not chosen.sparse:
             raise UsageError(
                 f"{job.source.name} has {chosen.width} dense features, a model that fits in memory",
@@ -299,23 +299,23 @@ class DiskLearner:
                 ],
             )
         result = scan_labels(job, self.columns, chosen, width=False)
-        encoder, config = result.encoder, job.config
-        if encoder.labels is not None:
-            if len(encoder.labels.classes) > 2:
+        recipe, config = result.recipe, job.config
+        if recipe.labels is not None:
+            if len(recipe.labels.classes) > 2:
                 raise LabelError(
-                    f"{chosen.label!r} has {len(encoder.labels.classes)} classes, and models on disk are for two",
+                    f"{chosen.label!r} has {len(recipe.labels.classes)} classes, and models on disk are for two",
                     fixes=[
                         Text("for a label that is a number choose linear regression (", Use("model", "linear"), ")"),
                         Text("train softmax in memory: leave out ", Name("model_dir")),
                         "use penstock.SoftmaxRegression",
                     ],
                 )
-            encoder = encoder.with_labels(encoder.labels.as_binary(True))
+            recipe = recipe.with_labels(recipe.labels.as_binary(True))
         self._class_weights = class_weights_of(config, result)
         memory = Budget.parse(config.memory).bytes or 1 << 28
         return prepare(
             job.source,
-            encoder,
+            recipe,
             self.checkpoint.place,
             storage=self.storage,
             memory=memory,
@@ -326,11 +326,11 @@ class DiskLearner:
     def _open(self, stack: ExitStack, share: float) -> Measuring:
         """Open the prepared rows, to learn from and to measure on."""
         job, place = self._job, self.checkpoint.place
-        source, encoder = prepared_rows(place, features=self._prepared.layout.features)
+        source, recipe = prepared_rows(place, features=self._prepared.layout.features)
         stack.enter_context(source)
         rows = open_rows(
             stack,
-            EncodedRows(source, encoder, Scaling.none()),
+            EncodedRows(source, recipe, Scaling.none()),
             test=None,
             split=RowSplit(job.config.seed, job.test_share, share),
             shuffle=job.config.shuffle,
@@ -366,10 +366,10 @@ class DiskLearner:
             with closing(ahead(make, chunker.release)) as chunks:
                 yield from chunks
 
-    def _test_encoder(self) -> Encoder:
+    def _test_recipe(self) -> Recipe:
         test = self._job.test
         assert test is not None
-        return self._prepared.encoder.for_schema(test.schema, place=test.name, scored=True)
+        return self._prepared.recipe.for_schema(test.schema, place=test.name, scored=True)
 
 
 def disk_job(
@@ -416,7 +416,7 @@ def require_possible(config: Config, storage: Storage) -> None:
         raise refused("threads", "with ", given, reason, fixes=[Use("batch_size", 1), Use("threads", 1)])
 
 
-def encoder_of_dimension(columns: Columns, source: BlockSource, dimension: int | None) -> Encoder:
+def recipe_of_dimension(columns: Columns, source: BlockSource, dimension: int | None) -> Recipe:
     """Return what is to be made of the columns, of the dimension declared.
 
     Raises
@@ -424,14 +424,14 @@ def encoder_of_dimension(columns: Columns, source: BlockSource, dimension: int |
     UsageError
         The columns make another number of features.
     """
-    encoder = columns.labelled_encoder(source, wide=True)
+    recipe = columns.labelled_recipe(source, wide=True)
     if dimension is None:
-        return encoder
-    fixed = sum(part.width or 0 for part in encoder.parts if part.kind != "pairs")
-    if encoder.parts[-1].kind != "pairs" and dimension != fixed:
+        return recipe
+    fixed = sum(part.width or 0 for part in recipe.parts if part.kind != "pairs")
+    if recipe.parts[-1].kind != "pairs" and dimension != fixed:
         reason = f": these columns make {fixed} features"
         raise UsageError(reason, option="dimension", value=dimension, fixes=["leave it out"])
     if dimension <= fixed:
         reason = f"is too few: other columns make {fixed} features" if fixed else "is not a number of features"
         raise UsageError(reason, option="dimension", value=dimension, fixes=[f"choose {fixed + 1} or more"])
-    return encoder.with_width(dimension)
+    return recipe.with_width(dimension)

@@ -115,7 +115,7 @@ class _Linear(OnDisk):
         sample_weight : name of a column, or array
             How much each row counts.
         features, exclude, hash : lists of column names
-            For paths, sources and tables; see `penstock.blocks.features.choose`.
+            For paths, sources and tables; see `penstock.columns.recipe.choose`.
         test : path, source or table
             Measured after every epoch; its scores are in ``history_``.
         resume : bool
@@ -178,7 +178,7 @@ class _Linear(OnDisk):
             source = opened(stack, X)
             if out is not None:
                 return write_predictions(model, source, out, keep=keep)
-            return decide(self._kind, model.encoder, self._scores(source))
+            return decide(self._kind, model.recipe, self._scores(source))
 
     def decision_function(self, X: Any) -> Floats:
         """Return a score a row."""

@@ -22,8 +22,8 @@ from penstock.bigmodel import buckets
 from penstock.bigmodel.buckets import CLASSES, FeatureNumbering, UInt32s, UInt64s, unmix
 from penstock.bigmodel.index_map import MapWriter, ScratchFile
 from penstock.blocks.base import BlockSource
-from penstock.blocks.features import Encoder
 from penstock.budget import Bytes, show_bytes
+from penstock.columns.recipe import Recipe
 from penstock.errors import BudgetError, DataError, UsageError
 from penstock.events import Advanced, Finished, Started, Stream
 from penstock.parallel import in_order
@@ -121,10 +121,10 @@ def stretches_of(entries: NDArray[np.floating], most: int) -> list[tuple[int, in
     return list(pairwise(edges))
 
 
-def feature_type(encoder: Encoder, schema: pa.Schema) -> type[np.uint32] | type[np.uint64]:
+def feature_type(recipe: Recipe, schema: pa.Schema) -> type[np.uint32] | type[np.uint64]:
     """Return the smallest type that holds every feature there can be."""
     most = 0
-    for part in encoder.parts:
+    for part in recipe.parts:
         if part.width is not None:
             most += part.width
         else:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.ipc as ipc
 from numpy.typing import NDArray
 
-from penstock.blocks.hashing import murmur3
+from penstock.columns.hashing import murmur3
 from penstock.errors import ColumnError, DataError, ModelFileError
 from penstock.native import kernel
 from penstock.outputs import atomic_path

@@ -28,11 +28,11 @@ from penstock.bigmodel.rewrite import FeatureLayout
 from penstock.bigmodel.storage import Storage
 from penstock.bigmodel.store import PageStore
 from penstock.blocks.base import BlockSource, one_piece_open
-from penstock.blocks.features import Encoder
 from penstock.budget import Budget, give_back, show_bytes
 from penstock.closing import Closing
+from penstock.columns.recipe import Recipe
 from penstock.errors import UsageError
-from penstock.evaluation import both, measured_encoder
+from penstock.evaluation import both, measured_recipe
 from penstock.linear import EncodedModel, Scored, encoded
 from penstock.loader.decode import divided, unit_bytes
 from penstock.measures import OnScores
@@ -68,16 +68,16 @@ class Scorer(Closing):
         self._memory = memory
 
     def batches(
-        self, source: BlockSource, encoder: Encoder, keep: Sequence[str] = ()
+        self, source: BlockSource, recipe: Recipe, keep: Sequence[str] = ()
     ) -> Generator[tuple[pa.RecordBatch, Batch], None, None]:
         """Yield a source's rows in stored order, encoded, with the columns to keep beside them; many blocks together."""
-        columns = list(dict.fromkeys([*encoder.columns, *keep]))
+        columns = list(dict.fromkeys([*recipe.columns, *keep]))
         beside = unit_bytes(source, columns) if divided(source) else 0
         most = max(_LEAST, (self._memory - beside) // _COPIES)
 
         def read(block: int) -> tuple[pa.RecordBatch, Batch]:
             rows = source.read(block, columns)
-            return rows.select(list(keep)), encoded(encoder, source, block, rows, wide=True)
+            return rows.select(list(keep)), encoded(recipe, source, block, rows, wide=True)
 
         give_back()  # what training, or another pass over the rows, has left
         held: list[tuple[pa.RecordBatch, Batch]] = []
@@ -113,12 +113,12 @@ class Scorer(Closing):
         chunker = Chunker(iter([known]), trainer.pool, shift=shift, learning=False, scale=scale)
         return np.concatenate([np.zeros(0, np.float32), *map(trainer.dots, chunker.each())])
 
-    def measure(self, source: BlockSource, encoder: Encoder, *, on_scores: OnScores | None = None) -> EpochStats:
+    def measure(self, source: BlockSource, recipe: Recipe, *, on_scores: OnScores | None = None) -> EpochStats:
         """Return the loss and score on a source's rows; ``on_scores`` hears the scores of all of them."""
         loss, totals = losses.find_loss(self._trainer.spec.loss), kernels.Totals(on_scores)
-        with closing(self.batches(source, encoder)) as blocks:
+        with closing(self.batches(source, recipe)) as blocks:
             for _, batch in blocks:
-                assert batch.y is not None  # the encoder has a label
+                assert batch.y is not None  # the recipe has a label
                 totals.start(batch)
                 weight = np.zeros(0, np.float32) if batch.weight is None else batch.weight
                 kernels.add_scores(self.scores(batch)[:, None], batch.y, weight, loss=loss, totals=totals)
@@ -222,7 +222,7 @@ class BigLinearModel(EncodedModel):
         saved = Saved.read(folder)
         header, self.layout, self.storage = saved.header, saved.layout, saved.storage
         self.kind = str(header["kind"])
-        self.encoder = Encoder.from_dict(header["encoder"])
+        self.recipe = Recipe.from_dict(header["encoder"])
         self.config: Mapping[str, Any] = header["config"]
         self._history = list(header["history"])
         self.metrics: Mapping[str, Any] = header.get("metrics", {})
@@ -276,11 +276,9 @@ class BigLinearModel(EncodedModel):
         """Return a score a row; indices are the data's own."""
         return self._scorer.scores(batch)
 
-    def scored(
-        self, source: BlockSource, encoder: Encoder, *, keep: Sequence[str] = ()
-    ) -> Generator[Scored, None, None]:
+    def scored(self, source: BlockSource, recipe: Recipe, *, keep: Sequence[str] = ()) -> Generator[Scored, None, None]:
         """Yield the rows of a source with their scores in stored order, many blocks at a time."""
-        with closing(self._scorer.batches(source, encoder, keep)) as found:
+        with closing(self._scorer.batches(source, recipe, keep)) as found:
             for rows, batch in found:
                 yield rows, batch, self.scores(batch)
 
@@ -296,9 +294,9 @@ class BigLinearModel(EncodedModel):
 
         Pages and rows take what the model was opened with; an eighth of ``memory`` is for ranks of scores.
         """
-        encoder, loss = measured_encoder(self.encoder, source, label), loss_of(self.kind).name
-        measures = measures_for(encoder, loss, self._memory if memory is None else memory)
-        stats = self._scorer.measure(source, encoder, on_scores=both(measures.add, on_scores))
+        recipe, loss = measured_recipe(self.recipe, source, label), loss_of(self.kind).name
+        measures = measures_for(recipe, loss, self._memory if memory is None else memory)
+        stats = self._scorer.measure(source, recipe, on_scores=both(measures.add, on_scores))
         return {"loss": stats.loss, **measures.figures(), stats.metric: stats.score, "rows": stats.rows}
 
     def describe(self, *, most: int | None = None) -> Description:

@@ -27,9 +27,9 @@ from penstock.bigmodel.partition import Partitions, measure_cost, partition, sam
 from penstock.bigmodel.rewrite import ROWS, FeatureLayout, rewrite
 from penstock.bigmodel.storage import Storage
 from penstock.blocks.base import BlockSource, one_piece_open
-from penstock.blocks.features import Encoder
 from penstock.blocks.storage import convert_line
 from penstock.budget import Bytes, give_back, show_bytes
+from penstock.columns.recipe import Recipe
 from penstock.errors import BudgetError
 from penstock.events import Stream
 from penstock.linear import encoded
@@ -52,14 +52,14 @@ _SAMPLED_BYTES, _LEAST_ENTRIES = 128, 1 << 16
 class Prepared:
     """What a model's directory was prepared with."""
 
-    encoder: Encoder
+    recipe: Recipe
     layout: FeatureLayout
     partitions: Mapping[str, Any] = field(default_factory=dict)
 
 
 def prepare(
     source: BlockSource,
-    encoder: Encoder,
+    recipe: Recipe,
     folder: str | os.PathLike[str],
     *,
     storage: Storage,
@@ -71,7 +71,7 @@ def prepare(
 
     Parameters
     ----------
-    source, encoder : BlockSource, Encoder
+    source, recipe : BlockSource, Recipe
         The data, and what to make of its columns; labels complete.
     folder : path
         The model's directory.
@@ -85,15 +85,15 @@ def prepare(
     place = Path(folder)
     wanted = {
         "fingerprint": source.fingerprint,
-        "encoder": encoder.to_dict(),
+        "encoder": recipe.to_dict(),
         "storage": {name: value for name, value in storage.to_dict().items() if name != "threads"},
         "seed": seed,
     }
     found = _noted(place, wanted)
     if found is not None:
-        return Prepared(encoder, *found)
+        return Prepared(recipe, *found)
     told: dict[str, Any] = {}
-    room = _room(source, encoder, memory + storage.least_memory)
+    room = _room(source, recipe, memory + storage.least_memory)
 
     def order(features: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
         # Half of the memory for a table of keep by keep counts, half for the sample, as drawn and as kept.
@@ -101,7 +101,7 @@ def prepare(
         if keep < 2:
             return np.arange(len(features))
         most = room // _SAMPLED_BYTES
-        parts = _partitions(source, encoder, features[:keep], counts[:keep], folder=place, seed=seed, entries=most)
+        parts = _partitions(source, recipe, features[:keep], counts[:keep], folder=place, seed=seed, entries=most)
         told.update(_told(parts))
         give_back()
         return _by_partition(parts, features)
@@ -113,7 +113,7 @@ def prepare(
     with one_piece_open(source):
         layout = rewrite(
             source,
-            encoder,
+            recipe,
             place,
             memory=room,
             hot=storage.hot,
@@ -124,10 +124,10 @@ def prepare(
         )
     give_back()
     write_note(place / NOTE, {**wanted, "layout": layout.to_dict(), "partitions": told})
-    return Prepared(encoder, layout, told)
+    return Prepared(recipe, layout, told)
 
 
-def _room(source: BlockSource, encoder: Encoder, memory: int) -> int:
+def _room(source: BlockSource, recipe: Recipe, memory: int) -> int:
     """Return the memory for preparing beside a row group that is read in parts.
 
     Raises
@@ -135,7 +135,7 @@ def _room(source: BlockSource, encoder: Encoder, memory: int) -> int:
     BudgetError
         Such a row group leaves too little; the smallest memory that works is named.
     """
-    held = unit_bytes(source, encoder.columns) if divided(source) else 0
+    held = unit_bytes(source, recipe.columns) if divided(source) else 0
     if held > _SMALL and memory < held + LEAST_MEMORY:
         raise BudgetError(
             f"for rows and model is too little to prepare {source.name}: a row group read in parts holds "
@@ -167,7 +167,7 @@ def _noted(place: Path, wanted: dict[str, Any]) -> tuple[FeatureLayout, dict[str
 
 def _partitions(
     source: BlockSource,
-    encoder: Encoder,
+    recipe: Recipe,
     features: NDArray[np.uint64],
     counts: NDArray[np.int64],
     *,
@@ -176,12 +176,12 @@ def _partitions(
     entries: int,
 ) -> Partitions:
     """Partition features by what they occur with in a sample of the rows."""
-    with closing(_some_rows(source, encoder, seed)) as batches:
+    with closing(_some_rows(source, recipe, seed)) as batches:
         sample = sample_of(batches, seed=seed, most_entries=max(entries, _LEAST_ENTRIES))
     return partition(sample, (features, counts), keep=len(features), cost=measure_cost(folder))
 
 
-def _some_rows(source: BlockSource, encoder: Encoder, seed: int) -> Generator[Batch, None, None]:
+def _some_rows(source: BlockSource, recipe: Recipe, seed: int) -> Generator[Batch, None, None]:
     """Yield rows of blocks drawn at random, together as many as the sample should have."""
     rows = source.block_rows
     wanted = max(SAMPLE_LEAST, int(SAMPLE_SHARE * int(rows.sum())))
@@ -189,7 +189,7 @@ def _some_rows(source: BlockSource, encoder: Encoder, seed: int) -> Generator[Ba
     drawn = np.sort(drawn[: int(np.searchsorted(np.cumsum(rows[drawn]), wanted)) + 1])
 
     def read(block: int) -> Batch:
-        return encoded(encoder, source, block, source.read(block, encoder.columns), wide=True)
+        return encoded(recipe, source, block, source.read(block, recipe.columns), wide=True)
 
     with closing(in_order(read, drawn.tolist(), threads=source.threads)) as batches:
         yield from batches

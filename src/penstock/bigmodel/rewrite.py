@@ -37,12 +37,13 @@ from penstock.bigmodel.feature_positions import (
 from penstock.bigmodel.index_map import NAME as MAP
 from penstock.bigmodel.index_map import MapWriter, ScratchFile
 from penstock.bigmodel.storage import FeatureLayout as FeatureLayout
-from penstock.blocks.arrow import ArrowSource, layout_of
+from penstock.blocks.arrow import ArrowSource
 from penstock.blocks.base import BlockSource
-from penstock.blocks.feature_columns import FeatureColumns as FeaturePart
-from penstock.blocks.features import Encoder, choose_features
 from penstock.blocks.write import BlockWriter
 from penstock.budget import give_back
+from penstock.columns.kinds import FeatureColumns as FeaturePart
+from penstock.columns.recipe import Recipe, choose_features
+from penstock.columns.schema_notes import layout_of
 from penstock.errors import CorruptFileError, DataChangedError, DataError, WriteError
 from penstock.events import Advanced, Finished, Started, Stream
 from penstock.linear import encoded
@@ -55,7 +56,7 @@ TEMPORARY = "prepare.tmp"
 
 def rewrite(
     source: BlockSource,
-    encoder: Encoder,
+    recipe: Recipe,
     folder: str | os.PathLike[str],
     *,
     memory: int,
@@ -71,7 +72,7 @@ def rewrite(
     ----------
     source : BlockSource
         The data.
-    encoder : Encoder
+    recipe : Recipe
         How its columns become features and a target; complete but for the width, which need not be known.
     folder : path
         Where to write. Both files appear when they are whole; a failure leaves neither.
@@ -97,9 +98,9 @@ def rewrite(
     >>> from penstock.bigmodel.index_map import IndexMap
     >>> from penstock.blocks.memory import TableSource
     >>> table = pa.table({"y": [1.0, 2.0], "indices": [[2**40, 7], [7]], "values": [[0.5, 1.0], [2.0]]})
-    >>> encoder = choose_features(table.schema, label="y", wide=True)
+    >>> recipe = choose_features(table.schema, label="y", wide=True)
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     layout = rewrite(TableSource.of(table), encoder, folder, memory=10**7, hot=1)
+    ...     layout = rewrite(TableSource.of(table), recipe, folder, memory=10**7, hot=1)
     ...     with IndexMap.open(folder) as index, prepared_rows(folder)[0] as rows:
     ...         index.positions(np.array([7, 8, 2**40])).tolist()
     ...         rows.read(0, ["indices"]).to_pydict()
@@ -112,7 +113,7 @@ def rewrite(
         raise DataError(f"{source.name} has no rows; there is nothing to train on")
     with ExitStack() as stack:
         work = stack.enter_context(_scratch(Path(folder) / TEMPORARY))
-        job = DataPasses(source, encoder, np.uint64(seed_key(seed, "features")), memory, stream)
+        job = DataPasses(source, recipe, np.uint64(seed_key(seed, "features")), memory, stream)
         job.estimate()
         clock.lap("estimate")
         dealt, numbers, found = (
@@ -146,7 +147,7 @@ def rewrite(
         entries=entries,
         features=int(places.sizes.sum()),
         hot=count,
-        dimension=encoder.width if encoder.width is not None else max(part.largest for part in parts) + 1,
+        dimension=recipe.width if recipe.width is not None else max(part.largest for part in parts) + 1,
         singles=int(places.features[1]),
         hot_share=int(places.entries[places.line.hot :].sum()) / entries,
         tally=_by_octave(places),
@@ -165,7 +166,7 @@ class PositionSource(ArrowSource):
         self.features = int(layout_of(self.schema).get("width") or 0)
 
     def read(self, block: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """Read one block; a position past the end of the model is refused, where an encoder would leave it out."""
+        """Read one block; a position past the end of the model is refused, where a recipe would leave it out."""
         batch = super().read(block, columns)
         for name in set(batch.schema.names) & {"indices"}:
             most = pc.max(batch.column(name).flatten()).as_py()
@@ -177,8 +178,8 @@ class PositionSource(ArrowSource):
         return batch
 
 
-def prepared_rows(folder: str | os.PathLike[str], *, features: int | None = None) -> tuple[ArrowSource, Encoder]:
-    """Open the rows that `rewrite` wrote, for a model of so many features; the encoder's label is the target itself."""
+def prepared_rows(folder: str | os.PathLike[str], *, features: int | None = None) -> tuple[ArrowSource, Recipe]:
+    """Open the rows that `rewrite` wrote, for a model of so many features; the recipe's label is the target itself."""
     source = PositionSource(Path(folder) / ROWS)
     if features not in (None, source.features):
         source.close()
@@ -187,8 +188,8 @@ def prepared_rows(folder: str | os.PathLike[str], *, features: int | None = None
             " from a copy, or train anew"
         )
     noted = layout_of(source.schema)
-    encoder = choose_features(source.schema, label=noted.get("label"), weight=noted.get("weight"), place=source.name)
-    return source, encoder
+    recipe = choose_features(source.schema, label=noted.get("label"), weight=noted.get("weight"), place=source.name)
+    return source, recipe
 
 
 class _Clock:
@@ -238,7 +239,7 @@ class DataPasses:
     """The two passes over the data."""
 
     source: BlockSource
-    encoder: Encoder
+    recipe: Recipe
     key: np.uint64
     memory: int
     stream: Stream
@@ -269,9 +270,9 @@ class DataPasses:
     def write(self, path: Path, parts: list[BlockRun], numbers: ScratchFile, *, features: int) -> int:
         """Read the blocks again, and write their rows with positions; return the file's bytes."""
         self.source.check()
-        encoder, task = self.encoder, "prepare: write"
+        recipe, task = self.recipe, "prepare: write"
         rows, entries = sum(part.rows for part in parts), sum(part.entries for part in parts)
-        schema = _schema(encoder)
+        schema = _schema(recipe)
         nbytes = 8 * entries + rows * 4 * len(schema)
         size = max(min(BLOCK_SIZE, nbytes // BLOCKS_WANTED), LEAST_BLOCK)
         self.stream.emit(Started(task, len(self.source.block_rows), "blocks"))
@@ -304,7 +305,7 @@ class DataPasses:
         self.split = self._split()
 
     def _split(self) -> BucketSplit:
-        return BucketSplit(self.key, self.plan.bits, feature_type(self.encoder, self.source.schema))
+        return BucketSplit(self.key, self.plan.bits, feature_type(self.recipe, self.source.schema))
 
     def _deal(self, spill: ScratchFile) -> Iterator[BlockRun]:
         task = "prepare: read"
@@ -387,15 +388,15 @@ class DataPasses:
 
     def _encoded(self, block: int) -> tuple[Batch, Csr]:
         """Return a block's rows; what cannot be learned from is refused by its row in the data."""
-        rows = self.source.read(block, self.encoder.columns)
-        batch = encoded(self.encoder, self.source, block, rows, wide=True)
+        rows = self.source.read(block, self.recipe.columns)
+        batch = encoded(self.recipe, self.source, block, rows, wide=True)
         if not isinstance(batch.x, Csr):
             raise TypeError("wide rows are sparse")
         return batch, batch.x
 
 
-def _schema(encoder: Encoder) -> pa.Schema:
-    names = [name for name, column in (("label", encoder.label), ("weight", encoder.weight)) if column is not None]
+def _schema(recipe: Recipe) -> pa.Schema:
+    names = [name for name, column in (("label", recipe.label), ("weight", recipe.weight)) if column is not None]
     kinds = [pa.list_(pa.field("item", kind, nullable=False)) for kind in (pa.uint32(), pa.float32())]
     lists = [pa.field(name, kind, nullable=False) for name, kind in zip(("indices", "values"), kinds, strict=True)]
     return pa.schema([*lists, *(pa.field(name, pa.float32(), nullable=False) for name in names)])

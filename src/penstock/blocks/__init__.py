@@ -1,7 +1,6 @@
 """Sources: data sets cut into blocks, and the fast layout that they can be converted to.
 
-`penstock.open` gives a source for whatever a user names; `choose_features` settles which columns are features; `convert` writes
-the fast layout. Each source's library is imported when it is first used.
+`penstock.open` gives a source for whatever a user names; `convert` writes the fast layout. Each source's library is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
     from penstock.blocks.conversion import Converted, convert
     from penstock.blocks.csv import CsvSource
     from penstock.blocks.duckdb import DuckDBSource
-    from penstock.blocks.features import Encoder, choose_features
-    from penstock.blocks.labels import LabelMap
     from penstock.blocks.libsvm import LibsvmSource
     from penstock.blocks.memory import ArraySource, TableSource
     from penstock.blocks.numpy import NpySource
@@ -31,14 +28,11 @@ _HOMES = {
     "Converted": "conversion",
     "CsvSource": "csv",
     "DuckDBSource": "duckdb",
-    "Encoder": "features",
-    "LabelMap": "labels",
     "LibsvmSource": "libsvm",
     "NpySource": "numpy",
     "ParquetSource": "parquet",
     "PostgresSource": "postgres",
     "TableSource": "memory",
-    "choose_features": "features",
     "convert": "conversion",
 }
 
@@ -50,14 +44,11 @@ __all__ = [
     "Converted",
     "CsvSource",
     "DuckDBSource",
-    "Encoder",
-    "LabelMap",
     "LibsvmSource",
     "NpySource",
     "ParquetSource",
     "PostgresSource",
     "TableSource",
-    "choose_features",
     "convert",
 ]
 

@@ -4,17 +4,12 @@ Files that `penstock convert` wrote say in their metadata how many rows a block 
 the same for ten blocks and for a hundred thousand; each of their blocks is verified against its checksum whenever it is
 read. Foreign files are opened by reading every batch's header.
 An Arrow *stream* has no index of its blocks and is refused with the line that converts it.
-
-pandas writes a table's index beside the columns, as ``__index_level_0__`` or under its own name, and lists it in the
-metadata. Such columns are no features unless they are named: row numbers would tell a model in which order rows were stored.
 """
 
 from __future__ import annotations
 
-import json
-import re
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +19,7 @@ import pyarrow as pa
 from penstock.blocks.base import Int64s, PackedLayout, Source, require_block, require_columns, select_columns
 from penstock.blocks.block_sums import content_of, verify_block
 from penstock.blocks.fields import Fields
-from penstock.blocks.ipc import METADATA_KEY, BatchHeader, Footer, leading_buffers, read_footer, read_header
+from penstock.blocks.ipc import BatchHeader, Footer, leading_buffers, read_footer, read_header
 from penstock.blocks.ipc_rows import BatchSlice, read_rows, slices_of
 from penstock.blocks.refined_source import RefinedSource, by_rows, worth_reading
 from penstock.blocks.row_layout import RowLayout, StoredBlocks, row_layout
@@ -38,6 +33,7 @@ from penstock.blocks.storage import (
     require_equal,
     show_names,
 )
+from penstock.columns.schema_notes import layout_of
 from penstock.errors import CorruptFileError, SourceError
 
 SUFFIXES = (".arrow", ".feather", ".ipc")
@@ -50,16 +46,6 @@ class _Blocks:
 
     columns: tuple[Int64s, ...]
     pieces: dict[int, BatchSlice]
-
-
-def layout_of(schema: pa.Schema) -> dict[str, Any]:
-    """Return what the converter noted in a file's schema, or an empty dict for foreign files."""
-    noted = (schema.metadata or {}).get(METADATA_KEY)
-    try:
-        read = json.loads(noted) if noted else {}
-    except ValueError:
-        return {}
-    return read if isinstance(read, dict) and read.get("version") == 1 else {}
 
 
 class ArrowSource(Source):
@@ -377,33 +363,3 @@ def _number_type(schema: pa.Schema, name: str | None) -> np.dtype[np.generic] | 
         return None
     number: np.dtype[np.generic] = np.dtype(kind.to_pandas_dtype())
     return number
-
-
-_UNNAMED = re.compile(r"__index_level_\d+__")
-
-
-def index_columns(schema: pa.Schema) -> list[str]:
-    """Return the columns that hold the index of the pandas table that was stored.
-
-    Examples
-    --------
-    >>> index_columns(pa.schema([("x", pa.float32()), ("__index_level_0__", pa.int64())]))
-    ['__index_level_0__']
-    """
-    try:
-        stored = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
-        noted = stored.get("index_columns", [])
-    except (ValueError, AttributeError):  # of another program
-        noted = []
-    noted = [*(noted if isinstance(noted, list) else []), *layout_of(schema).get("index", [])]
-    return [name for name in schema.names if name in noted or _UNNAMED.fullmatch(name)]
-
-
-def index_notice(schema: pa.Schema, used: Collection[str], *, exclude: Sequence[str] = ()) -> str | None:
-    """Return a sentence about index columns that are not used though nobody left them out; None where there are none."""
-    names = [name for name in index_columns(schema) if name not in used and name not in exclude]
-    if not names:
-        return None
-    shown = ", ".join(map(repr, names))
-    verb = "is the index" if len(names) == 1 else "are the indices"
-    return f"{shown} {verb} of the pandas table that was stored, and left out; name features to learn from it"

@@ -18,16 +18,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.batch import Csr
-from penstock.blocks.arrow import index_notice, layout_of
-from penstock.blocks.feature_columns import PAIRS
-from penstock.blocks.features import Encoder, choose_features
-from penstock.blocks.hashing import Hashed
-from penstock.blocks.labels import numeric, refuse_missing
 from penstock.blocks.open import JSON_LINES, SUFFIXES
 from penstock.blocks.row_streams import RowStream, rows_of
 from penstock.blocks.storage import PathLike, is_remote
 from penstock.blocks.write import BlockWriter
 from penstock.budget import parse_size
+from penstock.columns.hashing import Hashed
+from penstock.columns.kinds import PAIRS
+from penstock.columns.labels import numeric, refuse_missing
+from penstock.columns.recipe import Recipe, choose_features
+from penstock.columns.schema_notes import index_notice, layout_of
 from penstock.errors import ColumnError, LabelError, UsageError
 from penstock.events import Advanced, Finished, Listener, Started, Stream, Warned
 from penstock.outputs import only_writer, require_file
@@ -171,54 +171,54 @@ def convert(
 class _Packed:
     """Features in one column (two if sparse), then label, weight and columns kept."""
 
-    def __init__(self, encoder: Encoder, schema: pa.Schema, columns: list[str], others: list[str]) -> None:
+    def __init__(self, recipe: Recipe, schema: pa.Schema, columns: list[str], others: list[str]) -> None:
         self.schema = schema
-        self.asked: list[str] | None = list(dict.fromkeys([*encoder.columns, *others]))
-        self.width = encoder.width
-        self._encoder = encoder
-        self._bare = Encoder(encoder.parts, place=encoder.place)
+        self.asked: list[str] | None = list(dict.fromkeys([*recipe.columns, *others]))
+        self.width = recipe.width
+        self._recipe = recipe
+        self._bare = Recipe(recipe.parts, place=recipe.place)
         self._others = others
-        names = encoder.names
+        names = recipe.names
         self.metadata: dict[str, Any] = {
             "features": list(names) if names else None,
             "columns": columns,
-            "label": encoder.label,
-            "weight": encoder.weight,
-            "sparse": encoder.sparse,
-            "encoder": encoder.origin or [part.to_dict() for part in encoder.parts],
+            "label": recipe.label,
+            "weight": recipe.weight,
+            "sparse": recipe.sparse,
+            "encoder": recipe.origin or [part.to_dict() for part in recipe.parts],
         }
 
     @classmethod
-    def of(cls, rows: RowStream, encoder: Encoder, keep: Sequence[str]) -> _Packed:
+    def of(cls, rows: RowStream, recipe: Recipe, keep: Sequence[str]) -> _Packed:
         for name in keep:
             if name not in rows.schema.names:
                 raise ColumnError.missing(name, rows.schema.names, place=rows.name, role="column to keep")
-        sure = [name for name in (encoder.label, encoder.weight) if name is not None]
+        sure = [name for name in (recipe.label, recipe.weight) if name is not None]
         others = list(dict.fromkeys([*sure, *keep]))
         fields = [rows.schema.field(name).with_nullable(name not in sure) for name in others]
-        columns = [name if name not in others else f"{name}_" for name in _column_names(encoder.sparse)]
-        if encoder.sparse:
+        columns = [name if name not in others else f"{name}_" for name in _column_names(recipe.sparse)]
+        if recipe.sparse:
             kinds = [pa.list_(pa.field("item", kind, nullable=False)) for kind in (pa.uint32(), pa.float32())]
         else:
-            kinds = [pa.list_(pa.field("item", pa.float32(), nullable=False), encoder.width or 0)]
+            kinds = [pa.list_(pa.field("item", pa.float32(), nullable=False), recipe.width or 0)]
         packed = [pa.field(name, kind, nullable=False) for name, kind in zip(columns, kinds)]
-        if encoder.sparse and columns != ["indices", "values"]:
+        if recipe.sparse and columns != ["indices", "values"]:
             raise UsageError(f"the columns {others} cannot be named 'indices' or 'values' beside sparse features")
-        return cls(encoder, pa.schema([*packed, *fields]), columns, others)
+        return cls(recipe, pa.schema([*packed, *fields]), columns, others)
 
     def shape(self, batch: pa.RecordBatch, first_row: int, place: str) -> pa.RecordBatch:
         """Return the batch in the fast layout; a row that cannot be used is named by its place."""
-        encoder = self._encoder.at(place)
+        recipe = self._recipe.at(place)
         try:
-            if encoder.label is not None:
-                refuse_missing(batch.column(encoder.label), encoder.label, first_row=first_row)
-            if encoder.weight is not None:
-                numeric(batch.column(encoder.weight), column=encoder.weight, first_row=first_row, weight=True)
+            if recipe.label is not None:
+                refuse_missing(batch.column(recipe.label), recipe.label, first_row=first_row)
+            if recipe.weight is not None:
+                numeric(batch.column(recipe.weight), column=recipe.weight, first_row=first_row, weight=True)
         except LabelError as error:
-            raise error.replace(place=encoder.place) from None
+            raise error.replace(place=recipe.place) from None
         x = self._bare.at(place).encode(batch, first_row=first_row).x
         if isinstance(x, Csr):
-            if encoder.width is None:
+            if recipe.width is None:
                 self.width = max(self.width or 0, x.width)
             offsets = pa.array(x.indptr.astype(np.int32))
             arrays = [

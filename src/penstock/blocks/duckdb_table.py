@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from penstock.blocks.feature_columns import PAIRS
+from penstock.columns.kinds import PAIRS
 from penstock.errors import DataError, SourceNotFoundError, UsageError, nearest, some_of
 from penstock.messages import Text, Use
 

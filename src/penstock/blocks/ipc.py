@@ -18,12 +18,11 @@ from penstock.blocks.block_sums import lost_sums, read_sums
 from penstock.blocks.file_kinds import STREAM_MARK
 from penstock.blocks.storage import ReadAt
 from penstock.checksum import UNKNOWN
+from penstock.columns.schema_notes import METADATA_KEY
 from penstock.errors import CorruptFileError, SourceError
 from penstock.messages import Convert, Text
 
 MAGIC = b"ARROW1"
-METADATA_KEY = b"penstock"
-"""Under this name the schema of a file that Penstock wrote says how it is laid out."""
 CHECKSUMS = "checksums"
 """What it says of itself where its blocks have checksums."""
 _BLOCK = np.dtype([("offset", "<i8"), ("meta", "<i4"), ("pad", "<i4"), ("body", "<i8")])

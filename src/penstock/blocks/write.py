@@ -18,11 +18,11 @@ from typing import Any, BinaryIO, Self
 
 import pyarrow as pa
 
-from penstock.blocks.arrow import index_columns
 from penstock.blocks.block_sums import write_sums
-from penstock.blocks.ipc import CHECKSUMS, METADATA_KEY
+from penstock.blocks.ipc import CHECKSUMS
 from penstock.blocks.storage import PathLike
 from penstock.checksum import checksum
+from penstock.columns.schema_notes import METADATA_KEY, index_columns
 from penstock.errors import DataError, UsageError, WriteError
 from penstock.outputs import Draft, read_at, sync_folder, write_failure
 

@@ -96,7 +96,7 @@ def _train_in_memory(job: TrainingRequest, out: str, *, keep_anyway: bool, resum
             screen.say(line)
         if not kept:
             screen.say(
-                f"not saved, the model is useless: {useless}; {useless_advice(found.metrics, found.encoder.label)}, or keep it:"
+                f"not saved, the model is useless: {useless}; {useless_advice(found.metrics, found.recipe.label)}, or keep it:"
                 " --resume --keep-anyway"
             )
             screen.give(told)

@@ -156,7 +156,7 @@ def warm_up(job: TrainingRequest) -> None:
         model = linear_job(few, config, job.columns, test=few, scratch=folder).run()
         # So few rows are simply kept in memory; the job's are probably read in windows.
         reads = job.config.shuffle if order(job.config.shuffle).facts.copy == "never" else "none"
-        with Loader(few, model.encoder, reads, memory=1, stretch=True) as loader:
+        with Loader(few, model.recipe, reads, memory=1, stretch=True) as loader:
             for _ in loader.epoch(0):
                 pass
 

@@ -64,14 +64,14 @@ def compare(
 def _facts(job: TrainingRequest) -> dict[str, Any]:
     """Open the data once here: what is wrong with the names or options is told before any process is started."""
     with job.opened() as training:
-        source, encoder = training.source, job.columns.labelled_encoder(training.source)
+        source, recipe = training.source, job.columns.labelled_recipe(training.source)
         return {
             "data": source.name,
             "test": job.test,
             "rows": int(source.block_rows.sum()),
             "blocks": len(source.block_rows),
             "bytes": int(source.block_bytes.sum()),
-            "label": encoder.label,
+            "label": recipe.label,
             "model": job.config.model,
             "memory": job.config.memory,
             "seed": job.config.seed,

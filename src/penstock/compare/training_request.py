@@ -82,7 +82,7 @@ def run_figures(training: LinearJob, model: LinearModel, *, seconds: float) -> d
         "model": model.kind,
         "shuffle": training.config.shuffle,
         "data": training.source.name,
-        "label": model.encoder.label,
+        "label": model.recipe.label,
         "features": model.weights.width,
         "epochs": [dict(row) for row in model.history],
         **model.metrics,

@@ -17,13 +17,13 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import BlockSource
-from penstock.blocks.feature_columns import FeatureColumns
-from penstock.blocks.features import choose_features
-from penstock.blocks.labels import LabelMap
 from penstock.blocks.memory import ArraySource
 from penstock.blocks.open import open as open_source
 from penstock.class_weights import BALANCED, ClassWeighting, ClassWeights, class_codes
 from penstock.closing import Closing
+from penstock.columns.kinds import FeatureColumns
+from penstock.columns.labels import LabelMap
+from penstock.columns.recipe import choose_features
 from penstock.config import Config
 from penstock.errors import NoMethodError, UsageError
 from penstock.events import Listener, Stream
@@ -41,7 +41,7 @@ from penstock.training import Columns
 # What `fit` forgets first; a type of labels, say, outlives neither new data nor `partial_fit`.
 _LEARNT = (
     *("model_", "classes_", "feature_names_in_", "n_features_in_"),
-    *("_trainer", "_passes", "_encoder", "_labels", "_weight_mean"),
+    *("_trainer", "_passes", "_recipe", "_labels", "_weight_mean"),
 )
 
 
@@ -138,7 +138,7 @@ class LinearEstimator(Closing, BaseEstimator):
         sample_weight : array, or the name of a column
             How much each row counts.
         features, exclude, hash : lists of column names
-            For paths, sources and tables; see `penstock.blocks.features.choose`.
+            For paths, sources and tables; see `penstock.columns.recipe.choose`.
         test : path, source or table
             Measured after every epoch; its scores are in ``history_``.
         test_share : float
@@ -264,9 +264,9 @@ class LinearEstimator(Closing, BaseEstimator):
                 self._trainer.weights = self.model_.weights.copy()
             self._passes = 0
             source = ArraySource(x[:1], y[:1])
-            self._encoder = choose_features(source.schema, label="label", place="arrays").with_labels(labels)
-            if self._encoder.sparse:
-                self._encoder = self._encoder.with_width(batch.width)
+            self._recipe = choose_features(source.schema, label="label", place="arrays").with_labels(labels)
+            if self._recipe.sparse:
+                self._recipe = self._recipe.with_width(batch.width)
         if weight is not None:
             weight = self._scaled(weight)
         rows = Batch(batch.x, np.ascontiguousarray(target), weight)
@@ -277,13 +277,13 @@ class LinearEstimator(Closing, BaseEstimator):
         weights: Weights = self._trainer.weights.copy()
         weights.arrange(sparse=False)
         history = [*getattr(self, "history_", []), row]
-        return self._take(LinearModel(self._model_kind, weights, self._encoder, config.to_dict(), history))
+        return self._take(LinearModel(self._model_kind, weights, self._recipe, config.to_dict(), history))
 
     def _scaled(self, weight: NDArray[np.float32]) -> NDArray[np.float32]:
         """Divide weights by the mean of the first that were given, so that later rows count by the same measure."""
         if not hasattr(self, "_weight_mean"):
-            if hasattr(self, "model_") and self.model_.encoder.weight is not None:
-                self._weight_mean = self.model_.encoder.weight_mean
+            if hasattr(self, "model_") and self.model_.recipe.weight is not None:
+                self._weight_mean = self.model_.recipe.weight_mean
             elif count := np.count_nonzero(weight):
                 self._weight_mean = float(weight.sum(dtype=np.float64) / count)
             else:
@@ -333,7 +333,7 @@ def _is_frame(X: Any) -> bool:
 
 def _columns_of(model: LinearModel) -> list[str] | None:
     """Return the columns of numbers that a model was learnt from, one a feature; None for anything else."""
-    origin, parts = model.encoder.origin, model.encoder.parts
+    origin, parts = model.recipe.origin, model.recipe.parts
     parts = parts if origin is None else tuple(map(FeatureColumns.from_dict, origin))
     return [part.columns[0] for part in parts] if all(part.kind == "number" for part in parts) else None
 

@@ -13,7 +13,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted
 
-from penstock.blocks.labels import LabelMap
+from penstock.columns.labels import LabelMap
 from penstock.config import Config
 from penstock.errors import LabelError, UsageError
 from penstock.estimators.base import LinearEstimator, OfSgd

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from penstock.blocks.arrow import layout_of
 from penstock.blocks.base import BlockSource
 from penstock.blocks.conversion import BLOCK_SIZE, BLOCKS_WANTED, LEAST_BLOCK
-from penstock.blocks.features import Encoder
 from penstock.budget import Budget, show_bytes, show_share
+from penstock.columns.recipe import Recipe
+from penstock.columns.schema_notes import layout_of
 from penstock.command_lines import shell_line
 from penstock.config import Config
 from penstock.errors import BudgetError
@@ -179,20 +179,20 @@ class Recommendation:
     scaling: str = ""
 
 
-def plan_for(source: BlockSource, encoder: Encoder, strategy: str, memory: str | int | Budget) -> Plan:
+def plan_for(source: BlockSource, recipe: Recipe, strategy: str, memory: str | int | Budget) -> Plan:
     """Return how a loader would divide the memory, stretched to the least that works."""
-    return plan_loading(source, encoder, strategy, memory, stretch=True)
+    return plan_loading(source, recipe, strategy, memory, stretch=True)
 
 
-def plans_for(source: BlockSource, encoder: Encoder, memory: str | int | Budget) -> dict[str, Plan]:
+def plans_for(source: BlockSource, recipe: Recipe, memory: str | int | Budget) -> dict[str, Plan]:
     """Return the division of memory for every strategy."""
-    return {name: plan_for(source, encoder, name, memory) for name in STRATEGIES}
+    return {name: plan_for(source, recipe, name, memory) for name in STRATEGIES}
 
 
-def too_small(source: BlockSource, encoder: Encoder, memory: str | int | Budget) -> Text | None:
+def too_small(source: BlockSource, recipe: Recipe, memory: str | int | Budget) -> Text | None:
     """Return what is wrong with a budget that cannot hold two blocks, or None."""
     try:
-        plan_loading(source, encoder, "corgipile", memory)
+        plan_loading(source, recipe, "corgipile", memory)
     except BudgetError as error:
         return error.text
     return None
@@ -219,7 +219,7 @@ class _Choice:
 
 def recommend(
     source: BlockSource,
-    encoder: Encoder,
+    recipe: Recipe,
     *,
     data: str,
     columns: Columns,
@@ -241,7 +241,7 @@ def recommend(
     """
     rows, base_plan, clustering = max(1, setting.rows), setting.base_plan, setting.clustering
     by_name = {p.strategy: p for p in costs}
-    usual = _shuffled_choice(source, encoder, by_name["corgipile"], setting)
+    usual = _shuffled_choice(source, recipe, by_name["corgipile"], setting)
     choices, unordered = [usual], solver in FULL_PASS_SOLVERS
     if not (base_plan.resident or unordered):
         if clustering is not None and not clustering.clustered:
@@ -279,7 +279,7 @@ def recommend(
     convert = gain.command if chosen.converted and gain is not None else ""
     place = gain.target if chosen.converted and gain is not None else data
     named = Columns() if chosen.converted else columns  # a converted file knows its columns
-    options = column_options(named) | {"label": "COLUMN"} if encoder.label is None else column_options(named)
+    options = column_options(named) | {"label": "COLUMN"} if recipe.label is None else column_options(named)
     options |= {"model": model} if model != "logistic" else {}
     options |= {} if unordered else {"shuffle": chosen.cost.strategy}
     options |= {"memory": round_up(base_plan.memory if unordered else chosen.memory)}
@@ -295,13 +295,13 @@ def recommend(
         convert=convert,
         memory_note=_memory_note(asked, chosen, setting) if convert else "",
         solver=solver,
-        scaling=_scaling(encoder),
+        scaling=_scaling(recipe),
     )
     return recommendation, None if clustering is None else chosen.shuffled
 
 
-def _scaling(encoder: Encoder) -> str:
-    if not encoder.sparse:
+def _scaling(recipe: Recipe) -> str:
+    if not recipe.sparse:
         return "features brought to mean 0 and spread 1"
     return "features scaled, not centered, so that rows stay sparse"
 
@@ -318,12 +318,12 @@ def _best(choices: Sequence[_Choice]) -> _Choice:
     return first
 
 
-def _shuffled_choice(source: BlockSource, encoder: Encoder, cost: StrategyCost, setting: Setting) -> _Choice:
+def _shuffled_choice(source: BlockSource, recipe: Recipe, cost: StrategyCost, setting: Setting) -> _Choice:
     """Return corgipile on the data as they are, with the least memory that mixes well."""
     base_plan = plan = setting.base_plan
     memory = base_plan.memory
     if not base_plan.resident:
-        memory, plan = _memory_for(source, encoder, _wanted_rows(setting.clustering, setting.rows))
+        memory, plan = _memory_for(source, recipe, _wanted_rows(setting.clustering, setting.rows))
         cut = setting.clustering_in(plan)
         uneven = cut is not None and cut.balance(plan.held_rows, opened=plan.units) > _EVEN
         if memory < base_plan.memory and (uneven or setting.units):
@@ -378,16 +378,16 @@ def _times(one: _Choice, other: _Choice) -> str:
     return f"{ratio:.2g}× the time" if ratio >= 0.1 else f"1/{1 / ratio:.0f} of the time"
 
 
-def _memory_for(source: BlockSource, encoder: Encoder, rows: int) -> tuple[int, Plan]:
+def _memory_for(source: BlockSource, recipe: Recipe, rows: int) -> tuple[int, Plan]:
     """Return the least memory, to two digits, whose window holds so many rows."""
-    memory = max(1, plan_for(source, encoder, "corgipile", 1).memory)
-    plan = plan_for(source, encoder, "corgipile", memory)
+    memory = max(1, plan_for(source, recipe, "corgipile", 1).memory)
+    plan = plan_for(source, recipe, "corgipile", memory)
     while plan.held_rows < rows:
         memory = int(memory * min(4.0, max(1.05, rows / plan.held_rows))) + 1
-        plan = plan_for(source, encoder, "corgipile", memory)
+        plan = plan_for(source, recipe, "corgipile", memory)
     step = 10 ** max(0, len(str(memory)) - 2)
     memory = -(-memory // step) * step
-    return memory, plan_for(source, encoder, "corgipile", memory)
+    return memory, plan_for(source, recipe, "corgipile", memory)
 
 
 def best_block(curve: StorageSpeeds | None, *, layout: LayoutSpeed, speeds: Speeds) -> int:

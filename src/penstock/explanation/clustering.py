@@ -119,7 +119,7 @@ class Clustering:
 def measure_clustering(sample: DataSample, *, seed: int = 0) -> Clustering | Text:
     """Estimate h_D from a sample, or say why it cannot be."""
     source = sample.feed.source
-    if sample.encoder.label is None:
+    if sample.recipe.label is None:
         return Text("no label is known: name it with ", Use("label", "COLUMN"))
     if sample.rows < 4:
         return Text(f"{sample.rows} rows are too few")

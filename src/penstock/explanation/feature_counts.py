@@ -20,7 +20,7 @@ from penstock import seeds
 from penstock.batch import Csr
 from penstock.bigmodel.storage import FeatureLayout
 from penstock.blocks.base import BlockSource, Int64s
-from penstock.blocks.features import Encoder
+from penstock.columns.recipe import Recipe
 from penstock.explanation.sample import unit_heads
 from penstock.linear import encoded
 from penstock.parallel import in_order
@@ -80,7 +80,7 @@ class FeatureCounts:
 
 
 def count_features(
-    source: BlockSource, encoder: Encoder, *, seed: int = 0, most_entries: int = MOST_ENTRIES
+    source: BlockSource, recipe: Recipe, *, seed: int = 0, most_entries: int = MOST_ENTRIES
 ) -> FeatureCounts:
     """Look at some blocks, drawn by the seed, and return what is to be expected of all.
 
@@ -88,7 +88,7 @@ def count_features(
     --------
     >>> import pyarrow as pa
     >>> from penstock import open
-    >>> from penstock.blocks import choose_features
+    >>> from penstock.columns import choose_features
     >>> source = open(pa.table({"indices": [[3, 5], [5], [5, 9]], "values": [[1.0, 1.0], [1.0], [1.0, 1.0]]}))
     >>> counts = count_features(source, choose_features(source.schema))
     >>> counts.features, counts.entries, counts.exact, counts.classes
@@ -97,7 +97,7 @@ def count_features(
     indices: list[NDArray[Any]] = []
     read: list[int] = []
     rows = entries = largest = 0
-    with closing(_sampled(source, encoder, seed)) as blocks:
+    with closing(_sampled(source, recipe, seed)) as blocks:
         for block, x in blocks:
             read.append(block)
             indices.append(x.indices)
@@ -105,8 +105,8 @@ def count_features(
             largest = max(largest, int(x.indices.max(initial=0)))
             if entries >= most_entries:
                 break
-    known = encoder.width is not None
-    dimension = encoder.width if encoder.width is not None else largest + 1
+    known = recipe.width is not None
+    dimension = recipe.width if recipe.width is not None else largest + 1
     sample = np.concatenate([np.zeros(0, np.uint64), *indices])
     return extrapolate(sample, rows, share=sampled_share(source, read, rows), dimension=dimension, known=known)
 
@@ -120,7 +120,7 @@ def sampled_share(source: BlockSource, blocks: Sequence[int], rows: int) -> floa
     return min(int(source.block_bytes[list(blocks)].sum()) / max(1, int(source.block_bytes.sum())), 1.0)
 
 
-def company(source: BlockSource, encoder: Encoder, *, seed: int = 0, most_entries: int = 1 << 20) -> float:
+def company(source: BlockSource, recipe: Recipe, *, seed: int = 0, most_entries: int = 1 << 20) -> float:
     """Return how often features that come again come with the same others: 0 for never, 1 for always.
 
     Neighbours by number are looked at in each row: two that are met together again, over those that are met again.
@@ -129,7 +129,7 @@ def company(source: BlockSource, encoder: Encoder, *, seed: int = 0, most_entrie
     --------
     >>> import pyarrow as pa
     >>> from penstock import open
-    >>> from penstock.blocks import choose_features
+    >>> from penstock.columns import choose_features
     >>> rows = {"indices": [[3, 5], [7, 9]] * 50, "values": [[1.0, 1.0]] * 100}
     >>> source = open(pa.table(rows))
     >>> round(company(source, choose_features(source.schema)), 1)
@@ -137,7 +137,7 @@ def company(source: BlockSource, encoder: Encoder, *, seed: int = 0, most_entrie
     """
     neighbours: list[NDArray[Any]] = []
     entries = 0
-    with closing(_sampled(source, encoder, seed)) as blocks:
+    with closing(_sampled(source, recipe, seed)) as blocks:
         for _, x in blocks:
             row = np.repeat(np.arange(len(x)), np.diff(x.indptr).astype(np.int64))
             order = np.lexsort((x.indices, row))
@@ -153,9 +153,9 @@ def company(source: BlockSource, encoder: Encoder, *, seed: int = 0, most_entrie
     return float(again.all(axis=1).sum() / max(1, again[:, 0].sum()))
 
 
-def _sampled(source: BlockSource, encoder: Encoder, seed: int) -> Generator[tuple[int, Csr], None, None]:
+def _sampled(source: BlockSource, recipe: Recipe, seed: int) -> Generator[tuple[int, Csr], None, None]:
     """Yield blocks drawn at random, each with its number; close it where it may be left half used."""
-    plain = replace(encoder, label=None, weight=None, labels=None)
+    plain = replace(recipe, label=None, weight=None, labels=None)
 
     def read(block: int) -> tuple[int, Csr]:
         batch = encoded(plain, source, block, source.read(block, plain.columns), wide=True)

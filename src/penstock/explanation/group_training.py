@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.blocks.base import BlockSource, Int64s
-from penstock.blocks.hashing import Hashed
 from penstock.blocks.open import open as open_source
 from penstock.budget import available_memory, show_bytes, show_share
+from penstock.columns.hashing import Hashed
 from penstock.errors import UsageError
 from penstock.explanation.explanation import Explanation, Section, StrategyCost, TableRow, show_seconds
 from penstock.groups.cost import APPROACHES, Work, bound, price_model_tasks, simulate
@@ -391,8 +391,8 @@ def _most(row_bytes: float, rows: int) -> int:
 def _require_same(grouped: Grouped, data: Any, by: Sequence[str], label: str | None) -> None:
     if list(grouped.by) != list(by):
         raise UsageError(f"{data} holds rows by {', '.join(grouped.by)}, not by {', '.join(by)}")
-    if label is not None and label != grouped.encoder.label:
-        raise UsageError(f"{data} holds rows whose label is {grouped.encoder.label!r}, not {label!r}")
+    if label is not None and label != grouped.recipe.label:
+        raise UsageError(f"{data} holds rows whose label is {grouped.recipe.label!r}, not {label!r}")
 
 
 def _notes(sizes: Sizes, rates: Rates, workers: Sequence[int]) -> list[str]:

@@ -17,8 +17,8 @@ from penstock.bigmodel.checkpoint import directory_contents
 from penstock.bigmodel.disk_learner import KINDS
 from penstock.bigmodel.storage import Storage
 from penstock.blocks.base import BlockSource
-from penstock.blocks.features import Encoder
 from penstock.budget import Budget, show_bytes, show_share
+from penstock.columns.recipe import Recipe
 from penstock.command_lines import shell_line
 from penstock.errors import BudgetError, DataError, UnknownOptionError, UsageError
 from penstock.explanation.advice import column_options
@@ -83,10 +83,10 @@ def explain_model(
     """
     began = time.perf_counter()
     columns, storage = columns or Columns(), storage or Storage()
-    encoder = _encoder(source, columns, model, dimension)
-    directory = directory_contents(folder, source, kind="linear", asked=encoder)
+    recipe = _recipe(source, columns, model, dimension)
+    directory = directory_contents(folder, source, kind="linear", asked=recipe)
     prepared = directory.layout is not None
-    counts = FeatureCounts.of(directory.layout) if directory.layout else count_features(source, encoder, seed=seed)
+    counts = FeatureCounts.of(directory.layout) if directory.layout else count_features(source, recipe, seed=seed)
     if not counts.entries:
         raise DataError(f"{source.name} has no features in any row of the sample; there is nothing to explain")
     budget = Budget.parse(memory)
@@ -99,10 +99,10 @@ def explain_model(
     disk = {"rows_bytes": counts.rows_bytes, "map_bytes": counts.map_bytes, "pages_bytes": 2 * model_bytes}
     disk["bytes"] = sum(disk.values())
     scratch = counts.entries * (8 + _NUMBERS_BYTES) + counts.features * _FOUND_BYTES
-    warnings = [directory.warning, _no_layout_helps(source, encoder, counts, storage, traffic, seed=seed)]
+    warnings = [directory.warning, _no_layout_helps(source, recipe, counts, storage, traffic, seed=seed)]
     facts: dict[str, Any] = {
         "data": source.name,
-        "label": encoder.label,
+        "label": recipe.label,
         "model": model,
         "model_dir": os.fspath(folder),
         "optimizer": storage.optimizer,
@@ -199,32 +199,32 @@ def disk_cost(memory: int, disk: int) -> StrategyCost:
     return StrategyCost("on disk", math.nan, math.nan, math.nan, memory_bytes=memory, disk_bytes=disk)
 
 
-def _encoder(source: BlockSource, columns: Columns, model: str, dimension: int | None) -> Encoder:
+def _recipe(source: BlockSource, columns: Columns, model: str, dimension: int | None) -> Recipe:
     """Return what makes features of the columns; what training would refuse is refused."""
     if model not in linear_models():
         raise UnknownOptionError.of("model", model, KINDS)
     if model not in KINDS:
         raise UsageError(f"a {model} model cannot live on disk; choose one of: {', '.join(KINDS)}")
-    encoder = columns.encoder(source, wide=True)
-    if not encoder.sparse:
+    recipe = columns.recipe(source, wide=True)
+    if not recipe.sparse:
         advice = "a model on disk is for sparse rows (lists of indices and values, LibSVM text, or columns to hash):"
         raise UsageError(
-            f"{source.name} has {encoder.width} dense features, a model that fits in memory",
+            f"{source.name} has {recipe.width} dense features, a model that fits in memory",
             fixes=[Text(f"{advice} explain it without ", Name("model_dir"))],
         )
     if dimension is not None:
-        fixed = sum(part.width or 0 for part in encoder.parts if part.kind != "pairs")
-        if dimension <= fixed and encoder.parts[-1].kind == "pairs":
+        fixed = sum(part.width or 0 for part in recipe.parts if part.kind != "pairs")
+        if dimension <= fixed and recipe.parts[-1].kind == "pairs":
             fix = f"choose {fixed + 1} or more"
             raise UsageError("is too few for these columns", option="dimension", value=dimension, fixes=[fix])
-        encoder = encoder.with_width(dimension)
+        recipe = recipe.with_width(dimension)
     if not len(source.block_rows) or not int(source.block_rows.sum()):
         raise DataError(f"{source.name} has no rows; there is nothing to explain")
-    return encoder
+    return recipe
 
 
 def _no_layout_helps(
-    source: BlockSource, encoder: Encoder, counts: FeatureCounts, storage: Storage, traffic: PageTraffic, *, seed: int
+    source: BlockSource, recipe: Recipe, counts: FeatureCounts, storage: Storage, traffic: PageTraffic, *, seed: int
 ) -> Text | None:
     """Return the warning that nothing in the data tells where to put which feature, or None.
 
@@ -233,11 +233,11 @@ def _no_layout_helps(
     """
     if traffic.whole or traffic.hot_share >= _FEW_HOT or traffic.repeated_share < _MANY_REPEATED:
         return None
-    if company(source, encoder, seed=seed) >= _COMPANY:
+    if company(source, recipe, seed=seed) >= _COMPANY:
         return None
     bits = _fitting_bits(storage, counts.features)
     many = f"2^{bits}" if bits else "fewer"
-    if any(part.kind == "hash" for part in encoder.parts):
+    if any(part.kind == "hash" for part in recipe.parts):
         spec = f"COLUMN:{many if bits else '2^BITS'}"
         fewer = Text("hash to fewer features (", Use("hash", [spec]), " fits in this memory)")
     else:

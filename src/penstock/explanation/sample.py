@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 
 from penstock import seeds
 from penstock.batch import Batch, Csr
-from penstock.blocks.arrow import index_columns
 from penstock.blocks.base import BlockSource, Int64s, row_place
-from penstock.blocks.feature_columns import Refusal, classify
-from penstock.blocks.features import Encoder
-from penstock.blocks.hashing import Hashed
-from penstock.blocks.labels import LabelMap, refuse_missing
 from penstock.budget import show_share
+from penstock.columns.hashing import Hashed
+from penstock.columns.kinds import Refusal, classify
+from penstock.columns.labels import LabelMap, refuse_missing
+from penstock.columns.recipe import Recipe
+from penstock.columns.schema_notes import index_columns
 from penstock.errors import FeatureError
 from penstock.loader.row_forms import FeatureForm, Scaling
 from penstock.loader.windows import Feed
@@ -43,7 +43,7 @@ _CLASSES = 1000
 
 @dataclass(frozen=True, slots=True)
 class DataSample:
-    """What was looked at: the source with an encoder that knows the classes seen, blocks (ascending), and rows of them.
+    """What was looked at: the source with a recipe that knows the classes seen, blocks (ascending), and rows of them.
 
     ``timed`` are blocks to time the work on, each unit's from its start; ``parts`` are up to 64 rows of each block and
     ``places`` where they stand in it, ``counts`` how many rows it has; ``fitted`` are rows for a quick fit, up to 20,000.
@@ -65,11 +65,11 @@ class DataSample:
     outputs: int
 
     @property
-    def encoder(self) -> Encoder:
+    def recipe(self) -> Recipe:
         """What makes features of the columns."""
         form = self.feed.form
         assert isinstance(form, FeatureForm)
-        return form.encoder
+        return form.recipe
 
     @property
     def rows(self) -> int:
@@ -79,13 +79,13 @@ class DataSample:
     @property
     def width(self) -> int:
         """Features; where sparse data do not say, the highest seen."""
-        return self.encoder.width or max((p.width for p in self.parts), default=0)
+        return self.recipe.width or max((p.width for p in self.parts), default=0)
 
 
 def usable_columns(source: BlockSource, columns: Columns, warnings: list[TextPart]) -> Columns:
     """Return the columns with those left out that cannot be features, where all were to be; and say so."""
     try:
-        columns.encoder(source)
+        columns.recipe(source)
         return columns
     except FeatureError:
         if columns.features is not None:
@@ -107,9 +107,9 @@ def usable_columns(source: BlockSource, columns: Columns, warnings: list[TextPar
 
 def exclude_null_columns(source: BlockSource, columns: Columns, *, seed: int, warnings: list[TextPart]) -> Columns:
     """Return the columns with those left out that have nulls in the blocks to be sampled; and say so."""
-    encoder = columns.encoder(source)
-    blocks, _ = choose_blocks(source, encoder, seeds.generator(seed, "explain", "sample"))
-    names = [n for n in encoder.columns if n not in (encoder.label, encoder.weight)]
+    recipe = columns.recipe(source)
+    blocks, _ = choose_blocks(source, recipe, seeds.generator(seed, "explain", "sample"))
+    names = [n for n in recipe.columns if n not in (recipe.label, recipe.weight)]
     holed: set[str] = set()
     for block in blocks.tolist():
         batch = source.read(block, names)
@@ -124,9 +124,7 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
-def take_sample(
-    source: BlockSource, encoder: Encoder, *, model: str, seed: int, warnings: list[TextPart]
-) -> DataSample:
+def take_sample(source: BlockSource, recipe: Recipe, *, model: str, seed: int, warnings: list[TextPart]) -> DataSample:
     """Read some blocks and keep some rows of each.
 
     Examples
@@ -134,13 +132,13 @@ def take_sample(
     >>> import pyarrow as pa
     >>> from penstock import open
     >>> source = open(pa.table({"x": [1.0, 2.0, 3.0], "y": ["a", "b", "a"]}))
-    >>> sample = take_sample(source, Columns(label="y").encoder(source), model="logistic", seed=0, warnings=[])
+    >>> sample = take_sample(source, Columns(label="y").recipe(source), model="logistic", seed=0, warnings=[])
     >>> sample.rows, sample.model
     (3, 'logistic')
     """
     rng = seeds.generator(seed, "explain", "sample")
-    blocks, timed = choose_blocks(source, encoder, rng)
-    if source.units is not None and not _even(source, encoder):
+    blocks, timed = choose_blocks(source, recipe, rng)
+    if source.units is not None and not _even(source, recipe):
         seen = len(np.unique(source.units[blocks]))
         if seen < _FEW_UNITS:
             warnings.append(
@@ -148,8 +146,8 @@ def take_sample(
                 f" {seen}. If rows are sorted within them, the quick fit and the shares of classes may be far from those of all"
                 " rows."
             )
-    encoder, model, outputs = _with_labels(source, encoder, np.union1d(blocks, timed), model, warnings)
-    feed = Feed.of(source, encoder, Scaling.none())
+    recipe, model, outputs = _with_labels(source, recipe, np.union1d(blocks, timed), model, warnings)
+    feed = Feed.of(source, recipe, Scaling.none())
     parts, fitted, places, counts, bad = [], [], [], [], 0
     for block in blocks.tolist():
         batch = feed.decoder.decode(block)
@@ -180,10 +178,10 @@ def take_sample(
     return DataSample(feed, blocks, timed, tuple(parts), tuple(fitted), tuple(places), tuple(counts), *rest)
 
 
-def choose_blocks(source: BlockSource, encoder: Encoder, rng: np.random.Generator) -> tuple[Int64s, Int64s]:
+def choose_blocks(source: BlockSource, recipe: Recipe, rng: np.random.Generator) -> tuple[Int64s, Int64s]:
     """Return the blocks to sample and those to time, both ascending."""
     count = len(source.block_rows)
-    mean = _decoded(source, encoder)
+    mean = _decoded(source, recipe)
     most = int(np.clip(MOST_BYTES / mean, 4, MOST_BLOCKS))
     few = max(1, int(TIMED_BYTES / mean))
     if source.units is None or len(np.unique(source.units)) == count:
@@ -192,23 +190,23 @@ def choose_blocks(source: BlockSource, encoder: Encoder, rng: np.random.Generato
     else:
         heads = unit_heads(source.units, most, rng)
         timed = _run_starts(source.units, heads)[:few]
-        chosen = rng.permutation(count)[:most] if _even(source, encoder) else heads
+        chosen = rng.permutation(count)[:most] if _even(source, recipe) else heads
     # The loader itself looks at these three where rows vary, so their classes have to be known.
     ends = np.linspace(0, count - 1, min(3, count)).astype(np.int64)
     return np.unique(np.concatenate([chosen, ends])), np.sort(timed)
 
 
-def _even(source: BlockSource, encoder: Encoder) -> bool:
+def _even(source: BlockSource, recipe: Recipe) -> bool:
     """Whether blocks anywhere can be sampled, not only the first of row groups."""
-    return len(source.block_rows) * _decoded(source, encoder) <= _DECODED_BYTES
+    return len(source.block_rows) * _decoded(source, recipe) <= _DECODED_BYTES
 
 
-def _decoded(source: BlockSource, encoder: Encoder) -> float:
+def _decoded(source: BlockSource, recipe: Recipe) -> float:
     """Return about what a block takes decoded, or stored where that is more or all that is known."""
     rows = float(source.block_rows.mean()) if len(source.block_rows) else 0.0
     stored = float(source.block_bytes.mean()) if len(source.block_bytes) else 0.0
     # Of sparse rows the width says nothing; compressed ones are rarely over four times what is stored.
-    return max(4 * stored if encoder.sparse else rows * encoder.row_bytes, stored, 1.0)
+    return max(4 * stored if recipe.sparse else rows * recipe.row_bytes, stored, 1.0)
 
 
 def unit_heads(units: Int64s, most: int, rng: np.random.Generator) -> Int64s:
@@ -225,40 +223,40 @@ def _run_starts(units: Int64s, chosen: Int64s) -> Int64s:
 
 
 def _with_labels(
-    source: BlockSource, encoder: Encoder, blocks: Int64s, model: str, warnings: list[TextPart]
-) -> tuple[Encoder, str, int]:
-    if encoder.label is None:
-        return encoder, model, loss_of(model).outputs(2)
-    arrays = [source.read(block, [encoder.label]).column(0) for block in blocks.tolist()]
+    source: BlockSource, recipe: Recipe, blocks: Int64s, model: str, warnings: list[TextPart]
+) -> tuple[Recipe, str, int]:
+    if recipe.label is None:
+        return recipe, model, loss_of(model).outputs(2)
+    arrays = [source.read(block, [recipe.label]).column(0) for block in blocks.tolist()]
     for block, array in zip(blocks.tolist(), arrays, strict=True):
         if array.is_null(nan_is_null=True).true_count:  # only then: to number rows of text takes a pass
             name, first = row_place(source, block, 0)
-            refuse_missing(array, encoder.label, first_row=first, place=name)
+            refuse_missing(array, recipe.label, first_row=first, place=name)
     if not loss_of(model).classifies:
-        return encoder, model, 1
+        return recipe, model, 1
     seen = _distinct(arrays)
     if len(seen) < 2:
         warnings.append(
-            f"Every sampled row has the same {encoder.label!r} ({seen[0].as_py() if len(seen) else 'none'!r}):"
+            f"Every sampled row has the same {recipe.label!r} ({seen[0].as_py() if len(seen) else 'none'!r}):"
             " check the label; training needs two classes."
         )
-        return replace(encoder, label=None), model, loss_of(model).outputs(2)
+        return replace(recipe, label=None), model, loss_of(model).outputs(2)
     if not loss_of(model).many and len(seen) > 2:
         number = pa.types.is_floating(seen.type) or (pa.types.is_integer(seen.type) and len(seen) > _CLASSES)
         fits = "linear" if number and len(seen) > 20 else "softmax"
         warnings.append(
             Text(
-                f"{encoder.label!r} has {len(seen)} values in the sample, and {model} tells two classes apart:"
+                f"{recipe.label!r} has {len(seen)} values in the sample, and {model} tells two classes apart:"
                 " explained for ",
                 Use("model", fits),
                 ".",
             )
         )
         if fits == "linear":
-            return encoder, fits, 1
+            return recipe, fits, 1
         model = fits
-    labels = LabelMap.collect(arrays, column=encoder.label).as_binary(not loss_of(model).many)
-    return encoder.with_labels(labels), model, loss_of(model).outputs(len(seen))
+    labels = LabelMap.collect(arrays, column=recipe.label).as_binary(not loss_of(model).many)
+    return recipe.with_labels(labels), model, loss_of(model).outputs(len(seen))
 
 
 def _distinct(arrays: Sequence[pa.Array]) -> pa.Array:

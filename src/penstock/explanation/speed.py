@@ -22,9 +22,9 @@ from penstock import seeds
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import BlockSource, Int64s
 from penstock.blocks.conversion import BLOCK_SIZE, BLOCKS_WANTED, LEAST_BLOCK, convert
-from penstock.blocks.features import Encoder, choose_features
 from penstock.blocks.memory import to_arrow
 from penstock.blocks.open import open as open_source
+from penstock.columns.recipe import Recipe, choose_features
 from penstock.explanation.sample import DataSample
 from penstock.loader.decode import ResidentDecoder, divided
 from penstock.loader.loader import Loader
@@ -229,11 +229,11 @@ def _copied(batch: Batch, data_bytes: float, seed: int) -> tuple[LayoutSpeed | N
             reader = pa.RecordBatchReader.from_batches(rows.schema, [rows])
             convert(reader, path, label="label", weight=weight, block_size=size)
             with open_source(path) as source:
-                encoder = choose_features(source.schema, label="label", weight=weight, place=path)
-                feed = Feed.of(source, encoder, Scaling.none())
+                recipe = choose_features(source.schema, label="label", weight=weight, place=path)
+                feed = Feed.of(source, recipe, Scaling.none())
                 with contextlib.closing(feed.decoder):
                     layout, _ = _layout(feed, np.arange(len(source.block_rows)), seed)
-                tries = [_copy(source, encoder, batch.nbytes, folder) for _ in range(2)]
+                tries = [_copy(source, recipe, batch.nbytes, folder) for _ in range(2)]
                 seconds, copied = min(tries, key=lambda each: each[0])
                 share = 1 / max(1, len(batch))
                 return layout, seconds * share, copied.times(share)
@@ -241,10 +241,10 @@ def _copied(batch: Batch, data_bytes: float, seed: int) -> tuple[LayoutSpeed | N
         return None, None, None
 
 
-def _copy(source: BlockSource, encoder: Encoder, nbytes: int, folder: str) -> tuple[float, WorkSeconds]:
+def _copy(source: BlockSource, recipe: Recipe, nbytes: int, folder: str) -> tuple[float, WorkSeconds]:
     """Return the seconds that a shuffled copy takes, and the work of making windows of it, in all."""
     # As much memory as three buckets need, so that there are a few of them.
-    with Loader(source, encoder, "once", memory=max(nbytes, 1), scratch=folder, stretch=True) as loader:
+    with Loader(source, recipe, "once", memory=max(nbytes, 1), scratch=folder, stretch=True) as loader:
         for epoch in range(2):
             wall, cpu = time.perf_counter(), time.process_time()
             for _ in loader.epoch(epoch):

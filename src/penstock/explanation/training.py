@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from penstock.blocks.arrow import index_notice
 from penstock.blocks.base import BlockSource
 from penstock.blocks.open import open as open_source
 from penstock.blocks.open import split_table, without_password
 from penstock.blocks.storage import expand, is_remote
 from penstock.budget import Budget, available_memory, show_bytes, show_share
+from penstock.columns.schema_notes import index_notice
 from penstock.config import Config
 from penstock.errors import DataError, FeatureError
 from penstock.explanation import advice
@@ -88,7 +88,7 @@ class DataSummary:
             decoded_bytes=int(sample.row_bytes * sample.rows_in_all),
             columns=len(source.schema),
             features=sample.width,
-            sparse=sample.encoder.sparse,
+            sparse=sample.recipe.sparse,
             layout="packed" if sample.feed.decoder.waits else "decoded",
             row_groups=units,
             row_groups_open=units if plan.kept_bytes else min(plan.units, units),
@@ -162,17 +162,17 @@ def _explain(
 ) -> Explanation:
     warnings: list[TextPart] = []
     columns = usable_columns(source, columns, warnings)
-    notice = index_notice(source.schema, columns.encoder(source).columns, exclude=columns.exclude)
+    notice = index_notice(source.schema, columns.recipe(source).columns, exclude=columns.exclude)
     if notice is not None:
         warnings.append(f"{notice}.")
     try:
-        sample = take_sample(source, columns.encoder(source), model=model, seed=seed, warnings=warnings)
+        sample = take_sample(source, columns.recipe(source), model=model, seed=seed, warnings=warnings)
     except FeatureError:
         fewer = exclude_null_columns(source, columns, seed=seed, warnings=warnings)
         if fewer is columns:
             raise
         columns = fewer
-        sample = take_sample(source, columns.encoder(source), model=model, seed=seed, warnings=warnings)
+        sample = take_sample(source, columns.recipe(source), model=model, seed=seed, warnings=warnings)
     with closing(sample.feed.decoder):
         clustering = measure_clustering(sample, seed=seed)
         speeds = measure_speeds(sample, seed=seed)
@@ -180,7 +180,7 @@ def _explain(
     storage = "not asked for" if files is None else measure_storage(files, seed=seed)
     curve = storage if isinstance(storage, StorageSpeeds) else None
     known = clustering if isinstance(clustering, Clustering) else None
-    plans = advice.plans_for(source, sample.encoder, memory)
+    plans = advice.plans_for(source, sample.recipe, memory)
     plan = plans["corgipile"]
     units = 0 if source.units is None else len(np.unique(source.units))
     units = units if units < len(source.block_rows) else 0
@@ -191,7 +191,7 @@ def _explain(
     gain = conversion_gain(source, columns, name, setting=setting, speeds=speeds, costs=costs, block_bytes=block_bytes)
     recommendation, shuffled = advice.recommend(
         source,
-        sample.encoder,
+        sample.recipe,
         data=name,
         columns=columns,
         model=sample.model,
@@ -202,12 +202,12 @@ def _explain(
         gain=gain,
         solver=_solver(sample, memory),
     )
-    small = advice.too_small(source, sample.encoder, memory)
+    small = advice.too_small(source, sample.recipe, memory)
     warnings += advice.memory_warnings(small, recommendation, setting)
     if isinstance(fit, QuickFit) and not fit.better:
         warnings.append(
             f"a fit on {fit.rows:,} sampled rows is no better than a constant prediction: the features may tell nothing of"
-            f" {sample.encoder.label!r}, or not in a {sample.model} model."
+            f" {sample.recipe.label!r}, or not in a {sample.model} model."
         )
     facts = {
         "data": name,

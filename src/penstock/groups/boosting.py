@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.blocks.features import Encoder
+from penstock.columns.recipe import Recipe
 from penstock.errors import MissingExtraError, UnknownOptionError, UsageError
 from penstock.groups.grouped import Grouped
 from penstock.groups.patterns.sampling import Boosted
@@ -148,10 +148,10 @@ class Boosting:
             )
         own = {"rounds": self.rounds, **_named(self.params)}
         settings = [_drawn({**own, **_named(choice)}) for choice in choices]
-        labels = grouped.encoder.labels
+        labels = grouped.recipe.labels
         return Boosted(
             str(grouped.folder),
-            objective=self._objective(grouped.encoder),
+            objective=self._objective(grouped.recipe),
             classes=0 if labels is None else len(labels.classes),
             epochs=np.array([each.pop("rounds") for each in settings], np.int64),
             settings=tuple(settings),
@@ -160,15 +160,15 @@ class Boosting:
             seed=self.seed,
         )
 
-    def _objective(self, encoder: Encoder) -> str:
+    def _objective(self, recipe: Recipe) -> str:
         """Return what is minimised, given what the label is."""
-        classes = 0 if encoder.labels is None else len(encoder.labels.classes)
+        classes = 0 if recipe.labels is None else len(recipe.labels.classes)
         found = {0: "regression", 2: "binary"}.get(classes, "multiclass")
         fits = {None: ("binary", "multiclass"), "multiclass": ("binary", "multiclass")}
         if found not in fits.get(self.objective, (self.objective,)):
             told = f"{classes} classes" if classes else "numbers"
             raise UsageError(
-                f"does not fit the label {encoder.label!r}, which was taken as {told}",
+                f"does not fit the label {recipe.label!r}, which was taken as {told}",
                 option="objective",
                 value=self.objective,
                 fixes=[Use("objective", found), "group the data anew"],

@@ -20,12 +20,12 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.batch import Batch, Csr
-from penstock.blocks.arrow import index_notice
 from penstock.blocks.base import BlockSource, Int64s
-from penstock.blocks.features import Encoder, choose_features
-from penstock.blocks.hashing import Hashed
-from penstock.blocks.labels import LabelMap
 from penstock.budget import Budget, give_back, parse_size
+from penstock.columns.hashing import Hashed
+from penstock.columns.labels import LabelMap
+from penstock.columns.recipe import Recipe, choose_features
+from penstock.columns.schema_notes import index_notice
 from penstock.errors import ColumnError, DataError, UsageError
 from penstock.events import Advanced, Finished, Started, Stream, Warned
 from penstock.groups import external_sort
@@ -77,7 +77,7 @@ def group(
     folder : path
         The folder to make. Rows of the same columns before the data changed are replaced; anything else is refused.
     label, weight, features, exclude, hash
-        The columns, as in `penstock.blocks.choose_features`.
+        The columns, as in `penstock.columns.choose_features`.
     memory : int or str
         Bytes to do it in, such as ``"1GB"``, or a share of the decoded data, such as ``"10%"``, beside the interpreter and some 500 bytes for each group. Data that have to
         be sorted and fit into about a third of it are so without runs on disk.
@@ -103,8 +103,8 @@ def group(
     budget, block = Budget.parse(memory), parse_size(block_size, option="block_size")
     stream = stream or Stream()
     with open_data(source, names) as opened:
-        encoder = _encoder(opened, names, label, weight, features, exclude, hash)
-        notice = index_notice(opened.schema, [*encoder.columns, *names], exclude=exclude)
+        recipe = _recipe(opened, names, label, weight, features, exclude, hash)
+        notice = index_notice(opened.schema, [*recipe.columns, *names], exclude=exclude)
         if notice is not None:
             stream.emit(Warned(notice))
         kinds = [key_type(opened.schema.field(name).type, column=name, place=opened.name) for name in names]
@@ -115,27 +115,27 @@ def group(
             "fingerprint": opened.fingerprint,
             "by": names,
             "kinds": [str(kind) for kind in kinds],
-            "encoder": encoder.to_dict(),
+            "encoder": recipe.to_dict(),
             "classes": "numbered" if loss.many else loss.classifies,
             "block_size": block,
         }
         found = reusable(Path(folder), asked)
         if found is not None:
             return found
-        plan = SortingPlan.of(opened, encoder, budget.resolve(decoded_bytes(opened, encoder)), block)
+        plan = SortingPlan.of(opened, recipe, budget.resolve(decoded_bytes(opened, recipe)), block)
         with Scratch(Path(folder), asked) as scratch:
-            work = _Work(opened, names, kinds, encoder, plan, stream)
+            work = _Work(opened, names, kinds, recipe, plan, stream)
             counted = work.count(scratch, classes=loss.classifies) if plan.scatter else None
-            encoder = work.labelled(model, None if counted is None else counted.labels)
+            recipe = work.labelled(model, None if counted is None else counted.labels)
             give_back()
-            with GroupedWriter(scratch.out, encoder, most=block - HEADER) as writer:
+            with GroupedWriter(scratch.out, recipe, most=block - HEADER) as writer:
                 numbering = work.write(scratch, writer, counted)
                 opened.check()
                 give_back()
-                encoder = encoder if encoder.width is not None else encoder.with_width(work.width)
-                note = {"version": VERSION, "asked": asked, "by": names, "encoder": encoder.to_dict()}
-                labels = None if encoder.labels is None else list(encoder.labels.classes)
-                writer.finish(numbering.keys, kinds, {**note, "classes": labels, "width": encoder.width})
+                recipe = recipe if recipe.width is not None else recipe.with_width(work.width)
+                note = {"version": VERSION, "asked": asked, "by": names, "encoder": recipe.to_dict()}
+                labels = None if recipe.labels is None else list(recipe.labels.classes)
+                writer.finish(numbering.keys, kinds, {**note, "classes": labels, "width": recipe.width})
             del numbering
             scratch.finish()
     give_back()
@@ -150,17 +150,17 @@ class _Work:
         source: BlockSource,
         by: Sequence[str],
         kinds: Sequence[pa.DataType],
-        encoder: Encoder,
+        recipe: Recipe,
         plan: SortingPlan,
         stream: Stream,
     ) -> None:
         self.width = 0
         self._source, self._by, self._kinds = source, by, kinds
-        self._encoder, self._plan, self._stream = encoder, plan, stream
+        self._recipe, self._plan, self._stream = recipe, plan, stream
 
     def count(self, scratch: Scratch, *, classes: bool) -> Counted:
         """Find the group of each row, and the classes of the label."""
-        plan, label = self._plan, self._encoder.label if classes else None
+        plan, label = self._plan, self._recipe.label if classes else None
         return count(
             self._source,
             self._by,
@@ -172,26 +172,26 @@ class _Work:
             stream=self._stream,
         )
 
-    def labelled(self, model: str, labels: LabelMap | None) -> Encoder:
+    def labelled(self, model: str, labels: LabelMap | None) -> Recipe:
         """Settle the classes of the label, which may have to be looked for in all the data."""
-        source, encoder = self._source, self._encoder
+        source, recipe = self._source, self._recipe
         if labels is not None:
-            encoder = encoder.with_labels(labels)
+            recipe = recipe.with_labels(labels)
         elif not self._plan.scatter:
-            encoder = scan(source, encoder, classes=loss_of(model).classifies, width=False, stream=self._stream).encoder
-        if loss_of(model).many and encoder.labels is not None:
-            encoder = encoder.with_labels(encoder.labels.as_binary(False))
-        elif encoder.labels is not None and not encoder.labels.binary:
-            self._require_classes(model, len(encoder.labels.classes))
-        self._encoder = encoder
-        return encoder
+            recipe = scan(source, recipe, classes=loss_of(model).classifies, width=False, stream=self._stream).recipe
+        if loss_of(model).many and recipe.labels is not None:
+            recipe = recipe.with_labels(recipe.labels.as_binary(False))
+        elif recipe.labels is not None and not recipe.labels.binary:
+            self._require_classes(model, len(recipe.labels.classes))
+        self._recipe = recipe
+        return recipe
 
     def _require_classes(self, model: str, count: int) -> None:
         """Refuse a label of more than two classes for svm, and one of so many for logistic that they are numbers."""
         if not (several := loss_of(model).several) or count > _MOST_CLASSES:
             most = f"at most {_MOST_CLASSES}" if several else "two"
             raise UsageError(
-                f"the label {self._encoder.label!r} has {count} classes, and ",
+                f"the label {self._recipe.label!r} has {count} classes, and ",
                 Given("model", model),
                 f" tells {most} apart",
                 place=self._source.name,
@@ -209,7 +209,7 @@ class _Work:
     def write(self, scratch: Scratch, writer: GroupedWriter, counted: Counted | None) -> Numbering:
         """Write rows by group, in the way that suits them."""
         if counted is not None:
-            most, row_bytes = self._plan.scatter, self._encoder.row_bytes
+            most, row_bytes = self._plan.scatter, self._recipe.row_bytes
             chunk = chunk_bytes(most, groups=len(counted.numbering), row_bytes=row_bytes)
             if chunk:
                 self.scatter(scratch, writer, counted, chunk=chunk)
@@ -224,7 +224,7 @@ class _Work:
         if not (counted.resumed and scratch.placed):
             scratch.clear("run-*")
         laid = writer.lay(counted.rows)
-        work = Scatter(self._source, self._encoder, counted, laid, chunk=chunk)
+        work = Scatter(self._source, self._recipe, counted, laid, chunk=chunk)
         placed = work.verified(scratch.placed) if laid.whole else []
         scratch.keep_placed(placed)
 
@@ -236,7 +236,7 @@ class _Work:
 
     def sort(self, folder: Path, writer: GroupedWriter, counted: Counted | None) -> Numbering:
         """Sort rows by group and write them."""
-        shape, room = RowShape(self._encoder), self._plan.room
+        shape, room = RowShape(self._recipe), self._plan.room
         stored = RunFolder(folder, shape, self._kinds)
         numbering, begin = stored.resume()
         numbering = numbering if counted is None else counted.numbering
@@ -290,7 +290,7 @@ class _Work:
     ) -> Generator[tuple[Batch, Int64s, int], None, None]:
         """Yield rows, the numbers of their groups and the block they are of, in stored order from a block on."""
         source, units = self._source, self._source.units
-        sizes = np.maximum(source.block_bytes, source.block_rows * dense_bytes(self._encoder))
+        sizes = np.maximum(source.block_bytes, source.block_rows * dense_bytes(self._recipe))
         tasks = list(stretches(sizes, self._plan.together, begin))
         task = f"group {source.name}"
         self._stream.emit(Started(task, int(source.block_bytes.sum()), "bytes"))
@@ -298,7 +298,7 @@ class _Work:
             self._stream.emit(Advanced(task, int(source.block_bytes[:begin].sum()), "taken up again"))
 
         by = self._by if counted is None else ()
-        columns = list(dict.fromkeys([*self._encoder.columns, *by]))
+        columns = list(dict.fromkeys([*self._recipe.columns, *by]))
 
         def read(number: int) -> tuple[list[Batch], Int64s, list[Key] | None]:
             """Return blocks as rows, and their keys; where these were counted, the numbers of the groups."""
@@ -306,7 +306,7 @@ class _Work:
             keys: list[list[pa.Array]] = [[] for _ in by]
             for block in blocks:
                 rows = source.read(block, columns)
-                parts.append(encoded(self._encoder, source, block, rows, finite=False))
+                parts.append(encoded(self._recipe, source, block, rows, finite=False))
                 for held, name in zip(keys, by):
                     held.append(rows.column(name))
                 if units is not None and (block + 1 == len(units) or units[block] != units[block + 1]):
@@ -345,7 +345,7 @@ def _require_names(names: Sequence[str], label: str, weight: str | None) -> None
             )
 
 
-def _encoder(
+def _recipe(
     source: BlockSource,
     by: Sequence[str],
     label: str,
@@ -353,7 +353,7 @@ def _encoder(
     features: Sequence[str] | None,
     exclude: Sequence[str],
     hash: Sequence[str | Hashed],
-) -> Encoder:
+) -> Recipe:
     """Choose the features; grouping columns are none unless they are named or hashed."""
     for name in by:
         if name not in source.schema.names:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from penstock.batch import Floats
 from penstock.blocks.base import BlockSource
-from penstock.evaluation import evaluate_scores, measured_encoder, without_loss
+from penstock.evaluation import evaluate_scores, measured_recipe, without_loss
 from penstock.groups.split import firsts, numbers
 from penstock.measures import OnScores
 
@@ -105,17 +105,17 @@ def evaluate_groups(
     DataError
         No row has a model and a weight.
     """
-    encoder, missing = measured_encoder(result.encoder, source, label), 0
+    recipe, missing = measured_recipe(result.recipe, source, label), 0
 
     def rows() -> Generator[tuple[Floats, NDArray[Any], NDArray[Any] | None], None, None]:
         nonlocal missing
-        with closing(result.scored(source, encoder)) as blocks:
+        with closing(result.scored(source, recipe)) as blocks:
             for _, batch, scores, models in blocks:
-                assert batch.y is not None  # the encoder has a label
+                assert batch.y is not None  # the recipe has a label
                 here = np.flatnonzero(models >= 0)
                 missing += len(batch) - len(here)
                 yield scores[here], batch.y[here], None if batch.weight is None else batch.weight[here]
 
     with closing(rows()) as scored:
-        found = evaluate_scores(scored, encoder, result.kind, memory=memory, on_scores=on_scores, place=source.name)
+        found = evaluate_scores(scored, recipe, result.kind, memory=memory, on_scores=on_scores, place=source.name)
     return {**(found if result.known_loss else without_loss(found)), "rows_without_model": missing}

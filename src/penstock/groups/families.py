@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats
-from penstock.blocks.features import Encoder
+from penstock.columns.recipe import Recipe
 from penstock.errors import ModelFileError, UnknownOptionError, UsageError
 from penstock.groups.index import MEND, text_checksum
 from penstock.groups.modules import Modules
@@ -51,7 +51,7 @@ class TreeModel(EncodedModel):
         logistic, softmax or linear.
     text : str
         The model as LightGBM writes it.
-    encoder : Encoder
+    recipe : Recipe
         How columns become features, and labels targets.
     config : dict
         The hyper-parameters.
@@ -63,7 +63,7 @@ class TreeModel(EncodedModel):
 
     kind: str
     text: str = field(repr=False)
-    encoder: Encoder
+    recipe: Recipe
     config: Mapping[str, Any] = field(default_factory=dict)
     fingerprint: str = ""
     metrics: Mapping[str, Any] = field(default_factory=dict)
@@ -86,14 +86,14 @@ class TreeModel(EncodedModel):
         trees = self._trees
         values = trees.booster.feature_importance(importance_type=by).tolist()
         places = range(len(values)) if trees.features is None else trees.features.tolist()
-        names = self.encoder.names
+        names = self.recipe.names
         told = {(str(place) if names is None else names[place]): value for place, value in zip(places, values)}
         return dict(sorted(((name, value) for name, value in told.items() if value), key=lambda pair: -pair[1]))
 
     def describe(self, *, most: int | None = None) -> Description:
         """Say what is in the model: its measures, and what the features did for the trees, the most first."""
         gains = self.importances()
-        values = {"trees": self.booster.num_trees(), "features": self.encoder.width, "importances": gains}
+        values = {"trees": self.booster.num_trees(), "features": self.recipe.width, "importances": gains}
         wide = max(map(len, (*gains, "feature")))
         shown = [f"{name:<{wide}}{gain:>14.5g}" for name, gain in islice(gains.items(), most)]
         rest = [f"and {len(gains) - len(shown):,} smaller ones"] if len(shown) < len(gains) else []
@@ -102,7 +102,7 @@ class TreeModel(EncodedModel):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model as LightGBM's text, which ``lightgbm.Booster(model_file=…)`` and `penstock.load` read."""
-        kept = {name: getattr(self, name) for name in _KEPT_FIELDS} | {"encoder": self.encoder.to_dict()}
+        kept = {name: getattr(self, name) for name in _KEPT_FIELDS} | {"encoder": self.recipe.to_dict()}
         told = json.dumps(kept)
         line = f"{_MARK}{text_checksum(self.text + told):016x} {told}"
         with atomic_path(Path(path)) as temporary:
@@ -126,8 +126,8 @@ class TreeModel(EncodedModel):
             if int(noted, 16) != text_checksum(text + told):
                 raise ValueError("its checksum is not that of its content")
             kept = json.loads(told)
-            encoder = Encoder.from_dict(kept["encoder"])
-            return cls(kept["kind"], text, encoder, **{name: kept[name] for name in _KEPT_FIELDS[1:]})
+            recipe = Recipe.from_dict(kept["encoder"])
+            return cls(kept["kind"], text, recipe, **{name: kept[name] for name in _KEPT_FIELDS[1:]})
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ModelFileError(
                 f"{path} is not a whole model of boosted trees: {error}; restore it from a copy, or save the model again"
@@ -172,8 +172,8 @@ class Forest:
 
     takes_nan = True
 
-    def __init__(self, registry: Registry, encoder: Encoder, maker: Any = None) -> None:
-        self._registry, self._encoder = registry, encoder
+    def __init__(self, registry: Registry, recipe: Recipe, maker: Any = None) -> None:
+        self._registry, self._recipe = registry, recipe
         self._ask = lru_cache(_KEPT)(self._parse)
 
     def require(self) -> None:
@@ -181,7 +181,7 @@ class Forest:
 
     def model(self, row: int, config: Mapping[str, Any], **told: Any) -> TreeModel:
         """Return the model at a row of the table."""
-        return TreeModel(self._registry.index.kind, self._registry.trees(row), self._encoder, config, **told)
+        return TreeModel(self._registry.index.kind, self._registry.trees(row), self._recipe, config, **told)
 
     def scores(self, batch: Batch, models: NDArray[np.int64]) -> Floats:
         """Return the scores of each row by the model at its row of the table; zero where there is none."""
@@ -223,8 +223,8 @@ class LinearWeights:
 
     takes_nan = False
 
-    def __init__(self, registry: Registry, encoder: Encoder, maker: Any = None) -> None:
-        self._registry, self._encoder = registry, encoder
+    def __init__(self, registry: Registry, recipe: Recipe, maker: Any = None) -> None:
+        self._registry, self._recipe = registry, recipe
 
     def require(self) -> None:
         """Do nothing: the weights are all that is needed."""
@@ -234,7 +234,7 @@ class LinearWeights:
         index = self._registry.index
         weights = np.array(self._registry.weights(row), np.float32).reshape(-1, index.outputs)
         split = Weights(np.ascontiguousarray(weights[:-1].T), weights[-1].copy())
-        return LinearModel(index.kind, split, self._encoder, config, **told)
+        return LinearModel(index.kind, split, self._recipe, config, **told)
 
     def scores(self, batch: Batch, models: NDArray[np.int64]) -> Floats:
         """Return the score of each row, or for softmax one a class, by the model at its row; zero where there is none."""
@@ -265,7 +265,7 @@ FAMILIES = {"linear": LinearWeights, "trees": Forest, "modules": Modules}
 """The families by the names that the index of a folder has for them."""
 
 
-def family_of(registry: Registry, encoder: Encoder, maker: Any) -> Family:
+def family_of(registry: Registry, recipe: Recipe, maker: Any) -> Family:
     """Return the family of a folder's models; ``maker`` is what modules were trained by.
 
     Raises
@@ -279,5 +279,5 @@ def family_of(registry: Registry, encoder: Encoder, maker: Any) -> Family:
             f"the models in {registry.folder} are {name}, which this version does not know; upgrade with:"
             " pip install -U penstock"
         )
-    family: Family = FAMILIES[name](registry, encoder, maker)
+    family: Family = FAMILIES[name](registry, recipe, maker)
     return family

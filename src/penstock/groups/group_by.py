@@ -60,7 +60,7 @@ class GroupBy:
     rows : path, optional
         The folder for rows by group, to be used again; a temporary one if not given.
     weight, features, exclude, hash
-        The columns, as in `penstock.blocks.choose_features`.
+        The columns, as in `penstock.columns.choose_features`.
 
     Examples
     --------
@@ -189,7 +189,7 @@ class GroupBy:
                 fixed["halving"] = race.to_dict()
             index = Index(
                 what.kind,
-                grouped.encoder.to_dict(),
+                grouped.recipe.to_dict(),
                 grouped.by,
                 tuple(dict(choice.params) for choice in choices),
                 fixed=fixed,
@@ -224,10 +224,10 @@ class GroupBy:
             grouped = Grouped.open(self.data)
             if list(grouped.by) != names:
                 raise UsageError(f"{self.data} holds rows by {', '.join(grouped.by)}, not by {', '.join(names)}")
-            if y is not None and y != grouped.encoder.label:
-                raise UsageError(f"{self.data} holds rows whose label is {grouped.encoder.label!r}, not {y!r}")
-            if (grouped.encoder.labels is None) != (not loss_of(what.kind).classifies):
-                had = "numbers" if grouped.encoder.labels is None else "classes"
+            if y is not None and y != grouped.recipe.label:
+                raise UsageError(f"{self.data} holds rows whose label is {grouped.recipe.label!r}, not {y!r}")
+            if (grouped.recipe.labels is None) != (not loss_of(what.kind).classifies):
+                had = "numbers" if grouped.recipe.labels is None else "classes"
                 raise UsageError(
                     f"{self.data} holds rows whose label is taken as {had}; group the data anew for {what.kind}"
                 )
@@ -272,10 +272,10 @@ def _resolved(
     model: GroupedLinear, grouped: Grouped, choices: Sequence[Mapping[str, Any]], stream: Stream
 ) -> GroupedLinear:
     """Return the model that fits the label, and say so where it is another than was asked for."""
-    labels, resolved = grouped.encoder.labels, model.resolve(grouped.encoder, choices)
+    labels, resolved = grouped.recipe.labels, model.resolve(grouped.recipe, choices)
     if resolved.kind != model.kind and labels is not None:
         count = len(labels.classes)
-        stream.emit(Warned(f"the label {grouped.encoder.label!r} has {count} classes, so the model is softmax"))
+        stream.emit(Warned(f"the label {grouped.recipe.label!r} has {count} classes, so the model is softmax"))
     return resolved
 
 

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from penstock.blocks.arrow import ArrowSource
 from penstock.blocks.base import BlockSource, Int64s
-from penstock.blocks.labels import LabelMap
 from penstock.blocks.memory import TableSource
 from penstock.blocks.numpy import NpySource
 from penstock.blocks.parquet import ParquetSource
 from penstock.blocks.storage import is_remote
 from penstock.checksum import checksum_path
+from penstock.columns.labels import LabelMap
 from penstock.events import Advanced, Finished, Started, Stream
 from penstock.groups.keys import Numbering, coded, from_text, to_text
 from penstock.groups.scratch import boot

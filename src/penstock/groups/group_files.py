@@ -22,10 +22,11 @@ import pyarrow.parquet as pq
 from penstock.batch import Batch, Csr, Floats
 from penstock.blocks.base import Int64s
 from penstock.blocks.block_sums import write_sums
-from penstock.blocks.features import Encoder
-from penstock.blocks.ipc import CHECKSUMS, METADATA_KEY, read_footer
+from penstock.blocks.ipc import CHECKSUMS, read_footer
 from penstock.blocks.storage import LocalFile
 from penstock.closing import Closing
+from penstock.columns.recipe import Recipe
+from penstock.columns.schema_notes import METADATA_KEY
 from penstock.errors import WriteError
 from penstock.groups import keys
 from penstock.groups.external_sort import Piece
@@ -46,17 +47,17 @@ class GroupedWriter(Closing):
     ----------
     folder : path
         An empty folder.
-    encoder : Encoder
+    recipe : Recipe
         What the rows were made with.
     most : int
         Bytes of a block.
     """
 
-    def __init__(self, folder: Path, encoder: Encoder, *, most: int) -> None:
+    def __init__(self, folder: Path, recipe: Recipe, *, most: int) -> None:
         self.folder = folder
         self.rows = self.nbytes = 0
-        self._shape = RowShape(encoder)
-        self._schema = _schema(encoder)
+        self._shape = RowShape(recipe)
+        self._schema = _schema(recipe)
         self._kinds = [field.type for field in self._schema]
         self._most = most
         # Of each block; arrays, since there may be many.
@@ -260,25 +261,25 @@ def body_bytes(shape: RowShape, rows: Int64s, entries: Int64s) -> Int64s:
     return sizes
 
 
-def _schema(encoder: Encoder) -> pa.Schema:
+def _schema(recipe: Recipe) -> pa.Schema:
     """Return the columns of grouped rows: features, ``y``, and the weight if there is one."""
-    width = encoder.width or 0
+    width = recipe.width or 0
     items = [pa.field("item", kind, nullable=False) for kind in (pa.float32(), pa.uint32())]
-    if encoder.sparse:
+    if recipe.sparse:
         packed = {"indices": pa.list_(items[1]), "values": pa.list_(items[0])}
     else:
         packed = {"features": pa.list_(items[0], width)}
-    others = {"y": pa.float32(), **({"weight": pa.float32()} if encoder.weight is not None else {})}
+    others = {"y": pa.float32(), **({"weight": pa.float32()} if recipe.weight is not None else {})}
     noted = {
         "version": 1,
         CHECKSUMS: True,
-        "features": list(encoder.names) if encoder.names else None,
+        "features": list(recipe.names) if recipe.names else None,
         "columns": list(packed),
         "label": "y",
-        "weight": "weight" if encoder.weight is not None else None,
-        "sparse": encoder.sparse,
-        "width": encoder.width,
-        "encoder": encoder.origin or [part.to_dict() for part in encoder.parts],
+        "weight": "weight" if recipe.weight is not None else None,
+        "sparse": recipe.sparse,
+        "width": recipe.width,
+        "encoder": recipe.origin or [part.to_dict() for part in recipe.parts],
     }
     fields = [pa.field(name, kind, nullable=False) for name, kind in {**packed, **others}.items()]
     return pa.schema(fields, {METADATA_KEY: json.dumps(noted).encode()})

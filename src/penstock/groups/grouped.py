@@ -20,11 +20,11 @@ import pyarrow as pa
 from penstock import sealed
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import Int64s
-from penstock.blocks.features import Encoder
 from penstock.blocks.ipc import Footer, read_footer
 from penstock.blocks.storage import LocalFile
 from penstock.checksum import checksum
 from penstock.closing import Closing
+from penstock.columns.recipe import Recipe
 from penstock.errors import CorruptFileError, DataError, SourceNotFoundError, UsageError, nearest, some_of
 from penstock.groups import keys
 from penstock.groups.keys import Key
@@ -54,7 +54,7 @@ class Grouped(Closing):
         The groups' keys, by number.
     rows : int64 array
         The rows of each group.
-    encoder : Encoder
+    recipe : Recipe
         How columns became features, and labels targets.
     width : int
         The number of features.
@@ -83,12 +83,12 @@ class Grouped(Closing):
         self.note = read_grouped_note(self.folder)
         try:
             self.by: tuple[str, ...] = tuple(self.note["by"])
-            self.encoder = Encoder.from_dict(self.note["encoder"])
+            self.recipe = Recipe.from_dict(self.note["encoder"])
             self.width = int(self.note["width"])
             self.nbytes = int(self.note["bytes"])
             self.fingerprint = str(self.note["asked"]["fingerprint"])
             self._sizes: list[int] = [int(size) for size in self.note["files"]]
-            self._sparse, self._weighted = self.encoder.sparse, self.encoder.weight is not None
+            self._sparse, self._weighted = self.recipe.sparse, self.recipe.weight is not None
             groups, blocks = (read_sealed_parquet(self.folder / name) for name in (GROUPS, BLOCKS))
             names = ("group", "rows", "first", "entries", "file", "at", "batch")
             columns = [blocks.column(name).to_numpy() for name in names]

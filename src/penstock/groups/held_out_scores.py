@@ -90,7 +90,7 @@ class _Judging:
         batch = Batch.concat([batch for _, _, batch in self._waiting])
         self._waiting, self._bytes = [], 0
         assert batch.y is not None
-        y = loss_targets(self.result.encoder, self.result.kind, batch.y)
+        y = loss_targets(self.result.recipe, self.result.kind, batch.y)
         mass = np.ones(len(batch)) if batch.weight is None else batch.weight.astype(np.float64)
         for total, values in (
             (self.rows, mass > 0),
@@ -132,7 +132,7 @@ def judge(result: GroupModels, pooled: GroupModels | None, grouped: Grouped, spl
     known = pooled is not None and len(pooled.chosen_rows) > 0
     sums = {name: _Sums.zeros(groups) for name in ("held_out", *(["pooled"] if known else []))}
     loss = loss_of(result.registry.index.kind).name
-    measures = {name: measures_for(result.encoder, loss, _RANKING_MEMORY) for name in sums}
+    measures = {name: measures_for(result.recipe, loss, _RANKING_MEMORY) for name in sums}
     weight, rows, labels, squares = np.zeros((4, groups))
     judging = _Judging(result, pooled, sums, weight, rows, labels, squares, measures)
     for row in result.chosen_rows.tolist():

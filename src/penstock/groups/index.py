@@ -51,8 +51,8 @@ class Index:
     ----------
     kind : str
         logistic, svm, linear or softmax; for trees, what they were trained for.
-    encoder : dict
-        How columns become features, as `Encoder.to_dict` tells it.
+    recipe : dict
+        How columns become features, as `Recipe.to_dict` tells it.
     by : tuple of str
         The group columns.
     configs : tuple of dict
@@ -72,7 +72,7 @@ class Index:
     """
 
     kind: str
-    encoder: Mapping[str, Any]
+    recipe: Mapping[str, Any]
     by: tuple[str, ...]
     configs: tuple[Mapping[str, Any], ...]
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -85,13 +85,13 @@ class Index:
     @property
     def label(self) -> str | None:
         """The label column."""
-        label: str | None = self.encoder.get("label")
+        label: str | None = self.recipe.get("label")
         return label
 
     @property
     def classes(self) -> list[Any] | None:
         """The classes, in ascending order; None for a regression."""
-        labels = self.encoder.get("labels")
+        labels = self.recipe.get("labels")
         return None if labels is None else list(labels["classes"])
 
     @property

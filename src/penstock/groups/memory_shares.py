@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.blocks.base import BlockSource
-from penstock.blocks.features import Encoder
 from penstock.budget import Bytes, show_bytes
+from penstock.columns.recipe import Recipe
 from penstock.errors import BudgetError
 from penstock.groups.external_sort import SORT_BYTES, Room
 from penstock.groups.group_counts import cheap_twice
@@ -37,10 +37,10 @@ class SortingPlan:
     count: int
 
     @classmethod
-    def of(cls, source: BlockSource, encoder: Encoder, memory: int, block: int) -> SortingPlan:
+    def of(cls, source: BlockSource, recipe: Recipe, memory: int, block: int) -> SortingPlan:
         threads = source.threads or min(4, max(2, cores()))
-        held = unit_bytes(source, encoder.columns) if divided(source) else 0
-        largest = int(source.block_bytes.max()) + int(source.block_rows.max()) * (dense_bytes(encoder) + SORT_BYTES)
+        held = unit_bytes(source, recipe.columns) if divided(source) else 0
+        largest = int(source.block_bytes.max()) + int(source.block_rows.max()) * (dense_bytes(recipe) + SORT_BYTES)
 
         def reading_within(memory: int) -> tuple[int, int]:
             together = min(_READ_TOGETHER, memory // (32 * threads))
@@ -65,16 +65,16 @@ class SortingPlan:
         # A chunk is held twice, as collected and as sorted. Of what row groups are decoded into, Arrow keeps some back.
         share = 0.45 if source.units is None else 0.3
         left = memory - reading
-        scatter = min(_SCATTER, int(0.3 * left)) if cheap_twice(source) and not encoder.sparse else 0
+        scatter = min(_SCATTER, int(0.3 * left)) if cheap_twice(source) and not recipe.sparse else 0
         room = Room.of(memory, block - HEADER)
         return cls(together, threads, int(share * left), room, scatter, min(4 * _READ_TOGETHER, count))
 
 
-def dense_bytes(encoder: Encoder) -> int:
+def dense_bytes(recipe: Recipe) -> int:
     """Return the bytes of a dense row; sparse ones take about what they take as stored."""
-    return 0 if encoder.sparse else encoder.row_bytes
+    return 0 if recipe.sparse else recipe.row_bytes
 
 
-def decoded_bytes(source: BlockSource, encoder: Encoder) -> int:
+def decoded_bytes(source: BlockSource, recipe: Recipe) -> int:
     """Return the bytes of all rows in memory, which a share of the data is taken of; sparse rows count as stored."""
-    return int(source.block_rows.sum()) * dense_bytes(encoder) or int(source.block_bytes.sum())
+    return int(source.block_rows.sum()) * dense_bytes(recipe) or int(source.block_bytes.sum())

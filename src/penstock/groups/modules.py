@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, Floats
-from penstock.blocks.features import Encoder
+from penstock.columns.recipe import Recipe
 from penstock.errors import ModelFileError, UsageError
 from penstock.groups.index import MEND
 from penstock.groups.registry import Registry, by_model
@@ -32,7 +32,7 @@ SCALE = ("features/mean", "features/spread")
 """The arrays that features are brought to scale by before a module sees them, where they are."""
 Arrays = dict[str, NDArray[Any]]
 _KEPT_FIELDS = ("kind", "params", "config", "fingerprint", "metrics")
-"""What a saved model says of itself, beside its arrays and its encoder."""
+"""What a saved model says of itself, beside its arrays and its recipe."""
 _KEPT = 256
 """Models whose numbers are kept apart, ready to be asked."""
 _END = np.finfo(np.float32).max
@@ -92,7 +92,7 @@ class ModuleModel(EncodedModel):
         logistic, softmax or linear.
     arrays : dict
         All of its arrays.
-    encoder : Encoder
+    recipe : Recipe
         How columns become features, and labels targets.
     params : dict
         What was searched, which the module was made for.
@@ -108,7 +108,7 @@ class ModuleModel(EncodedModel):
 
     kind: str
     arrays: Arrays = field(repr=False)
-    encoder: Encoder
+    recipe: Recipe
     params: Mapping[str, Any]
     config: Mapping[str, Any] = field(default_factory=dict)
     maker: Maker | None = None
@@ -148,14 +148,14 @@ class ModuleModel(EncodedModel):
         wide = max(map(len, (*shapes, "array")))
         shown = [f"{name:<{wide}}  {' × '.join(map(str, shape))}" for name, shape in islice(shapes.items(), most)]
         rest = [f"and {len(shapes) - len(shown):,} more"] if len(shown) < len(shapes) else []
-        values = {"features": self.encoder.width, "params": self.params, "numbers": numbers, "arrays": shapes}
+        values = {"features": self.recipe.width, "params": self.params, "numbers": numbers, "arrays": shapes}
         lines = ("", f"{'array':<{wide}}  shape", *shown, *rest)
         return Description.of(self, f"a module of {numbers:,} numbers", values=values, lines=lines)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the arrays as a safetensors file, which ``safetensors.torch.load_file`` and `penstock.load` read."""
         kept = {name: getattr(self, name) for name in _KEPT_FIELDS}
-        write_model(path, self.arrays, kept | {"encoder": self.encoder.to_dict()})
+        write_model(path, self.arrays, kept | {"encoder": self.recipe.to_dict()})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, model: Any = None) -> ModuleModel:
@@ -165,7 +165,7 @@ class ModuleModel(EncodedModel):
             kept = {name: header.get(name, "") for name in _KEPT_FIELDS}
             return cls(
                 arrays=arrays,
-                encoder=Encoder.from_dict(header["encoder"]),
+                recipe=Recipe.from_dict(header["encoder"]),
                 maker=model if isinstance(model, Maker) else None,
                 **kept,
             )
@@ -178,8 +178,8 @@ class Modules:
 
     takes_nan = False
 
-    def __init__(self, registry: Registry, encoder: Encoder, maker: Any) -> None:
-        self._registry, self._encoder = registry, encoder
+    def __init__(self, registry: Registry, recipe: Recipe, maker: Any) -> None:
+        self._registry, self._recipe = registry, recipe
         self._maker = maker if isinstance(maker, Maker) else None
         self._ask = lru_cache(_KEPT)(self.model)
 
@@ -188,7 +188,7 @@ class Modules:
         index = self._registry.index
         number = int(self._registry.table["config"][row].as_py())
         arrays = config_arrays(index.layout, number, self._registry.weights(row))
-        return ModuleModel(index.kind, arrays, self._encoder, index.configs[number], config or {}, self._maker, **told)
+        return ModuleModel(index.kind, arrays, self._recipe, index.configs[number], config or {}, self._maker, **told)
 
     def scores(self, batch: Batch, models: NDArray[np.int64]) -> Floats:
         """Return the scores of each row by the model at its row of the table; zero where there is none."""

@@ -338,7 +338,7 @@ def copied(grouped: Grouped, wanted: Sequence[tuple[int, int]], folder: Path) ->
     folder.mkdir()
     order = np.argsort(grouped.rows, kind="stable")
     bundles: list[list[int]] = []
-    with GroupedWriter(folder, grouped.encoder, most=_BLOCK) as writer:
+    with GroupedWriter(folder, grouped.recipe, most=_BLOCK) as writer:
         made = 0
         for size, many in wanted:
             first = int(np.searchsorted(grouped.rows[order], size))

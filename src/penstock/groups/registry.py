@@ -1,6 +1,6 @@
 """The models of thousands of groups in one folder: an index, a table of results, and files of many models each.
 
-    index.json                  what was trained on what: kind, encoder, group columns, configs, fingerprint
+    index.json                  what was trained on what: kind, recipe, group columns, configs, fingerprint
     groups.parquet              a row for each group × config: size, metrics, status, where its model is
     groups-00007.parquet        rows of a generation not merged yet, written while training goes on
     weights-00007.safetensors   the linear models of a generation: float32 rows, the intercept last, each weight once a class

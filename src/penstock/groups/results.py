@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, Floats
 from penstock.blocks.base import BlockSource, require_columns, row_place
-from penstock.blocks.features import Encoder
 from penstock.closing import Closing
+from penstock.columns.recipe import Recipe
 from penstock.errors import (
     ColumnError,
     DataError,
@@ -78,11 +78,11 @@ class GroupModels(Closing):
     Examples
     --------
     >>> import tempfile
-    >>> from penstock.blocks.features import choose_features
+    >>> from penstock.columns.recipe import choose_features
     >>> from penstock.groups.registry import Index, Outcome, Writer
     >>> rows = pa.table({"country": ["FR", "DE", "FR", "IT"], "x": [1.0, 2.0, 3.0, 4.0], "y": [0.0, 0.0, 0.0, 0.0]})
-    >>> encoder = choose_features(rows.schema, label="y", exclude=["country"])
-    >>> index = Index("linear", encoder.to_dict(), ("country",), ({"l2": 0.0},))
+    >>> recipe = choose_features(rows.schema, label="y", exclude=["country"])
+    >>> index = Index("linear", recipe.to_dict(), ("country",), ({"l2": 0.0},))
     >>> folder = tempfile.mkdtemp()
     >>> with Writer(folder, index, keys=rows.schema) as writer:
     ...     for group, key in enumerate(["DE", "FR"]):
@@ -295,10 +295,10 @@ class GroupModels(Closing):
     def predictions(self, source: BlockSource, *, keep: Sequence[str] = ()) -> Generator[pa.RecordBatch, None, None]:
         """Yield, block by block in stored order, the prediction of each row, after the columns to keep."""
         require_columns(source.schema, keep, place=source.name)
-        encoder = self.encoder.for_schema(source.schema, place=source.name)
-        with closing(self.scored(source, encoder, keep=keep, unseen=self.unseen)) as blocks:
+        recipe = self.recipe.for_schema(source.schema, place=source.name)
+        with closing(self.scored(source, recipe, keep=keep, unseen=self.unseen)) as blocks:
             for rows, _, scores, models in blocks:
-                yield predicted(self.kind, self.encoder, scores, rows, keep, missing=models < 0)
+                yield predicted(self.kind, self.recipe, scores, rows, keep, missing=models < 0)
 
     def evaluate(
         self,
@@ -325,7 +325,7 @@ class GroupModels(Closing):
         return float(self.evaluate(data, label=label)[self.registry.index.metric])
 
     def scored(
-        self, source: BlockSource, encoder: Encoder, *, keep: Sequence[str] = (), unseen: str = "null"
+        self, source: BlockSource, recipe: Recipe, *, keep: Sequence[str] = (), unseen: str = "null"
     ) -> Generator[tuple[pa.RecordBatch, Batch, Floats, NDArray[np.int64]], None, None]:
         """Yield, block by block in stored order, the rows, encoded, their scores, and the models by which they have them.
 
@@ -337,7 +337,7 @@ class GroupModels(Closing):
             if column not in source.schema.names:
                 raise ColumnError.missing(column, source.schema.names, place=source.name, role="group column")
         kinds = [key_type(source.schema.field(c).type, column=c, place=source.name) for c in index.by]
-        columns = list(dict.fromkeys([*encoder.columns, *index.by, *keep]))
+        columns = list(dict.fromkeys([*recipe.columns, *index.by, *keep]))
         other = self._largest() if unseen == "largest" else -1
         chosen, met = self._models, dict[Key, int]()
 
@@ -362,10 +362,10 @@ class GroupModels(Closing):
                     place=name,
                     fixes=[Text(Use("unseen", "null"), " leaves such rows without a prediction")],
                 )
-            batch = encoded(encoder, source, block, rows, finite=False)
+            batch = encoded(recipe, source, block, rows, finite=False)
             if not family.takes_nan:
                 asked = np.flatnonzero(models >= 0)
-                if found := encoder.nonfinite(batch if len(asked) == len(batch) else batch.take(asked)):
+                if found := recipe.nonfinite(batch if len(asked) == len(batch) else batch.take(asked)):
                     name, row = row_place(source, block, int(asked[found[0]]))
                     raise FeatureError(f"{name}: {found[1]!r} is not a finite number in row {row}; fill such values")
             return rows, batch, family.scores(batch, models), models
@@ -400,21 +400,21 @@ class GroupModels(Closing):
                     shutil.copyfile(path, temporary)
 
     @cached_property
-    def encoder(self) -> Encoder:
+    def recipe(self) -> Recipe:
         """How columns become features."""
         folder = self.registry.folder
         try:
-            encoder = Encoder.from_dict(dict(self.registry.index.encoder))
+            recipe = Recipe.from_dict(dict(self.registry.index.recipe))
         except (KeyError, TypeError, ValueError) as error:
             raise ModelFileError(f"the index in {folder} does not tell of features: {error!r}; {MEND}") from error
         if self.registry.index.family != "linear" or not len(self._chosen):
-            return encoder
+            return recipe
         width = len(self.registry.weights(int(self._chosen[0]))) // self.registry.index.outputs - 1
-        if encoder.width not in (None, width):
+        if recipe.width not in (None, width):
             raise ModelFileError(
-                f"the models in {folder} have {width} features, the index tells of {encoder.width}; {MEND}"
+                f"the models in {folder} have {width} features, the index tells of {recipe.width}; {MEND}"
             )
-        return encoder if encoder.width == width else encoder.with_width(width)
+        return recipe if recipe.width == width else recipe.with_width(width)
 
     @cached_property
     def _chosen(self) -> NDArray[np.int64]:
@@ -444,7 +444,7 @@ class GroupModels(Closing):
 
     @cached_property
     def _family(self) -> Family:
-        return family_of(self.registry, self.encoder, self._trainable)
+        return family_of(self.registry, self.recipe, self._trainable)
 
     def _model(self, row: int) -> EncodedModel:
         index, table = self.registry.index, self.registry.table

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import BlockSource, Int64s
-from penstock.blocks.features import Encoder
 from penstock.checksum import checksum
+from penstock.columns.recipe import Recipe
 from penstock.errors import WriteError
 from penstock.events import Advanced, Finished, Started, Stream
 from penstock.groups.group_counts import Counted, stretches
@@ -223,7 +223,7 @@ class Scatter:
     ----------
     source : BlockSource
         The data.
-    encoder : Encoder
+    recipe : Recipe
         What makes rows of it, dense.
     counted : Counted
         Which group each row is in.
@@ -233,10 +233,10 @@ class Scatter:
         Bytes of rows that are sorted at once; there are two such pieces under way.
     """
 
-    def __init__(self, source: BlockSource, encoder: Encoder, counted: Counted, laid: Laid, *, chunk: int) -> None:
-        self._source, self._encoder, self._counted, self._laid = source, encoder, counted, laid
-        self._columns = list(encoder.columns)
-        self._sizes = source.block_rows * (encoder.row_bytes + ROW_BYTES)
+    def __init__(self, source: BlockSource, recipe: Recipe, counted: Counted, laid: Laid, *, chunk: int) -> None:
+        self._source, self._recipe, self._counted, self._laid = source, recipe, counted, laid
+        self._columns = list(recipe.columns)
+        self._sizes = source.block_rows * (recipe.row_bytes + ROW_BYTES)
         self._chunk = chunk
         self._ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(source.block_rows)])
 
@@ -249,7 +249,7 @@ class Scatter:
             if each.stop > len(self._sizes) or (len(blocks) > 1 and int(self._sizes[blocks].sum()) > self._chunk):
                 break  # of an attempt with more memory
             numbers, groups, counts = self._numbers(blocks)
-            room = Slots.empty(len(numbers), self._encoder).batch(len(numbers))
+            room = Slots.empty(len(numbers), self._recipe).batch(len(numbers))
             try:
                 self._laid.read_back(groups, at[groups], counts, room)
             except WriteError:
@@ -271,7 +271,7 @@ class Scatter:
         most = max((int(self._ends[blocks.stop] - self._ends[blocks.start]) for blocks in chunks), default=0)
         rooms: SimpleQueue[Slots] = SimpleQueue()
         for _ in range(_THREADS):
-            rooms.put(Slots.empty(most, self._encoder))
+            rooms.put(Slots.empty(most, self._recipe))
         read = [threading.Event() for _ in chunks]
         waiting: dict[int, tuple[Int64s, Int64s, Int64s, Int64s]] = {}
 
@@ -316,7 +316,7 @@ class Scatter:
         """Read blocks, and put their rows into slots."""
         edges = self._ends[blocks.start : blocks.stop + 1] - self._ends[blocks.start]
         for block, (first, last) in zip(blocks, pairwise(edges.tolist())):
-            rows = encoded(self._encoder, self._source, block, self._source.read(block, self._columns), finite=False)
+            rows = encoded(self._recipe, self._source, block, self._source.read(block, self._columns), finite=False)
             _put(rows, slots[first:last], room)
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats
 from penstock.blocks.base import Int64s
-from penstock.blocks.features import Encoder
+from penstock.columns.recipe import Recipe
 from penstock.loader.row_forms import FeatureForm, Scaling
 from penstock.native import kernel
 from penstock.outputs import byte_view, read_array, write_at, writing
@@ -34,20 +34,20 @@ _STEP = 1 << 16
 class RowShape:
     """What rows are: dense of a width, or sparse; with weights or without."""
 
-    encoder: Encoder
+    recipe: Recipe
 
     @property
     def sparse(self) -> bool:
-        return self.encoder.sparse
+        return self.recipe.sparse
 
     @property
     def weighted(self) -> bool:
-        return self.encoder.weight is not None
+        return self.recipe.weight is not None
 
     @property
     def width(self) -> int:
         """The number of features; zero where it is not known yet."""
-        return self.encoder.width or 0
+        return self.recipe.width or 0
 
     @property
     def row_bytes(self) -> int:
@@ -70,7 +70,7 @@ class RowShape:
 
     def join(self, parts: Sequence[Batch], slots: Sequence[NDArray[np.uint32]], rows: int) -> Batch:
         """Put parts together, each row at its slot."""
-        return FeatureForm(self.encoder, Scaling.none()).join(parts, slots, rows)
+        return FeatureForm(self.recipe, Scaling.none()).join(parts, slots, rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,13 +85,13 @@ class Needs:
 
 
 def plan_loading(
-    source: BlockSource, encoder: Decodes[R], order: str, memory: str | int | Budget, *, stretch: bool = False
+    source: BlockSource, recipe: Decodes[R], order: str, memory: str | int | Budget, *, stretch: bool = False
 ) -> Plan:
     """Return how a loader would divide the memory, without making one.
 
     Parameters
     ----------
-    source, encoder
+    source, recipe
         The rows, and what is made of them.
     order : str
         The shuffling strategy.
@@ -102,16 +102,16 @@ def plan_loading(
     """
     chosen = order_named(order)
     needs = Needs.of(chosen, memory, stretch=stretch)
-    feed, plan, _ = open_fitted(source, encoder, Scaling.none(), chosen, needs)
+    feed, plan, _ = open_fitted(source, recipe, Scaling.none(), chosen, needs)
     feed.decoder.close()
     return plan
 
 
 def open_fitted(
-    source: BlockSource, encoder: Decodes[R], scaling: Scaling, order: Order, needs: Needs
+    source: BlockSource, recipe: Decodes[R], scaling: Scaling, order: Order, needs: Needs
 ) -> tuple[Feed[R], Plan, Cut]:
     """Open a source with blocks that fit the windows, and divide the memory; say how the blocks were cut."""
-    feed = open_feed(source, encoder, scaling)
+    feed = open_feed(source, recipe, scaling)
     try:
         size = feed.size()
         choices: list[tuple[Feed[R], Plan, Cut]] = []
@@ -121,19 +121,19 @@ def open_fitted(
         enough = feed.decoder.waits and not stored.warning and stored.memory <= total
         if order.facts.by_block and not enough:
             wanted = fitting_cut(feed, size, needs.memory)
-            finer = _refined(feed, wanted, encoder, scaling)
+            finer = _refined(feed, wanted, recipe, scaling)
             if finer is not None:
                 choices.append((finer, _plan(finer, order, needs, size, wanted), wanted))
         if not choices or source.units is not None or choices[-1][1].memory > total:
             choices.insert(0, (feed, stored, Cut()))  # the first of those that are as good
         # Row groups that are half read take memory that whole ones may not, so whichever fits and mixes better.
         if divided(source) and all(plan.warning for _, plan, _ in choices):
-            whole = _whole_units(feed, encoder, scaling)
+            whole = _whole_units(feed, recipe, scaling)
             if whole is not None:
                 choices.append((whole, _plan(whole, order, needs, size, WHOLE), WHOLE))
             if order.facts.copy == "never" and all(plan.warning or plan.memory > total for _, plan, _ in choices):
                 cut = _piece_cut(feed, size, needs.memory)
-                pieces = _pieces(feed, cut, encoder, scaling)
+                pieces = _pieces(feed, cut, recipe, scaling)
                 if pieces is not None:
                     plan = _plan(pieces, order, needs, size, cut)
                     if not plan.warning:  # or decoding to disk would not be worth its time
@@ -142,7 +142,7 @@ def open_fitted(
                         pieces.decoder.close()
         best = min(choices, key=lambda each: (max(total, each[1].memory), -_met(each[0], each[1])))
         if best[1].memory > total and not needs.stretch:
-            smallest = _enough_for_blocks(source, encoder, scaling, order, needs, size)
+            smallest = _enough_for_blocks(source, recipe, scaling, order, needs, size)
             _plan(best[0], order, needs, size, best[2], enough=smallest)  # raises
     except BaseException:
         feed.decoder.close()
@@ -155,7 +155,7 @@ def open_fitted(
 
 def _enough_for_blocks(
     source: BlockSource,
-    encoder: Decodes[R],
+    recipe: Decodes[R],
     scaling: Scaling,
     order: Order,
     needs: Needs,
@@ -170,7 +170,7 @@ def _enough_for_blocks(
         found = []
         for budget in written:
             asked = replace(needs, memory=budget, stretch=True)
-            feed, plan, _ = open_fitted(source, encoder, scaling, order, asked)
+            feed, plan, _ = open_fitted(source, recipe, scaling, order, asked)
             feed.decoder.close()
             found.append(plan.memory if plan.memory > budget.resolve(data_bytes) else memory)
         if max(found) <= memory:
@@ -178,23 +178,23 @@ def _enough_for_blocks(
         memory = max(found)
 
 
-def _refined(feed: Feed[R], cut: Cut, encoder: Decodes[R], scaling: Scaling) -> Feed[R] | None:
+def _refined(feed: Feed[R], cut: Cut, recipe: Decodes[R], scaling: Scaling) -> Feed[R] | None:
     finer = feed.source.refine(cut.rows, cut.most) if cut.rows else None
     if finer is None or int(finer.block_rows.max(initial=0)) >= int(feed.block_rows.max(initial=0)):
         return None
-    return open_feed(finer, encoder, scaling)
+    return open_feed(finer, recipe, scaling)
 
 
-def _whole_units(feed: Feed[R], encoder: Decodes[R], scaling: Scaling) -> Feed[R] | None:
+def _whole_units(feed: Feed[R], recipe: Decodes[R], scaling: Scaling) -> Feed[R] | None:
     """Open a source with its units (row groups) as blocks, so that none is half read."""
     whole_units = getattr(feed.source, "whole_units", None)  # an ability that a source need not have
-    return None if whole_units is None else open_feed(whole_units(), encoder, scaling)
+    return None if whole_units is None else open_feed(whole_units(), recipe, scaling)
 
 
-def _pieces(feed: Feed[R], cut: Cut, encoder: Decodes[R], scaling: Scaling) -> Feed[R] | None:
+def _pieces(feed: Feed[R], cut: Cut, recipe: Decodes[R], scaling: Scaling) -> Feed[R] | None:
     """Open a source in pieces of its units that are decoded with the whole unit, each time one is read."""
     pieces = getattr(feed.source, "pieces", None)  # an ability that a source need not have
-    return None if pieces is None else open_feed(pieces(cut.rows), encoder, scaling)
+    return None if pieces is None else open_feed(pieces(cut.rows), recipe, scaling)
 
 
 def _plan(

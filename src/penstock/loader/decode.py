@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from penstock.batch import Batch, standardize_rows
 from penstock.blocks.base import BlockSource, Int64s, PackedLayout, naming_rows, row_place
 from penstock.blocks.block_sums import cut_short, damaged_block
-from penstock.blocks.features import Encoder
+from penstock.columns.recipe import Recipe
 from penstock.copying import SKIP
 from penstock.errors import DataError, LabelError
 from penstock.loader import window_kernels
@@ -79,23 +79,23 @@ class BlockDecoder:
     single = False
     together = 1
 
-    def __init__(self, source: BlockSource, encoder: Encoder, scaling: Scaling) -> None:
+    def __init__(self, source: BlockSource, recipe: Recipe, scaling: Scaling) -> None:
         self._source = source
-        self._encoder = encoder
+        self._recipe = recipe
         self._scaling = scaling
         largest = int(source.block_rows.max(initial=0))
         stored = int(source.block_bytes.max(initial=0))
         # Raw bytes, Arrow columns and, for a moment, the encoded rows; sparse ones are about as large as stored.
-        held = 3 * stored if encoder.sparse else 2 * stored + largest * encoder.row_bytes
+        held = 3 * stored if recipe.sparse else 2 * stored + largest * recipe.row_bytes
         self.thread_bytes = read_bytes(source, held)
         if source.units is not None and not divided(source):
-            self.thread_bytes = max(self.thread_bytes, unit_bytes(source, encoder.columns))
+            self.thread_bytes = max(self.thread_bytes, unit_bytes(source, recipe.columns))
 
     def decode(self, block: int) -> Batch:
-        return self.encode(block, self._source.read(block, self._encoder.columns))
+        return self.encode(block, self._source.read(block, self._recipe.columns))
 
     def decode_many(self, blocks: Int64s) -> list[Batch]:
-        read = arrow_blocks(self._source, blocks.tolist(), self._encoder.columns, together=self.together)
+        read = arrow_blocks(self._source, blocks.tolist(), self._recipe.columns, together=self.together)
         found: list[Batch] = []
         while some := list(islice(read, self.together)):
             found += self._encode_many(some)
@@ -107,17 +107,17 @@ class BlockDecoder:
         if joined is not None:
             ends = np.cumsum([len(arrow) for _, arrow in some]).tolist()
             with suppress(DataError):  # the row is named below
-                rows = self._encoder.encode(joined)
+                rows = self._recipe.encode(joined)
                 return [rows.slice(start, end) for start, end in pairwise([0, *ends])]
         return [self.encode(block, arrow) for block, arrow in some]
 
     def encode(self, block: int, arrow: pa.RecordBatch) -> Batch:
-        """Return the rows of a block that was read with the encoder's columns, and perhaps others."""
-        encoder = self._encoder
-        return naming_rows(self._source, block, lambda at, first: encoder.at(at).encode(arrow, first_row=first))
+        """Return the rows of a block that was read with the recipe's columns, and perhaps others."""
+        recipe = self._recipe
+        return naming_rows(self._source, block, lambda at, first: recipe.at(at).encode(arrow, first_row=first))
 
     def fill(self, blocks: Int64s, starts: Int64s, slots: NDArray[np.uint32], into: Slots) -> None:
-        read = arrow_blocks(self._source, blocks.tolist(), self._encoder.columns, together=self.together)
+        read = arrow_blocks(self._source, blocks.tolist(), self._recipe.columns, together=self.together)
         left = iter(starts.tolist())
         while some := list(islice(read, self.together)):
             places = [slots[start : start + len(arrow)] for (_, arrow), start in zip(some, left, strict=False)]
@@ -130,14 +130,14 @@ class BlockDecoder:
         joined = _joined(some)
         if joined is not None:
             with suppress(DataError):  # the row is named below
-                self._encoder.encode_into(joined, into.x, y_out=into.y, w_out=into.w, slots=np.concatenate(places))
+                self._recipe.encode_into(joined, into.x, y_out=into.y, w_out=into.w, slots=np.concatenate(places))
                 return
         for (block, arrow), place in zip(some, places, strict=True):
             self._encode_into(block, arrow, place, into)
 
     def _encode_into(self, block: int, arrow: pa.RecordBatch, slots: NDArray[np.uint32], into: Slots) -> None:
         def encode(at: str, first: int) -> None:
-            self._encoder.at(at).encode_into(arrow, into.x, y_out=into.y, w_out=into.w, slots=slots, first_row=first)
+            self._recipe.at(at).encode_into(arrow, into.x, y_out=into.y, w_out=into.w, slots=slots, first_row=first)
 
         naming_rows(self._source, block, encode)
 
@@ -161,9 +161,9 @@ class PackedDecoder:
     single = False
     together = 1
 
-    def __init__(self, source: BlockSource, encoder: Encoder, scaling: Scaling, layout: PackedLayout) -> None:
+    def __init__(self, source: BlockSource, recipe: Recipe, scaling: Scaling, layout: PackedLayout) -> None:
         self._source = source
-        self._encoder = encoder
+        self._recipe = recipe
         self._scaling = scaling
         self._layout = layout
         self._local = threading.local()
@@ -172,13 +172,13 @@ class PackedDecoder:
         self.cached = self._direct is None
         self._largest = int(layout.nbytes.max(initial=0))
         self.thread_bytes = room(self._largest, nbytes=nbytes)
-        labels = encoder.labels
+        labels = recipe.labels
         self._classes = np.empty(0, np.float64) if labels is None else np.asarray(labels.classes, np.float64)
         self._targets = NOTHING if labels is None else labels.targets
 
     def decode(self, block: int) -> Batch:
         rows = int(self._layout.rows[block])
-        into = Slots.empty(rows, self._encoder)
+        into = Slots.empty(rows, self._recipe)
         self._fill(np.array([block]), np.zeros(1, np.int64), np.arange(rows, dtype=np.uint32), into, Scaling.none())
         return into.batch(rows)
 
@@ -189,7 +189,7 @@ class PackedDecoder:
         self._fill(blocks, starts, slots, into, self._scaling)
 
     def pick(self, owner: Int64s, local: Int64s) -> Batch:
-        into = Slots.empty(len(owner), self._encoder)
+        into = Slots.empty(len(owner), self._recipe)
         self._pick(owner, local, np.arange(len(owner), dtype=np.uint32), into, Scaling.none())
         return into.batch(len(owner))
 
@@ -229,7 +229,7 @@ class PackedDecoder:
             np.empty(0, layout.weight_type or np.float32),
             self._classes,
             self._targets,
-            self._encoder.weight_mean,
+            self._recipe.weight_mean,
             scaling.shift,
             scaling.scale,
             into.x,
@@ -256,11 +256,11 @@ class PackedDecoder:
             offset, nbytes = int(layout.offsets[block]), int(layout.nbytes[block])
             return cut_short(name, block, fd=layout.fd, offset=offset, nbytes=nbytes)
         where = "{}, row {}".format(*row_place(self._source, block, row))
-        column = self._encoder.label if status == window_kernels.UNKNOWN_LABEL else self._encoder.weight
+        column = self._recipe.label if status == window_kernels.UNKNOWN_LABEL else self._recipe.weight
         value = self._source.read(block, [str(column)]).column(0)[row].as_py()
         if status == window_kernels.BAD_WEIGHT:
             return DataError(f"{where}: weight {column!r} is {value}; weights must be finite and not negative")
-        known = "" if self._encoder.labels is None else f"; the classes are {list(self._encoder.labels.classes)[:10]}"
+        known = "" if self._recipe.labels is None else f"; the classes are {list(self._recipe.labels.classes)[:10]}"
         return LabelError(f"{where}: label {column!r} is {value}, which cannot be learned from{known}")
 
 

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from penstock.batch import Batch, Csr, Floats, scatter_values
 from penstock.blocks.base import BlockSource, Int64s
 from penstock.blocks.block_sums import cut_short, damaged_block
-from penstock.blocks.features import Encoder
 from penstock.blocks.fields import Fields
 from penstock.blocks.row_layout import UNKNOWN, RowLayout, end_size
 from penstock.checksum import checksum_at
+from penstock.columns.recipe import Recipe
 from penstock.copying import SKIP
 from penstock.errors import CorruptFileError, DataError
 from penstock.loader.decode import BlockDecoder
@@ -178,22 +178,22 @@ def copy_entries_reference(
                 values[goal] *= scale[indices[goal]]
 
 
-def sparse_decoder(source: BlockSource, encoder: Encoder, scaling: Scaling) -> BlockDecoder | None:
+def sparse_decoder(source: BlockSource, recipe: Recipe, scaling: Scaling) -> BlockDecoder | None:
     """Return the way straight to a source's sparse rows, or None where there is none."""
-    if len(encoder.parts) != 1 or encoder.parts[0].kind != "pairs":
+    if len(recipe.parts) != 1 or recipe.parts[0].kind != "pairs":
         return None
-    kinds = [source.schema.field(name).type for name in encoder.parts[0].columns]
+    kinds = [source.schema.field(name).type for name in recipe.parts[0].columns]
     if not (kinds[0].value_type in (pa.uint32(), pa.int32()) and kinds[1].value_type == pa.float32()):
         return None
-    others = [name for name in (encoder.label, encoder.weight) if name is not None]
+    others = [name for name in (recipe.label, recipe.weight) if name is not None]
     if not all(_is_plain(source.schema.field(name).type) for name in others):
         return None
-    columns = [*encoder.parts[0].columns, *others]
+    columns = [*recipe.parts[0].columns, *others]
     try:
         layout = source.row_layout(Fields.of(source.schema, columns, place=source.name))
     except DataError:
         return None
-    return None if layout is None or not layout.whole else SparseDecoder(source, encoder, scaling, layout)
+    return None if layout is None or not layout.whole else SparseDecoder(source, recipe, scaling, layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +225,8 @@ class SparseRows:
 class SparseDecoder(BlockDecoder):
     """Reads blocks of sparse rows whose places in the file are known."""
 
-    def __init__(self, source: BlockSource, encoder: Encoder, scaling: Scaling, layout: RowLayout) -> None:
-        super().__init__(source, encoder, scaling)
+    def __init__(self, source: BlockSource, recipe: Recipe, scaling: Scaling, layout: RowLayout) -> None:
+        super().__init__(source, recipe, scaling)
         self._layout = layout
         nbytes = int(layout.nbytes.sum())
         self._direct = DirectFiles(layout.fds, nbytes=nbytes)
@@ -253,12 +253,12 @@ class SparseDecoder(BlockDecoder):
 
     def read(self, blocks: Int64s, memory: NDArray[np.uint8]) -> SparseRows | None:
         """Read blocks into memory, page-aligned and of their `raw_bytes`; None where one of them is unusual."""
-        layout, encoder = self._layout, self._encoder
+        layout, recipe = self._layout, self._recipe
         try:
             self._find(blocks)
         except DataError:  # a null
             return None
-        if encoder.width is None:
+        if recipe.width is None:
             return None
         sizes = self.raw_bytes(blocks)
         count = int(layout.rows[blocks].sum())
@@ -272,7 +272,7 @@ class SparseDecoder(BlockDecoder):
             memory.ctypes.data,
             (memory.view(np.uint32), memory.view(np.int32), memory.view(np.int64)),
             1 if self.cached else PAGE,
-            encoder.width,
+            recipe.width,
             self._ends,
             (index_at, value_at, lengths),
             np.array([other.ctypes.data for other in others], np.int64),
@@ -284,22 +284,22 @@ class SparseDecoder(BlockDecoder):
             return None
         columns = {field.name: pa.array(other) for field, other in zip(self._others, others, strict=True)}
         try:
-            y, weight = encoder.targets(pa.record_batch(columns))
+            y, weight = recipe.targets(pa.record_batch(columns))
         except DataError:  # said again of a single block, which knows the row's number
             return None
         return SparseRows(memory, index_at, value_at, lengths, y, weight)
 
     def room_for(self, parts: Sequence[SparseRows], slots: Sequence[SlotArray], rows: int) -> Batch:
         """Return a batch of ``rows`` rows as long as those in their slots are, its entries not written yet."""
-        encoder = self._encoder
+        recipe = self._recipe
         indptr = np.zeros(rows + 1, np.uint64)
         for part, place in zip(parts, slots, strict=True):
             part.tell_lengths(place, indptr)
         np.cumsum(indptr, out=indptr)
         entries = int(indptr[-1])
-        x = Csr(indptr, np.empty(entries, np.uint32), np.empty(entries, np.float32), encoder.width or 0)
-        y = np.empty(rows, np.float32) if encoder.label else None
-        return Batch(x, y, np.empty(rows, np.float32) if encoder.weight else None)
+        x = Csr(indptr, np.empty(entries, np.uint32), np.empty(entries, np.float32), recipe.width or 0)
+        y = np.empty(rows, np.float32) if recipe.label else None
+        return Batch(x, y, np.empty(rows, np.float32) if recipe.weight else None)
 
     def join(self, parts: Sequence[SparseRows], slots: Sequence[NDArray[np.integer]]) -> Batch:
         """Put rows into their slots, of which there is one for each; not scaled."""

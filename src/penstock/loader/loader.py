@@ -19,10 +19,10 @@ import numpy as np
 
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import BlockSource, Int64s, begin_epoch, row_place
-from penstock.blocks.features import Encoder
 from penstock.blocks.storage import convert_line
 from penstock.budget import Budget
 from penstock.closing import Closing
+from penstock.columns.recipe import Recipe
 from penstock.errors import UsageError
 from penstock.loader.block_cuts import Needs, open_fitted
 from penstock.loader.decode import ResidentDecoder
@@ -46,7 +46,7 @@ class Loader(Closing, Generic[R]):
     ----------
     source : BlockSource
         Where the rows are.
-    encoder : Encoder or Fields
+    recipe : Recipe or Fields
         What to make of its columns: features and a target, or the columns as they are.
     order : str or Order
         The shuffling strategy.
@@ -78,7 +78,7 @@ class Loader(Closing, Generic[R]):
     def __init__(
         self,
         source: BlockSource,
-        encoder: Decodes[R],
+        recipe: Decodes[R],
         order: str | Order = "corgipile",
         *,
         memory: str | int | Budget = "512MB",
@@ -91,13 +91,13 @@ class Loader(Closing, Generic[R]):
         scratch: str | os.PathLike[str] | None = None,
         stretch: bool = False,
     ) -> None:
-        self.encoder = encoder
+        self.recipe = recipe
         self.order = order_named(order) if isinstance(order, str) else order
         self.seed = seed
         self._part = part
         scaling = scaling or Scaling.none()
         needs = Needs.of(self.order, memory, threads=threads, world=world, stretch=stretch)
-        feed, self.plan, self.cut = open_fitted(source, encoder, scaling, self.order, needs)
+        feed, self.plan, self.cut = open_fitted(source, recipe, scaling, self.order, needs)
         self.source = source = feed.source
         opened = self.plan.units
         shape = Shape(source.block_rows, self.plan.held_rows, seed, rank, world, source.units, opened)
@@ -106,7 +106,7 @@ class Loader(Closing, Generic[R]):
             shape = replace(shape, units=None, held_rows=max(1, shape.rows))
         self._kept = None if part is None else part.of(source)
         self._ready = LoaderResources(
-            feed, encoder, scaling, plan=self.plan, shape=shape, part=self._kept, scratch=scratch
+            feed, recipe, scaling, plan=self.plan, shape=shape, part=self._kept, scratch=scratch
         )
         self._carried: tuple[int, R | None] | None = None
         self._remainder: tuple[tuple[int, tuple[Stretch, ...]], Remainder] | None = None
@@ -415,8 +415,8 @@ def find_bad(loader: Loader[Batch], batch: Batch, position: int) -> tuple[int, i
     feature, value = _first_bad(batch.slice(position, position + 1))
     if feature < 0:
         return None
-    assert isinstance(loader.encoder, Encoder)
-    feed = Feed.of(loader.source, loader.encoder, Scaling.none())
+    assert isinstance(loader.recipe, Recipe)
+    feed = Feed.of(loader.source, loader.recipe, Scaling.none())
     with closing(feed.decoder):
         for block in range(len(feed.block_rows)):
             rows = feed.decoder.decode(block)

@@ -41,14 +41,14 @@ _NUMBERS = 32
 _SPARSE = 4
 
 
-def open_feed(source: BlockSource, encoder: Decodes[R], scaling: Scaling) -> Feed[R]:
+def open_feed(source: BlockSource, recipe: Decodes[R], scaling: Scaling) -> Feed[R]:
     """Choose the fastest way of reading a source's rows."""
-    columns: Any = encoder
+    columns: Any = recipe
     if isinstance(columns, Fields):
         feed: Any = Feed.of_records(source, columns)
     else:
         feed = Feed.of(source, columns, scaling)
-    return feed  # type: ignore[no-any-return]  # of the kind that the encoder makes
+    return feed  # type: ignore[no-any-return]  # of the kind that the recipe makes
 
 
 def divide(
@@ -106,7 +106,7 @@ class LoaderResources(Generic[R]):
     def __init__(
         self,
         feed: Feed[R],
-        encoder: Decodes[R],
+        recipe: Decodes[R],
         scaling: Scaling,
         *,
         plan: Plan,
@@ -122,7 +122,7 @@ class LoaderResources(Generic[R]):
         self.bytes_read = self.extra_disk_bytes = 0
         self.prepare_seconds = 0.0
         self._source = feed.source
-        self._encoder = encoder
+        self._recipe = recipe
         self._scaling = scaling
         self._plan = plan
         self._stored_shape = shape
@@ -146,7 +146,7 @@ class LoaderResources(Generic[R]):
     def prepare(self, copied: Literal["never", "once", "epoch"], epoch: int, *, windows: bool) -> None:
         """Have the rows in place for an epoch, and threads to fill windows of blocks if these are wanted."""
         if self._closed:
-            self.feed, self.shape = open_feed(self._source, self._encoder, self._scaling), self._stored_shape
+            self.feed, self.shape = open_feed(self._source, self._recipe, self._scaling), self._stored_shape
             self.feed.decoder.together = self._plan.together
             self._closed = False
         if copied != "never":
@@ -240,7 +240,7 @@ class LoaderResources(Generic[R]):
         self.extra_disk_bytes = max(self.extra_disk_bytes, cache.nbytes)
         self._cache = cache
         self.feed.decoder.close()
-        self.feed = open_feed(cache, self._encoder, self._scaling)
+        self.feed = open_feed(cache, self._recipe, self._scaling)
         self.feed.decoder.together = self._plan.together
 
     def _write_copy(self, epoch: int) -> None:
@@ -261,14 +261,14 @@ class LoaderResources(Generic[R]):
         self.extra_disk_bytes = max(self.extra_disk_bytes, copy.disk_bytes)
         self.bytes_read += int(self._source.block_bytes.sum())
         form: Any = copy.form
-        columns: Any = form.fields if isinstance(form, RecordForm) else form.encoder
+        columns: Any = form.fields if isinstance(form, RecordForm) else form.recipe
         self.feed, self._closed = open_feed(copy.source, columns, self._scaling), False
         self.shape = replace(self.shape, block_rows=self.feed.block_rows, units=None)
 
     @contextmanager
     def _stored(self) -> Iterator[Iterator[R]]:
         """Give all rows in stored order, unscaled; those that could not be learned from are refused by name."""
-        feed = open_feed(self._source, self._encoder, Scaling.none())
+        feed = open_feed(self._source, self._recipe, Scaling.none())
         # Dealing a window's rows to buckets takes room for them once more.
         held = max(int(feed.block_rows.max(initial=1)), 5 * self._plan.held_rows // 8)
         reader = WindowReader(feed, capacity=held, threads=self._plan.threads, part=self._part)

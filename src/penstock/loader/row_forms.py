@@ -15,9 +15,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats, scatter_rows, scatter_values, standardize_rows
-from penstock.blocks.features import Encoder, choose_features
 from penstock.blocks.fields import Fields
 from penstock.blocks.memory import to_arrow
+from penstock.columns.recipe import Recipe, choose_features
 from penstock.copying import move_rows, put_rows
 from penstock.loader import window_kernels
 from penstock.records import Column, Ragged, Records
@@ -41,7 +41,7 @@ R_co = TypeVar("R_co", bound=RowsLike, covariant=True)
 
 
 class Decodes(Protocol[R_co]):
-    """What makes rows of a block: `Encoder` makes a `Batch`, `Fields` makes `Records`."""
+    """What makes rows of a block: `Recipe` makes a `Batch`, `Fields` makes `Records`."""
 
     @property
     def columns(self) -> Sequence[str]: ...
@@ -144,12 +144,12 @@ class Slots:
     w: Floats
 
     @classmethod
-    def empty(cls, rows: int, encoder: Encoder) -> Slots:
+    def empty(cls, rows: int, recipe: Recipe) -> Slots:
         """Allocate room for so many rows."""
         return cls(
-            np.empty((rows, encoder.width or 0), np.float32),
-            np.empty(rows if encoder.label else 0, np.float32),
-            np.empty(rows if encoder.weight else 0, np.float32),
+            np.empty((rows, recipe.width or 0), np.float32),
+            np.empty(rows if recipe.label else 0, np.float32),
+            np.empty(rows if recipe.weight else 0, np.float32),
         )
 
     def __len__(self) -> int:
@@ -165,23 +165,23 @@ class Slots:
 class FeatureForm:
     """Features as dense or sparse rows, with target and weight."""
 
-    encoder: Encoder
+    recipe: Recipe
     scaling: Scaling
 
     @property
     def columns(self) -> list[str]:
-        return list(self.encoder.columns)
+        return list(self.recipe.columns)
 
     @property
     def fixed(self) -> bool:
-        return not self.encoder.sparse
+        return not self.recipe.sparse
 
     @property
     def row_bytes(self) -> int:
-        return self.encoder.row_bytes
+        return self.recipe.row_bytes
 
     def empty(self, rows: int) -> Slots:
-        return Slots.empty(rows, self.encoder)
+        return Slots.empty(rows, self.recipe)
 
     def put(self, part: Batch, slots: SlotArray, into: Slots) -> None:
         assert not isinstance(part.x, Csr)  # sparse rows are joined, not put into slots
@@ -198,19 +198,19 @@ class FeatureForm:
                 move_rows(column, picks, target, places)  # type: ignore[arg-type]  # dense
 
     def join(self, parts: Sequence[Batch], slots: Sequence[SlotArray], rows: int) -> Batch:
-        if not self.encoder.sparse:
+        if not self.recipe.sparse:
             into = self.empty(rows)
             for part, place in zip(parts, slots, strict=True):
                 self.put(part, place, into)
             return into.batch(rows)
-        y = np.empty(rows, np.float32) if self.encoder.label else None
-        weight = np.empty(rows, np.float32) if self.encoder.weight else None
+        y = np.empty(rows, np.float32) if self.recipe.label else None
+        weight = np.empty(rows, np.float32) if self.recipe.weight else None
         for part, place in zip(parts, slots, strict=True):
             for target, column in ((y, part.y), (weight, part.weight)):
                 if target is not None and column is not None:
                     scatter_values(column, place, target)
         sparse = [p.x for p in parts if isinstance(p.x, Csr)]
-        center = self.scaling.shift[: self.encoder.dense_width]
+        center = self.scaling.shift[: self.recipe.dense_width]
         x = window_kernels.assemble_csr(sparse, list(slots), rows, center=center, scale=self.scaling.scale)
         return Batch(x, y, weight)
 
@@ -218,11 +218,11 @@ class FeatureForm:
         return Batch.concat(parts)
 
     def blank(self, rows: int) -> Batch:
-        encoder, width = self.encoder, self.encoder.width or 0
+        recipe, width = self.recipe, self.recipe.width or 0
         empty = Csr(np.zeros(rows + 1, np.uint64), np.empty(0, np.uint32), np.empty(0, np.float32), width)
-        y = np.zeros(rows, np.float32) if encoder.label else None
-        weight = np.zeros(rows, np.float32) if encoder.weight else None
-        return Batch(empty if encoder.sparse else np.zeros((rows, width), np.float32), y, weight)
+        y = np.zeros(rows, np.float32) if recipe.label else None
+        weight = np.zeros(rows, np.float32) if recipe.weight else None
+        return Batch(empty if recipe.sparse else np.zeros((rows, width), np.float32), y, weight)
 
     def to_arrow(self, rows: Batch) -> pa.RecordBatch:
         return to_arrow(rows)
@@ -231,15 +231,15 @@ class FeatureForm:
         # Labels in a copy are targets already.
         label, weight = (name if name in schema.names else None for name in ("label", "weight"))
         chosen = choose_features(schema, label=label, weight=weight, place="the shuffled copy")
-        if self.encoder.sparse and self.encoder.width is not None:
-            chosen = chosen.with_width(self.encoder.width)
+        if self.recipe.sparse and self.recipe.width is not None:
+            chosen = chosen.with_width(self.recipe.width)
         return FeatureForm(chosen, self.scaling)
 
     def decode(self, batch: pa.RecordBatch, *, first_row: int = 0) -> Batch:
-        return self.encoder.decode(batch, first_row=first_row)
+        return self.recipe.decode(batch, first_row=first_row)
 
     def flaw(self, rows: Batch) -> tuple[int, str] | None:
-        return self.encoder.nonfinite(rows)
+        return self.recipe.nonfinite(rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats
 from penstock.blocks.base import BlockSource, PackedLayout, naming_rows, row_place
-from penstock.blocks.features import Encoder
-from penstock.blocks.labels import LabelTally, refuse_missing
+from penstock.columns.labels import LabelTally, refuse_missing
+from penstock.columns.recipe import Recipe
 from penstock.errors import DataError, FeatureError, some_of
 from penstock.events import Advanced, Finished, Started, Stream, Warned
 from penstock.loader.decode import BlockDecoder
@@ -42,13 +42,13 @@ _FEW_ROWS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a pass over the data found: an encoder that is complete, the rows, and the scaling.
+    """What a pass over the data found: a recipe that is complete, the rows, and the scaling.
 
     ``zero_rows`` is how many rows have a weight of 0; they count nowhere but in ``rows``. ``class_totals`` has the sum of
     the rows' weights in each class of the label, empty where that was not asked for.
     """
 
-    encoder: Encoder
+    recipe: Recipe
     rows: int
     scaling: Scaling
     zero_rows: int = 0
@@ -57,7 +57,7 @@ class Scan:
 
 def scan(
     source: BlockSource,
-    encoder: Encoder,
+    recipe: Recipe,
     *,
     classes: bool,
     standardize: bool = False,
@@ -66,13 +66,13 @@ def scan(
     count_classes: bool = False,
     stream: Stream | None = None,
 ) -> Scan:
-    """Complete an encoder from the data.
+    """Complete a recipe from the data.
 
     Parameters
     ----------
     source : BlockSource
         The data.
-    encoder : Encoder
+    recipe : Recipe
         What was chosen of its columns.
     classes : bool
         Whether the label is a class, to be mapped to targets, rather than a number.
@@ -89,23 +89,23 @@ def scan(
     stream : Stream
         Hears how far the pass is.
     """
-    collects = classes and (encoder.labels is None or count_classes)
-    weighs = weights and encoder.weight is not None
-    whole = standardize or (width and encoder.width is None)
+    collects = classes and (recipe.labels is None or count_classes)
+    weighs = weights and recipe.weight is not None
+    whole = standardize or (width and recipe.width is None)
     if not len(source.block_rows) or not int(source.block_rows.sum()):
         raise DataError(f"{source.name} has no rows; there is nothing to train on")
     if not (collects or whole or weighs):
-        return Scan(encoder, int(source.block_rows.sum()), Scaling.none())
+        return Scan(recipe, int(source.block_rows.sum()), Scaling.none())
     stream = stream or Stream()
-    moments = _Moments(encoder.dense_width if encoder.sparse else 0)
+    moments = _Moments(recipe.dense_width if recipe.sparse else 0)
     labelled = 0  # rows of text are counted by nobody else
     layout = None
-    if not whole and encoder.packed_column:
-        layout = source.packed(encoder.packed_column, encoder.label, encoder.weight if weighs else None)
-    total = _Weights(encoder)
-    tally = LabelTally(str(encoder.label), place=source.name, count=count_classes)
-    columns = [name for name, needed in ((encoder.label, collects), (encoder.weight, weighs)) if needed and name]
-    features = _features_only(encoder)
+    if not whole and recipe.packed_column:
+        layout = source.packed(recipe.packed_column, recipe.label, recipe.weight if weighs else None)
+    total = _Weights(recipe)
+    tally = LabelTally(str(recipe.label), place=source.name, count=count_classes)
+    columns = [name for name, needed in ((recipe.label, collects), (recipe.weight, weighs)) if needed and name]
+    features = _features_only(recipe)
     unlabelled = BlockDecoder(source, features, Scaling.none()) if whole else None
     together = list(dict.fromkeys([*columns, *(features.columns if whole else ())]))
 
@@ -117,7 +117,7 @@ def scan(
     stream.emit(Started("scan", len(source.block_rows), "blocks"))
 
     if layout is not None:
-        for read in _packed_columns(layout, encoder, stream, labels=collects, weights=weighs):
+        for read in _packed_columns(layout, recipe, stream, labels=collects, weights=weighs):
             weight = total.add(read, source.name, total.rows) if weighs else None
             if collects:
                 tally.add(read.column(0), weight)
@@ -126,32 +126,32 @@ def scan(
             for block, (read, batch) in enumerate(found):
                 weight = naming_rows(source, block, partial(total.add, read)) if weighs and read is not None else None
                 if batch is not None:
-                    _refuse_nonfinite(source, block, batch, encoder)
+                    _refuse_nonfinite(source, block, batch, recipe)
                     moments.add(batch, weight)
                 stream.emit(Advanced("scan", 1))
                 if read is None:
                     continue
                 labelled += len(read)
                 if collects:
-                    _refuse_missing(source, block, read.column(0), str(encoder.label))
+                    _refuse_missing(source, block, read.column(0), str(recipe.label))
                     tally.add(read.column(0), weight)
-    if collects and encoder.labels is None:
-        encoder = encoder.with_labels(tally.labels())
+    if collects and recipe.labels is None:
+        recipe = recipe.with_labels(tally.labels())
     stream.emit(Finished("scan"))
     if weighs:
-        encoder = replace(encoder, weight_mean=total.mean(tally if collects else None))
+        recipe = replace(recipe, weight_mean=total.mean(tally if collects else None))
         if total.effective_rows < _FEW_ROWS * total.count:
             stream.emit(
                 Warned(
-                    f"{source.name}: the weights in {encoder.weight!r} are so unequal that {total.count:,} rows count like"
+                    f"{source.name}: the weights in {recipe.weight!r} are so unequal that {total.count:,} rows count like"
                     f" {total.effective_rows:,.0f}: a few rows decide the model and its figures"
                 )
             )
-    if width and encoder.width is None:
-        encoder = encoder.with_width(moments.width)
+    if width and recipe.width is None:
+        recipe = recipe.with_width(moments.width)
     rows = moments.rows if whole else labelled or int(source.block_rows.sum())
-    scaling = moments.scaling(encoder) if standardize else Scaling.none()
-    far = [encoder.names[j] for j in moments.far_from_zero()] if standardize and encoder.names is not None else []
+    scaling = moments.scaling(recipe) if standardize else Scaling.none()
+    far = [recipe.names[j] for j in moments.far_from_zero()] if standardize and recipe.names is not None else []
     if far:
         stream.emit(
             Warned(
@@ -159,20 +159,20 @@ def scan(
                 " differ; subtract a constant from such columns"
             )
         )
-    totals = tally.totals(encoder.labels.classes if count_classes and encoder.labels is not None else ())
-    return Scan(encoder, rows, scaling, total.rows - total.count if weighs else 0, totals)
+    totals = tally.totals(recipe.labels.classes if count_classes and recipe.labels is not None else ())
+    return Scan(recipe, rows, scaling, total.rows - total.count if weighs else 0, totals)
 
 
 def _packed_columns(
-    layout: PackedLayout, encoder: Encoder, stream: Stream, *, labels: bool, weights: bool
+    layout: PackedLayout, recipe: Recipe, stream: Stream, *, labels: bool, weights: bool
 ) -> Iterator[pa.RecordBatch]:
     """Read labels and weights alone, many blocks to a step."""
     steps = range(0, len(layout.rows), _STEP)
     columns = [
         (name, kind, at)
         for name, kind, at, needed in (
-            (encoder.label, layout.label_type, layout.label_at, labels),
-            (encoder.weight, layout.weight_type, layout.weight_at, weights),
+            (recipe.label, layout.label_type, layout.label_at, labels),
+            (recipe.weight, layout.weight_type, layout.weight_at, weights),
         )
         if needed and name
     ]
@@ -196,14 +196,14 @@ def _packed_columns(
 class _Weights:
     """Sums over the rows' weights, in double precision."""
 
-    def __init__(self, encoder: Encoder) -> None:
-        self._encoder = replace(encoder, weight_mean=1.0)
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = replace(recipe, weight_mean=1.0)
         self._sum, self._squares, self.rows = 0.0, 0.0, 0
         self.count, self.rows = 0, 0
 
     def add(self, rows: pa.RecordBatch, place: str, first_row: int) -> Floats:
         """Take in a block and return its weights; one that is missing, negative or not finite is refused by its row."""
-        weights = self._encoder.at(place).weights(rows, first_row=first_row)
+        weights = self._recipe.at(place).weights(rows, first_row=first_row)
         assert weights is not None  # there is such a column
         self._sum += float(weights.sum(dtype=np.float64))
         self._squares += float(np.square(weights, dtype=np.float64).sum())
@@ -218,7 +218,7 @@ class _Weights:
 
     def mean(self, labels: LabelTally | None) -> float:
         """Return the mean of the weights above 0; where labels are classes, these must be of rows of two or more."""
-        place, weight = self._encoder.place, self._encoder.weight
+        place, weight = self._recipe.place, self._recipe.weight
         if not self.count:
             raise DataError(
                 f"{place}: the weight {weight!r} is 0 in every row, so there is nothing to learn from; give some rows a"
@@ -236,15 +236,15 @@ def _refuse_missing(source: BlockSource, block: int, labels: pa.Array, column: s
     naming_rows(source, block, lambda place, first: refuse_missing(labels, column, first_row=first, place=place))
 
 
-def _refuse_nonfinite(source: BlockSource, block: int, batch: Batch, encoder: Encoder) -> None:
-    bad = encoder.nonfinite(batch)
+def _refuse_nonfinite(source: BlockSource, block: int, batch: Batch, recipe: Recipe) -> None:
+    bad = recipe.nonfinite(batch)
     if bad is not None:
         name, row = row_place(source, block, bad[0])
         raise FeatureError(f"{name}: {bad[1]!r} is not a finite number in row {row}; fill or remove such values first")
 
 
-def _features_only(encoder: Encoder) -> Encoder:
-    return Encoder(encoder.parts, None, None, None, encoder.place, encoder.origin)
+def _features_only(recipe: Recipe) -> Recipe:
+    return Recipe(recipe.parts, None, None, None, recipe.place, recipe.origin)
 
 
 class _Moments:
@@ -310,19 +310,19 @@ class _Moments:
         constant = (spread == 0) & (center < _WHOLE)
         return [int(j) for j in np.flatnonzero((center > FAR_FROM_ZERO * spread) & ~constant & (center > 0))]
 
-    def scaling(self, encoder: Encoder) -> Scaling:
+    def scaling(self, recipe: Recipe) -> Scaling:
         """Return what centers and scales plain numbers; sparse features are only scaled, to stay sparse.
 
         A number that is constant, or varies by rounding only, is scaled to 0. Sparse features are scaled by `sparse_scale`.
         """
-        count, dense = max(self._counted, 1), self._dense if encoder.sparse else self.width
+        count, dense = max(self._counted, 1), self._dense if recipe.sparse else self.width
         mean = self._sum[:dense] / count
         spread = np.sqrt(np.maximum(self._square[:dense] / count - mean**2, 0))
         center = mean + (0.0 if self._origin is None else self._origin)
         scale = _inverse(np.where(spread > _ROUNDING * np.abs(center), spread, 0.0))
-        if not encoder.sparse:
+        if not recipe.sparse:
             return Scaling(center.astype(np.float32), scale)
-        width = encoder.width or 0
+        width = recipe.width or 0
         rest = sparse_scale(self._square[dense : self.width], self._sum[dense : self.width], rows=count, width=width)
         unseen = width - dense - len(rest)  # declared, but in no row
         if dense or unseen:

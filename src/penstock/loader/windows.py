@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch
 from penstock.blocks.base import BlockSource, Int64s, one_piece_open
-from penstock.blocks.features import Encoder
 from penstock.blocks.fields import Fields
+from penstock.columns.recipe import Recipe
 from penstock.copying import SKIP
 from penstock.loader.decode import BlockDecoder, Decoder, PackedDecoder, ResidentDecoder
 from penstock.loader.decode_records import record_decoder
@@ -50,20 +50,20 @@ class Feed(Generic[R]):
     units: Int64s | None
 
     @classmethod
-    def of(cls, source: BlockSource, encoder: Encoder, scaling: Scaling) -> Feed[Batch]:
+    def of(cls, source: BlockSource, recipe: Recipe, scaling: Scaling) -> Feed[Batch]:
         """Choose the fastest way of turning this source's blocks into features."""
-        decoder: Decoder[Batch] = BlockDecoder(source, encoder, scaling)
+        decoder: Decoder[Batch] = BlockDecoder(source, recipe, scaling)
         # The packed loop compares labels as doubles, which tell integers apart up to 2**53.
-        numeric = encoder.labels is None or (
-            encoder.labels.numeric and all(abs(c) <= 2**53 for c in encoder.labels.classes)
+        numeric = recipe.labels is None or (
+            recipe.labels.numeric and all(abs(c) <= 2**53 for c in recipe.labels.classes)
         )
-        if encoder.packed_column and numeric:
-            layout = source.packed(encoder.packed_column, encoder.label, encoder.weight)
+        if recipe.packed_column and numeric:
+            layout = source.packed(recipe.packed_column, recipe.label, recipe.weight)
             if layout is not None:
-                decoder = PackedDecoder(source, encoder, scaling, layout)
-        elif encoder.sparse:
-            decoder = sparse_decoder(source, encoder, scaling) or decoder
-        form = FeatureForm(encoder, scaling)
+                decoder = PackedDecoder(source, recipe, scaling, layout)
+        elif recipe.sparse:
+            decoder = sparse_decoder(source, recipe, scaling) or decoder
+        form = FeatureForm(recipe, scaling)
         return Feed(source, form, decoder, source.block_rows, source.exact_rows, source.units)
 
     @classmethod

@@ -193,7 +193,7 @@ def _sparse_tiles(
         stopped = times(x.indptr, x.indices, x.values, start, padded, z)
         if stopped >= 0:
             raise FeatureError(
-                f"row {stopped} names a feature past the width of {width}; encode all rows by the same encoder"
+                f"row {stopped} names a feature past the width of {width}; encode all rows by the same recipe"
             )
         bend_tile(loss, z[:, :configs], y[part], train[part], held[part], w[-1], figures)
         times_turned(x.indptr, x.indices, x.values, start, z, train[part], found)

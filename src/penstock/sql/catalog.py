@@ -238,9 +238,9 @@ def _model(row: list[Any], *, place: str) -> LinearModel:
         sound &= content["kind"] == kind
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise _damaged(place, f"its header cannot be read ({error!r})") from error
-    labels = model.encoder.labels
+    labels = model.recipe.labels
     classes = 0 if labels is None else len(labels.classes)
-    if not sound or model.encoder.width != width or outputs != loss_of(kind).outputs(classes):
+    if not sound or model.recipe.width != width or outputs != loss_of(kind).outputs(classes):
         raise _damaged(place, "its header, columns and weights do not belong together")
     if loss_of(kind).classifies == (labels is None):
         raise _damaged(place, "its classes do not fit its kind")

@@ -81,12 +81,12 @@ def evaluate_call(call: Evaluate, engine: Engine, catalog: Catalog, *, stream: S
         return _held_out(model, call.model)
     schema = engine.describe(call.query)
     chosen = evaluate_settings(call, schema)
-    label, present = chosen.label or model.encoder.label, schema.names
-    features = [name for part in model.encoder.parts for name in part.columns]
+    label, present = chosen.label or model.recipe.label, schema.names
+    features = [name for part in model.recipe.parts for name in part.columns]
     for name, role in (*((name, "feature") for name in features), (label, "label")):
         if name is not None and name not in present:
             raise ColumnError.missing(name, present, place="the query", role=role)
-    weight = model.encoder.weight
+    weight = model.recipe.weight
     wanted = [*features, str(label), *([weight] if weight is not None and weight in present else [])]
     # One pass: there is nothing to keep rows for.
     with engine.open(call.query, wanted, replace(chosen.reading, cache=False), stream=stream) as opened:
@@ -132,9 +132,9 @@ def weight_rows(model: LinearModel) -> Result:
         raise UsageError(
             f"the model has {coef.size:,} weights; read them where they are: SELECT coef, intercept FROM penstock.models"
         )
-    features = model.encoder.names or tuple(map(str, range(coef.shape[1])))
-    several = loss_of(model.kind).many and model.encoder.labels is not None
-    classes = list(model.encoder.labels.classes) if several and model.encoder.labels else [None]
+    features = model.recipe.names or tuple(map(str, range(coef.shape[1])))
+    several = loss_of(model.kind).many and model.recipe.labels is not None
+    classes = list(model.recipe.labels.classes) if several and model.recipe.labels else [None]
     rows: list[tuple[Any, ...]] = []
     for kind, row, constant in zip(classes, coef, intercept, strict=True):
         named = [*zip(features, row.tolist(), strict=True), ("__INTERCEPT__", float(constant))]
@@ -158,15 +158,15 @@ def _usual_rate(model: LinearModel) -> float:
 
 def model_properties(model: LinearModel, name: str) -> Result:
     """Return what is known of a model, a row for each property."""
-    encoder = model.encoder
-    hashed = [f"{part.hashed.column}:2^{part.hashed.bits}" for part in encoder.parts if part.hashed]
+    recipe = model.recipe
+    hashed = [f"{part.hashed.column}:2^{part.hashed.bits}" for part in recipe.parts if part.hashed]
     properties: dict[str, Any] = {
         "name": name,
         "kind": model.kind,
-        "label": encoder.label,
-        "classes": None if encoder.labels is None else list(encoder.labels.classes),
+        "label": recipe.label,
+        "classes": None if recipe.labels is None else list(recipe.labels.classes),
         "features": model.weights.width,
-        "columns": [column for part in encoder.parts for column in part.columns],
+        "columns": [column for part in recipe.parts for column in part.columns],
         "epochs": len(model.history),
         **model.metrics,
         **({"hash": hashed} if hashed else {}),
@@ -197,14 +197,14 @@ def scored_table(model: LinearModel, call: Predict, engine: Engine, *, stream: S
 
 def _scored_batches(model: LinearModel, reader: pa.RecordBatchReader, stream: Stream) -> Iterator[pa.RecordBatch]:
     """Yield a query's rows with predictions beside them; a first batch always, be it without rows."""
-    names, encoder, first = reader.schema.names, None, 0
+    names, recipe, first = reader.schema.names, None, 0
     stream.emit(Started("predict", None, "rows"))
-    widths = {part.columns[0]: part.width or 0 for part in model.encoder.parts if part.kind == "vector"}
+    widths = {part.columns[0]: part.width or 0 for part in model.recipe.parts if part.kind == "vector"}
     for rows in chain([pa.RecordBatch.from_pylist([], reader.schema)], reader):
-        features = as_features(rows, model.encoder.columns, widths=widths, first_row=first)
-        encoder = encoder or model.encoder.for_schema(features.schema, place="the query")
-        batch: Batch = encoder.encode(features, first_row=first)
-        yield predicted(model.kind, model.encoder, model.scores(batch), rows, names)
+        features = as_features(rows, model.recipe.columns, widths=widths, first_row=first)
+        recipe = recipe or model.recipe.for_schema(features.schema, place="the query")
+        batch: Batch = recipe.encode(features, first_row=first)
+        yield predicted(model.kind, model.recipe, model.scores(batch), rows, names)
         stream.emit(Advanced("predict", len(rows)))
         first += len(rows)
     stream.emit(Finished("predict"))

@@ -13,10 +13,10 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from penstock.blocks.arrow import index_columns
-from penstock.blocks.feature_columns import PAIRS, is_number
-from penstock.blocks.hashing import Hashed
 from penstock.budget import Budget, parse_size
+from penstock.columns.hashing import Hashed
+from penstock.columns.kinds import PAIRS, is_number
+from penstock.columns.schema_notes import index_columns
 from penstock.config import Config
 from penstock.errors import ColumnError, UnknownOptionError, UsageError, nearest, some_of
 from penstock.messages import Given, Location, Text, TextPart, joined

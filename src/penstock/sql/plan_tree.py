@@ -16,8 +16,8 @@ import numpy as np
 
 from penstock.blocks.base import BlockSource
 from penstock.blocks.cached_source import CachedSource
-from penstock.blocks.features import Encoder
 from penstock.budget import show_bytes
+from penstock.columns.recipe import Recipe
 from penstock.errors import PenstockError
 from penstock.events import Stream
 from penstock.explanation.advice import plan_for
@@ -99,13 +99,13 @@ class _View:
     def of(cls, job: PreparedTraining, whole: QueryScan | None = None) -> _View:
         """Look at the rows of a training; ``whole`` is the query of which they are only a sample."""
         chosen, opened, source = job.settings, job.opened, job.opened.source
-        encoder = chosen.columns.encoder(source)
-        plan = plan_for(source, encoder, chosen.config.shuffle, chosen.config.memory)
+        recipe = chosen.columns.recipe(source)
+        plan = plan_for(source, recipe, chosen.config.shuffle, chosen.config.memory)
         # Blocks that are kept are looked at twice: fetched over a connection first, then where later epochs find them.
         looked = _looked(source, chosen)
         again = _looked(source, chosen) if isinstance(source, CachedSource) else looked
         first, later = (None if each is None else each.cost(chosen.config.shuffle).seconds for each in (looked, again))
-        scan = _scan_seconds(source, encoder, chosen, first)
+        scan = _scan_seconds(source, recipe, chosen, first)
         if isinstance(source, CachedSource) and scan:
             first = later  # all blocks have come by then, and been kept
         phases = {**job.phases(), "scan_seconds": scan}
@@ -116,7 +116,7 @@ class _View:
             phases = {name: seconds * times for name, seconds in phases.items()}
             first, later = (None if seconds is None else seconds * times for seconds in (first, later))
             plan = replace(plan, resident=plan.resident and plan.data_bytes * times * 3 < plan.memory)
-        shape = DataShape(rows, encoder.width or 0, in_memory=data_bytes <= plan.memory, sparse=encoder.sparse)
+        shape = DataShape(rows, recipe.width or 0, in_memory=data_bytes <= plan.memory, sparse=recipe.sparse)
         config = chosen.config
         if looked is not None and looked.model == loss_of(config.model).several:
             config = replace(config, model=looked.model)  # as a training does of three classes or more
@@ -192,17 +192,17 @@ def _looked(source: BlockSource, chosen: Settings) -> Explanation | None:
         return None
 
 
-def _scan_seconds(source: BlockSource, encoder: Encoder, chosen: Settings, epoch: float | None) -> float:
+def _scan_seconds(source: BlockSource, recipe: Recipe, chosen: Settings, epoch: float | None) -> float:
     """Return what the pass before the first epoch is predicted to take, by reading the labels of some blocks."""
     config = chosen.config
-    whole = bool(config.standardize) or encoder.width is None
+    whole = bool(config.standardize) or recipe.width is None
     if not len(source.block_rows) or not (whole or loss_of(config.model).classifies):
         return 0.0
     if epoch is not None and (whole or isinstance(source, CachedSource)):  # which fetches all columns of a block
         return epoch
     blocks = np.unique(np.linspace(0, len(source.block_rows) - 1, _BLOCKS).astype(int))
     began = time.perf_counter()
-    label = [str(encoder.label)]
+    label = [str(recipe.label)]
     with closing(in_order(lambda block: source.read(block, label), blocks.tolist(), threads=source.threads)) as labels:
         for _ in labels:
             pass

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.batch import Floats
-from penstock.blocks.feature_columns import FeatureColumns, Refusal, classify, is_list
-from penstock.blocks.features import Encoder
+from penstock.columns.kinds import FeatureColumns, Refusal, classify, is_list
+from penstock.columns.recipe import Recipe
 from penstock.errors import ColumnError, FeatureError, UsageError
 from penstock.linear import LinearModel
 from penstock.model import Model
@@ -61,7 +61,7 @@ def select_predictions(
     Examples
     --------
     >>> import numpy as np
-    >>> from penstock.blocks.features import choose_features
+    >>> from penstock.columns.recipe import choose_features
     >>> from penstock.sgd.model import Weights
     >>> from penstock.sql.engines.duckdb.predictions import DUCKDB
     >>> schema = pa.schema({"x": pa.float32(), "y": pa.float64()})
@@ -88,10 +88,10 @@ def added_columns(
 
     Names that the engine would take for one another are told apart by a number at the end.
     """
-    classes = () if model.encoder.labels is None else model.encoder.labels.classes
+    classes = () if model.recipe.labels is None else model.recipe.labels.classes
     probable = bool(classes) and loss_of(model.kind).probabilities is not None
     if warehouse:
-        stem = f"predicted_{model.encoder.label or 'label'}"
+        stem = f"predicted_{model.recipe.label or 'label'}"
         wanted = [stem, *([f"{stem}_probs"] if probable else [])]
     else:
         wanted = ["prediction", *(f"probability_{each}" for each in classes if probable)]
@@ -181,13 +181,13 @@ class Formula:
         return first + 1, first + term.width
 
 
-def feature_terms(encoder: Encoder, schema: pa.Schema, dialect: Dialect) -> tuple[FeatureTerm, ...] | None:
+def feature_terms(recipe: Recipe, schema: pa.Schema, dialect: Dialect) -> tuple[FeatureTerm, ...] | None:
     """Find a model's columns in a query; None where a column is hashed, which SQL cannot do."""
-    parts = encoder.parts
-    if encoder.origin and not all(name in schema.names for part in parts for name in part.columns):
-        parts = tuple(FeatureColumns.from_dict(part) for part in encoder.origin)
-        if parts[-1].kind == "pairs" and parts[-1].width is None and encoder.width is not None:
-            parts = Encoder(parts).with_width(encoder.width).parts
+    parts = recipe.parts
+    if recipe.origin and not all(name in schema.names for part in parts for name in part.columns):
+        parts = tuple(FeatureColumns.from_dict(part) for part in recipe.origin)
+        if parts[-1].kind == "pairs" and parts[-1].width is None and recipe.width is not None:
+            parts = Recipe(parts).with_width(recipe.width).parts
     if any(part.kind == "hash" for part in parts):
         return None
     found, start = [], 0
@@ -242,11 +242,11 @@ def holds_lists(kind: pa.DataType) -> bool:
 
 def formula_of(model: LinearModel, schema: pa.Schema, dialect: Dialect, stored: StoredModel | None) -> Formula | None:
     """Make a model ready to be written over a query's columns; None where its features cannot be made in SQL."""
-    terms = feature_terms(model.encoder, schema, dialect)
+    terms = feature_terms(model.recipe, schema, dialect)
     if terms is None or sum(term.width for term in terms) != model.weights.width:
         return None
     weights = model.weights.settled()
-    labels = model.encoder.labels
+    labels = model.recipe.labels
     classes = () if labels is None else labels.classes
     return Formula(loss_of(model.kind), terms, np.ascontiguousarray(weights.coef), weights.intercept, classes, stored)
 

@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.blocks.arrow import ArrowSource
-from penstock.blocks.feature_columns import PAIRS, dense_features, is_list, is_number
-from penstock.blocks.features import Encoder, choose_features
 from penstock.blocks.write import BlockWriter
 from penstock.closing import Closing
+from penstock.columns.kinds import PAIRS, dense_features, is_list, is_number
+from penstock.columns.recipe import Recipe, choose_features
 from penstock.errors import ColumnError, DataError, WriteError, some_of
 from penstock.events import Advanced, Finished, Started, Stream
 from penstock.messages import Text, Use
@@ -86,7 +86,7 @@ class Reading:
         Where temporary files go; None for the system's own place.
     pack : tuple of str
         The columns that are the features, in order. Where rows are copied and all of these are numbers, the copy has
-        them in one column, ``features``; `Encoder.for_schema` then makes of a model learnt from it one of the columns named
+        them in one column, ``features``; `Recipe.for_schema` then makes of a model learnt from it one of the columns named
         here. Of a sparse pair the number of features is noted.
     """
 
@@ -162,7 +162,7 @@ class _Layout:
     _settled: bool = False
     _first_null: int | None = None
     _in: list[str] = field(default_factory=list)
-    _encoder: Encoder | None = None
+    _recipe: Recipe | None = None
 
     def batches(self, reader: pa.RecordBatchReader, most: int, stream: Stream) -> Iterator[pa.RecordBatch]:
         """Yield the rows as they are to be written, in pieces of so many bytes at most."""
@@ -209,12 +209,12 @@ class _Layout:
         if not self._settled:
             self._settle(batch.schema)
         arrays, names = list(batch.columns), list(batch.schema.names)
-        if self._encoder is not None and self._encoder.sparse:
-            where = pc.max(batch.column(self._encoder.columns[0]).flatten()).as_py()
+        if self._recipe is not None and self._recipe.sparse:
+            where = pc.max(batch.column(self._recipe.columns[0]).flatten()).as_py()
             self.width = max(self.width or 0, 0 if where is None else where + 1)
-        elif self._encoder is not None:
+        elif self._recipe is not None:
             others = [name for name in names if name not in self.pack]
-            flat = pa.array(dense_features(batch, self._encoder.parts, place=PLACE, first_row=0).reshape(-1))
+            flat = pa.array(dense_features(batch, self._recipe.parts, place=PLACE, first_row=0).reshape(-1))
             arrays = [fixed_lists(flat, len(self.pack), len(batch)), *(batch.column(name) for name in others)]
             names = [*self.metadata["columns"], *others]
         fields = [pa.field(name, array.type, nullable=False) for name, array in zip(names, arrays)]
@@ -229,18 +229,18 @@ class _Layout:
         pair = next((list(pair) for pair in PAIRS if set(pair) == set(self.pack)), None)
         if not numbers and pair is None:
             return
-        self._encoder = choose_features(schema, features=self.pack, place=PLACE)
+        self._recipe = choose_features(schema, features=self.pack, place=PLACE)
         packed = "features"
         while packed in schema.names:
             packed += "_"
-        self.width = self._encoder.width
+        self.width = self._recipe.width
         self.metadata = {
             "features": list(self.pack) if numbers else None,
             "columns": pair or [packed],
             "label": None,
             "weight": None,
             "sparse": pair is not None,
-            "encoder": [part.to_dict() for part in self._encoder.parts],
+            "encoder": [part.to_dict() for part in self._recipe.parts],
         }
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.blocks.arrow import index_notice
 from penstock.blocks.base import BlockSource
 from penstock.budget import Budget, show_bytes
+from penstock.columns.schema_notes import index_notice
 from penstock.errors import BudgetError, DataError
 from penstock.events import Stream, Warned
 from penstock.explanation.advice import plan_for
@@ -59,9 +59,9 @@ class PreparedTraining:
             # The fixes behind the first are for files.
             smaller = Text("have smaller blocks: ", Use("block_size", "64kB"))
             raise error.replace(fixes=[*error.fixes[:1], smaller]) from None
-        encoder = model.encoder
-        if encoder.origin is not None:
-            encoder = encoder.for_schema(schema, place="the query", scored=True)
+        recipe = model.recipe
+        if recipe.origin is not None:
+            recipe = recipe.for_schema(schema, place="the query", scored=True)
         phases = self.phases()
         history = [dict(row) for row in model.history]
         if history:
@@ -69,7 +69,7 @@ class PreparedTraining:
         metrics = {**model.metrics, **phases}
         if snapshots := [each.name for each in self.opened.source.snapshots]:
             metrics["snapshots"] = snapshots
-        return replace(model, encoder=encoder, history=history, metrics=metrics)
+        return replace(model, recipe=recipe, history=history, metrics=metrics)
 
 
 def run_training(statement: Train, engine: Engine, catalog: Catalog, *, stream: Stream) -> Result:
@@ -223,7 +223,7 @@ def _roomy(chosen: Settings, source: BlockSource, stream: Stream) -> Settings:
     memory = chosen.config.memory
     if not (isinstance(memory, str) and memory.rstrip().endswith("%")) or not len(source.block_rows):
         return chosen
-    plan = plan_for(source, chosen.columns.encoder(source), chosen.config.shuffle, memory)
+    plan = plan_for(source, chosen.columns.recipe(source), chosen.config.shuffle, memory)
     if plan.memory <= Budget.parse(memory).resolve(plan.data_bytes):
         return chosen
     reason = f" of these rows cannot hold two blocks; {show_bytes(plan.memory)} are used instead"

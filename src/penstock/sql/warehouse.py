@@ -163,7 +163,7 @@ def measure_for_warehouse(
     model: LinearModel, source: BlockSource, *, label: str | None = None, memory: str | int = "512MB"
 ) -> dict[str, float | None]:
     """Return the measures of a model on labelled rows, by the names that ``ML.EVALUATE`` has for them."""
-    errors = _Errors() if model.encoder.labels is None else None
+    errors = _Errors() if model.recipe.labels is None else None
     found = model.evaluate(source, label=label, memory=memory, on_scores=None if errors is None else errors.add)
     if not found["rows"]:
         raise DataError(f"{source.name} has no rows; there is nothing to measure the model on")

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from penstock.errors import PenstockError, UsageError
 from penstock.torch.layers import Layer, chain
-from penstock.torch.optimizers import Recipe, require_plain
+from penstock.torch.optimizers import UpdateRule, require_plain
 from penstock.torch.scoring import ModuleLoss
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -109,7 +109,7 @@ class Blueprint:
     layout: Sequence[tuple[str, tuple[int, ...], str]]  # name, shape and type of what its ``state_dict`` holds
     trained: tuple[str, ...]  # the parameters that the optimizer changes, in the module's order
     layers: tuple[Layer, ...] | None  # if it is a chain of known ones
-    recipe: Recipe | None  # what its optimizer does, if that is known
+    rule: UpdateRule | None  # what its optimizer does, if that is known
     outputs: int  # scores of a row
     least: int  # rows that a batch must have: two for a module that normalizes over them
     way: str  # products, vmap or one by one
@@ -196,7 +196,7 @@ class Creators:
         weights = {name: weight for name, weight in weights.items() if weight.requires_grad}
         if not weights:
             raise UsageError(f"the optimizer that optimizer_creator made for {config} has no parameter of the module")
-        recipe = Recipe.of(optimizer, list(weights.values()))
+        rule = UpdateRule.of(optimizer, list(weights.values()))
         rows = torch.randn(_ROWS, self.width, generator=torch.Generator().manual_seed(0))
         shape = self._outputs(module, rows, config)
         layers = chain(module) if plain(module) else None
@@ -208,7 +208,7 @@ class Creators:
             way = "vmap" if plain(module) and stackable(module, rows, list(weights.values())) else "one by one"
         kinds = tuple((name, tuple(each.shape), each.dtype) for name, each in numbers_of(module).items())
         structures = tuple(layer.key for layer in layers) if layers is not None else structure(module)
-        optimizer_key = recipe.key if recipe is not None else type(optimizer)
+        optimizer_key = rule.key if rule is not None else type(optimizer)
         return Blueprint(
             config=config,
             module=module,
@@ -219,7 +219,7 @@ class Creators:
             ],
             trained=tuple(weights),
             layers=layers,
-            recipe=recipe,
+            rule=rule,
             outputs=shape[-1] if len(shape) > 1 else 1,
             least=2 if any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in module.modules()) else 1,
             way=way,

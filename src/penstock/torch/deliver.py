@@ -205,18 +205,18 @@ class WorkerFailure:
 class WholeBatches(Dataset[Any]):
     """A dataset whose items are batches, looked up by their lists of indices; failures are items too."""
 
-    def __init__(self, recipe: BatchMaker) -> None:
-        self.recipe = recipe
+    def __init__(self, rule: BatchMaker) -> None:
+        self.rule = rule
         self.broken: WorkerFailure | None = None
         """Why this worker cannot make any."""
 
     def __getitem__(self, indices: list[Any]) -> Any:
-        recipe = self.recipe
+        rule = self.rule
         if self.broken is not None:
             return self.broken
         try:
-            samples = recipe.some(indices) if recipe.many and indices else [recipe.one(index) for index in indices]
-            return recipe.finish(samples, indices)
+            samples = rule.some(indices) if rule.many and indices else [rule.one(index) for index in indices]
+            return rule.finish(samples, indices)
         except BaseException as error:
             return WorkerFailure.of(error)
 
@@ -225,7 +225,7 @@ def enter_process(init: Callable[[int], None] | None, number: int) -> None:
     """Let ``get_worker_info`` of a new worker tell of the user's dataset, then call the user's function."""
     info: Any = get_worker_info()
     batches: WholeBatches = info.dataset
-    object.__setattr__(info, "dataset", batches.recipe.dataset)
+    object.__setattr__(info, "dataset", batches.rule.dataset)
     try:
         if init is not None:
             init(number)

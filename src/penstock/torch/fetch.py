@@ -138,11 +138,11 @@ class Ticket:
             self._left -= 1
             return self._left == 0
 
-    def settle(self, recipe: BatchMaker) -> None:
+    def settle(self, rule: BatchMaker) -> None:
         """Make the batch, and wake up whoever waits for it."""
         try:
             if self._error is None and not self.cancelled:
-                self._batch = recipe.finish(self.samples, self.indices)
+                self._batch = rule.finish(self.samples, self.indices)
         except BaseException as error:
             self._error = error
         self.samples = []
@@ -163,9 +163,9 @@ class Ticket:
 class Threads:
     """Worker threads that make batches; started as they are needed, never more than ``most``."""
 
-    def __init__(self, recipe: BatchMaker, *, tuner: Tuner, enter: Callable[[int], None] | None = None) -> None:
+    def __init__(self, rule: BatchMaker, *, tuner: Tuner, enter: Callable[[int], None] | None = None) -> None:
         self.tuner = tuner
-        self._recipe = recipe
+        self._recipe = rule
         self._enter = enter
         self._process = os.getpid()
         self._runs: SimpleQueue[tuple[Ticket, int, int] | None] = SimpleQueue()
@@ -281,18 +281,18 @@ class Threads:
             del run, ticket  # a batch is not kept until the next one comes
 
     def _fetch(self, ticket: Ticket, start: int, stop: int) -> None:
-        recipe, at, began, worked = self._recipe, start, time.perf_counter(), time.thread_time()
+        rule, at, began, worked = self._recipe, start, time.perf_counter(), time.thread_time()
         try:
-            if recipe.many:
-                samples = list(recipe.some(ticket.indices[start:stop]))
-                if recipe.ordered:
+            if rule.many:
+                samples = list(rule.some(ticket.indices[start:stop]))
+                if rule.ordered:
                     ticket.samples[start : start + len(samples)] = samples
                 else:
                     ticket.samples.extend(samples)
             else:
                 for at in range(start, stop):
-                    sample = recipe.one(ticket.indices[at])
-                    if recipe.ordered:
+                    sample = rule.one(ticket.indices[at])
+                    if rule.ordered:
                         ticket.samples[at] = sample
                     else:
                         ticket.samples.append(sample)

@@ -283,7 +283,7 @@ class TorchModel:
 
     def job(self, grouped: Grouped, choices: Sequence[Mapping[str, Any]], *, validation: float) -> ModuleSgd:
         """Check what is to be learnt of grouped rows, and make a job of it."""
-        if grouped.encoder.sparse and grouped.width > _SPARSE:
+        if grouped.recipe.sparse and grouped.width > _SPARSE:
             raise UsageError(
                 f"the rows are sparse and have {grouped.width:,} features; modules take dense rows, and sparse ones of up"
                 f" to {_SPARSE:,} features: hash to fewer, or name fewer columns"
@@ -383,7 +383,7 @@ def _layout(blueprints: Sequence[Blueprint], scaled: int) -> tuple[Any, ...]:
 
 def _require_classes(blueprint: Blueprint, loss: ModuleLoss, grouped: Grouped) -> None:
     """Raise `UsageError` unless a module has an output for each class."""
-    labels = grouped.encoder.labels
+    labels = grouped.recipe.labels
     if loss.kind == "softmax" and labels is not None and len(labels.classes) != blueprint.outputs:
         raise UsageError(
             f"the module for {blueprint.config} has {blueprint.outputs} outputs, and there are {len(labels.classes)}"

@@ -33,7 +33,7 @@ _REFUSED = ("maximize", "differentiable")
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class UpdateRule:
     """What an optimizer does, as far as it is known here."""
 
     kind: type[torch.optim.Optimizer]
@@ -46,7 +46,7 @@ class Recipe:
         return self.kind, self.flags
 
     @classmethod
-    def of(cls, optimizer: torch.optim.Optimizer, weights: Sequence[torch.nn.Parameter]) -> Recipe | None:
+    def of(cls, optimizer: torch.optim.Optimizer, weights: Sequence[torch.nn.Parameter]) -> UpdateRule | None:
         """Read an optimizer, or return None where it has to step by itself."""
         kind, groups = type(optimizer), optimizer.param_groups
         hooks = [getattr(optimizer, f"_optimizer_step_{when}_hooks", None) for when in ("pre", "post")]
@@ -82,11 +82,11 @@ def _numbers(names: Sequence[str], groups: Sequence[Mapping[str, Any]]) -> dict[
 class Rule:
     """Changes the weights of a stack by their slopes; ``kept`` is what is remembered of weights, (configs, weights) each."""
 
-    def __init__(self, recipes: Sequence[Recipe], shape: tuple[int, int]) -> None:
+    def __init__(self, rules: Sequence[UpdateRule], shape: tuple[int, int]) -> None:
         self.kept: dict[str, Tensor] = {}
         self._shape = shape
-        self._flags = dict(zip(_FLAGS, recipes[0].flags, strict=True))
-        self._rates = {name: _rows([recipe.rates[name] for recipe in recipes]) for name in recipes[0].rates}
+        self._flags = dict(zip(_FLAGS, rules[0].flags, strict=True))
+        self._rates = {name: _rows([rule.rates[name] for rule in rules]) for name in rules[0].rates}
         self._decay = self._row(self._rates["weight_decay"]) if self._rates["weight_decay"].any() else None
 
     def step(self, w: Tensor, g: Tensor, updates: Counts) -> None:
@@ -105,8 +105,8 @@ class Rule:
 class Sgd(Rule):
     """SGD with momentum, Nesterov's among them, and decay."""
 
-    def __init__(self, recipes: Sequence[Recipe], shape: tuple[int, int]) -> None:
-        super().__init__(recipes, shape)
+    def __init__(self, rules: Sequence[UpdateRule], shape: tuple[int, int]) -> None:
+        super().__init__(rules, shape)
         rates = self._rates
         self._down, self._momentum = self._row(-rates["lr"]), self._row(rates["momentum"])
         self._moving = self._keep("momentum") if rates["momentum"].any() else None
@@ -128,8 +128,8 @@ class Sgd(Rule):
 class Adam(Rule):
     """Adam, and AdamW, whose decay goes by the rate instead of by the slopes."""
 
-    def __init__(self, recipes: Sequence[Recipe], shape: tuple[int, int]) -> None:
-        super().__init__(recipes, shape)
+    def __init__(self, rules: Sequence[UpdateRule], shape: tuple[int, int]) -> None:
+        super().__init__(rules, shape)
         rates = self._rates
         self._new1, self._old2, self._new2 = (
             self._row(rate) for rate in (1 - rates["beta1"], rates["beta2"], 1 - rates["beta2"])
@@ -156,8 +156,8 @@ class Adam(Rule):
 class RmsProp(Rule):
     """RMSprop, centred or not, with momentum or without."""
 
-    def __init__(self, recipes: Sequence[Recipe], shape: tuple[int, int]) -> None:
-        super().__init__(recipes, shape)
+    def __init__(self, rules: Sequence[UpdateRule], shape: tuple[int, int]) -> None:
+        super().__init__(rules, shape)
         rates = self._rates
         self._old, self._new, self._eps = (
             self._row(rate) for rate in (rates["alpha"], 1 - rates["alpha"], rates["eps"])
@@ -184,8 +184,8 @@ class RmsProp(Rule):
 class Adagrad(Rule):
     """Adagrad, whose rate may fall."""
 
-    def __init__(self, recipes: Sequence[Recipe], shape: tuple[int, int]) -> None:
-        super().__init__(recipes, shape)
+    def __init__(self, rules: Sequence[UpdateRule], shape: tuple[int, int]) -> None:
+        super().__init__(rules, shape)
         self._eps = self._row(self._rates["eps"])
         self._sum = self._keep("sum", self._row(self._rates["initial_accumulator_value"]))
 
@@ -197,7 +197,7 @@ class Adagrad(Rule):
         w.addcdiv_(g * self._row(-rates["lr"] / (1 + updates[:, None] * rates["lr_decay"])), spread)
 
 
-_RULES: dict[type[torch.optim.Optimizer], Callable[[Sequence[Recipe], tuple[int, int]], Rule]] = {
+_RULES: dict[type[torch.optim.Optimizer], Callable[[Sequence[UpdateRule], tuple[int, int]], Rule]] = {
     torch.optim.SGD: Sgd,
     torch.optim.Adam: Adam,
     torch.optim.AdamW: Adam,
@@ -206,9 +206,9 @@ _RULES: dict[type[torch.optim.Optimizer], Callable[[Sequence[Recipe], tuple[int,
 }
 
 
-def rule(recipes: Sequence[Recipe], shape: tuple[int, int]) -> Rule:
+def rule(rules: Sequence[UpdateRule], shape: tuple[int, int]) -> Rule:
     """Return the rule of several configs' optimizers, of one key."""
-    return _RULES[recipes[0].kind](recipes, shape)
+    return _RULES[rules[0].kind](rules, shape)
 
 
 def _rows(each: Sequence[Doubles]) -> Doubles:

@@ -135,9 +135,9 @@ class _Flat(Part):
                 self._tensors[name][place] = value.detach()
         for place, state in enumerate(states or ()):
             self._load(place, state)
-        recipes = [each.recipe for each in blueprints if each.recipe is not None]
-        self._rule = rule(recipes, shape) if recipes else None
-        self._own = [] if recipes else [self._stepping(place) for place in range(shape[0])]
+        rules = [each.rule for each in blueprints if each.rule is not None]
+        self._rule = rule(rules, shape) if rules else None
+        self._own = [] if rules else [self._stepping(place) for place in range(shape[0])]
         for place, state in enumerate(states or ()):
             self._remember(place, state)
 

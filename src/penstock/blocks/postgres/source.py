@@ -20,7 +20,6 @@ import pyarrow as pa
 from psycopg import sql
 
 from penstock.blocks.base import Snapshot, Source, require_block, require_columns
-from penstock.blocks.feature_columns import PAIRS
 from penstock.blocks.postgres.connect import Address, Connection, explained
 from penstock.blocks.postgres.faults import diagnose, without_nulls
 from penstock.blocks.postgres.fetch import WAYS, ColumnForm, Fetch
@@ -29,6 +28,7 @@ from penstock.blocks.postgres.snapshots import Snapshots
 from penstock.blocks.postgres.survey import Block, Survey, cut_pages, survey_relation
 from penstock.blocks.postgres.wire import WireError
 from penstock.blocks.refined_source import RefinedSource
+from penstock.columns.kinds import PAIRS
 from penstock.errors import DataChangedError, SourceError, UnknownOptionError, UsageError
 from penstock.parallel import cores
 

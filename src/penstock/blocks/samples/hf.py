@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.blocks.arrow_streams import PIECE, StreamFile, open_streams, read_parts, total_rows
-from penstock.blocks.ipc import METADATA_KEY
 from penstock.blocks.row_streams import RowStream
 from penstock.blocks.samples.features import MEDIA, note_features, noted_features
 from penstock.blocks.samples.folders import choose_split, read_json
 from penstock.blocks.storage import PathLike, is_remote
+from penstock.columns.schema_notes import METADATA_KEY
 from penstock.errors import CorruptFileError, DataError, SourceError, SourceNotFoundError, UsageError
 from penstock.messages import Text, Use
 

@@ -73,7 +73,7 @@ class PassesDrive(Drive[Algebraic]):
     def start(self) -> None:
         lanes = 2 if self.executor.workers >= _MANY else 1
         # Sparse rows are cut down to the features of their group where it is solved as a whole.
-        long = None if self.grouped.encoder.sparse else _LONG
+        long = None if self.grouped.recipe.sparse else _LONG
         epochs = (self.job.epochs + self._looks).tolist()
         self._passes = Passes(
             self.placement,
@@ -181,7 +181,7 @@ class PassesDrive(Drive[Algebraic]):
         if lane.optimiser is None:
             job, targets = self.job_of(group), self._targets[group]
             if job.standardize:
-                shift = job.intercept and not self.grouped.encoder.sparse
+                shift = job.intercept and not self.grouped.recipe.sparse
                 lane.scale = Scale.of(self._moments[group], shift=shift)
             lane.class_weights = job.class_weights(targets)
             start = job.start(self.grouped.width, lane.configs, scale=lane.scale)

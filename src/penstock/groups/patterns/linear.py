@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, Floats
-from penstock.blocks.features import Encoder
 from penstock.budget import parse_size
 from penstock.class_weights import ClassWeighting
+from penstock.columns.recipe import Recipe
 from penstock.config import Config
 from penstock.errors import UsageError
 from penstock.groups.grouped import Grouped
@@ -68,18 +68,18 @@ class GroupedLinear:
     def fixed(self) -> dict[str, Any]:
         return self.config.to_dict()
 
-    def resolve(self, encoder: Encoder, choices: Sequence[Mapping[str, Any]]) -> GroupedLinear:
+    def resolve(self, recipe: Recipe, choices: Sequence[Mapping[str, Any]]) -> GroupedLinear:
         """Return the model with a solver, and with the softmax loss where a label of `logistic` has more than two classes.
 
         A group's rows are passed over in memory, so that whatever its size full passes are cheap: without an option of SGD,
         given or searched, least squares is solved exactly and the other losses are minimized by L-BFGS.
         """
         config = self.config
-        many = encoder.labels is not None and not encoder.labels.binary
+        many = recipe.labels is not None and not recipe.labels.binary
         loss = losses.loss_of(config.model)
         if many and not (loss.several or loss.many or not loss.classifies):
             raise UsageError(
-                f"the label {encoder.label!r} is numbered by class, and ",
+                f"the label {recipe.label!r} is numbered by class, and ",
                 Given("model", config.model),
                 " tells two apart",
                 fixes=[f"group the data anew for {config.model}"],
@@ -97,10 +97,10 @@ class GroupedLinear:
         return replace(self, config=config)
 
     def job(self, grouped: Grouped, choices: Sequence[Mapping[str, Any]], *, validation: float) -> GroupJob:
-        config = self.resolve(grouped.encoder, choices).config
+        config = self.resolve(grouped.recipe, choices).config
         require_linear(config)
         each = [replace(config, **choice) for choice in choices]
-        labels = grouped.encoder.labels
+        labels = grouped.recipe.labels
         outputs = losses.loss_of(config.model).outputs(0 if labels is None else len(labels.classes))
         # With an L1 penalty given, what is left open is no L2 penalty.
         penalties = [one.l2 if one.l2 is not None else 0.0 if one.l1 else np.nan for one in each]

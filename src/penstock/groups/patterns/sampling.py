@@ -302,7 +302,7 @@ class BoostWorker(Worker):
 
     def _features(self, group: int) -> NDArray[np.int64] | None:
         """Return the features that the rows of a group have, where rows are sparse: LightGBM makes much of every column."""
-        if not self.grouped.encoder.sparse:
+        if not self.grouped.recipe.sparse:
             return None
         found = [np.unique(batch.x.indices) for batch, _ in self.rows(group) if isinstance(batch.x, Csr)]
         features = np.unique(np.concatenate(found)).astype(np.int64)

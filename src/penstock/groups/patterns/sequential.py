@@ -397,7 +397,7 @@ def scale_of(job: Sequential, look: Look, grouped: Grouped) -> Scale | None:
     """Return the scale that a group's features are brought to, if they are."""
     if not job.standardize:
         return None
-    return Scale.of(look.moments, shift=job.shift and not grouped.encoder.sparse)
+    return Scale.of(look.moments, shift=job.shift and not grouped.recipe.sparse)
 
 
 def fit_of(

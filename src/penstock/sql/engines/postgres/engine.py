@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.blocks.base import BlockSource
-from penstock.blocks.feature_columns import is_number
 from penstock.blocks.postgres.connect import PINNED, Address, driver
 from penstock.blocks.postgres.qualify import qualified
 from penstock.budget import show_bytes
 from penstock.closing import Closing
+from penstock.columns.kinds import is_number
 from penstock.errors import ColumnError, DatabaseError, SQLSyntaxError, UsageError
 from penstock.events import Stream, Warned
 from penstock.sql.dialect import Dialect, quote_identifier

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.blocks.feature_columns import is_list, is_number
+from penstock.columns.kinds import is_list, is_number
 from penstock.config import Config
 from penstock.events import Stream, Warned
 from penstock.linear import LinearModel
@@ -81,7 +81,7 @@ class ExtensionTraining:
             if warning.startswith(_USELESS):
                 model = replace(model, metrics={**model.metrics, "useless": warning.removeprefix(_USELESS)})
         if model.kind != chosen.config.model and model.classes is not None:
-            label, classes = model.encoder.label, len(model.classes)
+            label, classes = model.recipe.label, len(model.classes)
             stream.emit(Warned(f"the label {label!r} has {classes} classes, so the model is {model.kind}"))
         if not model.history:
             model = replace(model, history=[_epoch(row, chosen.config.model) for row in result.rows])

@@ -15,8 +15,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.batch import Csr, Floats, transpose
-from penstock.blocks.hashing import Hashed
-from penstock.blocks.labels import is_decimal, to_numbers
+from penstock.columns.hashing import Hashed
+from penstock.columns.labels import is_decimal, to_numbers
 from penstock.errors import ColumnError, FeatureError
 from penstock.messages import Text, TextPart, Use
 

@@ -1,6 +1,6 @@
 """Which columns are features, and how they become rows of numbers.
 
-`choose_features` settles it once for a schema; the `Encoder` it returns turns each block into a `Batch`. Numbers,
+`choose_features` settles it once for a schema; the `Recipe` it returns turns each block into a `Batch`. Numbers,
 booleans and fixed-size lists of numbers are dense float32. A pair of list columns (indices and values) and
 hashed columns are sparse; then dense features take the first indices, each hashed column its own range after
 them, and the pair comes last. Text, categories and dates are refused by name, with what to do.
@@ -17,16 +17,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats, indices_of, join_parts, scatter_rows, scatter_values
-from penstock.blocks.arrow import index_columns, layout_of
-from penstock.blocks.feature_columns import PAIRS, FeatureColumns, Refusal, classify, dense_features, sparse_features
-from penstock.blocks.hashing import Hashed
-from penstock.blocks.labels import LabelMap, numeric
+from penstock.columns.hashing import Hashed
+from penstock.columns.kinds import PAIRS, FeatureColumns, Refusal, classify, dense_features, sparse_features
+from penstock.columns.labels import LabelMap, numeric
+from penstock.columns.schema_notes import index_columns, layout_of
 from penstock.errors import ColumnError, FeatureError, LabelError, UsageError, some_of
 from penstock.messages import Text, Use, joined
 
 
 @dataclass(frozen=True, slots=True)
-class Encoder:
+class Recipe:
     """Turns record batches into rows of numbers.
 
     Attributes
@@ -48,10 +48,10 @@ class Encoder:
     --------
     >>> import pyarrow as pa
     >>> batch = pa.record_batch({"a": [1, 2], "b": [0.5, 0.25], "clicked": [0, 1]})
-    >>> encoder = choose_features(batch.schema, label="clicked", place="example")
-    >>> encoder.names
+    >>> recipe = choose_features(batch.schema, label="clicked", place="example")
+    >>> recipe.names
     ('a', 'b')
-    >>> encoder.encode(batch).x
+    >>> recipe.encode(batch).x
     array([[1.  , 0.5 ],
            [2.  , 0.25]], dtype=float32)
     """
@@ -139,8 +139,8 @@ class Encoder:
         if w_out is not None and encoded.weight is not None:
             scatter_values(encoded.weight, slots, w_out)
 
-    def with_width(self, width: int) -> Encoder:
-        """Return the encoder with the number of sparse features set; indices beyond it are left out."""
+    def with_width(self, width: int) -> Recipe:
+        """Return the recipe with the number of sparse features set; indices beyond it are left out."""
         *others, last = self.parts
         if last.kind != "pairs":
             if width != self.width:
@@ -149,8 +149,8 @@ class Encoder:
         base = sum(part.width or 0 for part in others)
         return replace(self, parts=(*others, replace(last, width=width - base)))
 
-    def with_labels(self, labels: LabelMap | None) -> Encoder:
-        """Return the encoder with the classes of its label set."""
+    def with_labels(self, labels: LabelMap | None) -> Recipe:
+        """Return the recipe with the classes of its label set."""
         return replace(self, labels=labels)
 
     def nonfinite(self, batch: Batch) -> tuple[int, str] | None:
@@ -167,8 +167,8 @@ class Encoder:
             return row, f"feature {int(batch.x.indices[entry])}"
         return int(bad[0, 0]), (self.names or ())[int(bad[0, 1])]
 
-    def at(self, place: str) -> Encoder:
-        """Return the encoder whose messages name this place."""
+    def at(self, place: str) -> Recipe:
+        """Return the recipe whose messages name this place."""
         return self if place == self.place else replace(self, place=place)
 
     def require_finite(self, batch: Batch, *, first_row: int = 0) -> None:
@@ -181,8 +181,8 @@ class Encoder:
                 " before training"
             )
 
-    def for_schema(self, schema: pa.Schema, *, place: str, scored: bool = False) -> Encoder:
-        """Return the encoder for other data with these columns, whatever their order.
+    def for_schema(self, schema: pa.Schema, *, place: str, scored: bool = False) -> Recipe:
+        """Return the recipe for other data with these columns, whatever their order.
 
         Unconverted data serve a model learnt from a converted file, and the other way round. Label and weight
         are asked for only where ``scored``.
@@ -219,8 +219,8 @@ class Encoder:
         }
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Encoder:
-        """Build the encoder again; then `for_schema` fits it to the data at hand."""
+    def from_dict(cls, data: dict[str, Any]) -> Recipe:
+        """Build the recipe again; then `for_schema` fits it to the data at hand."""
         labels = LabelMap.from_dict(data["labels"]) if data.get("labels") else None
         parts = tuple(FeatureColumns.from_dict(p) for p in data["parts"])
         mean = float(data.get("weight_mean", 1.0))  # models of an earlier version have none
@@ -283,7 +283,7 @@ def choose_features(
     hash: Sequence[str | Hashed] = (),
     place: str = "the data",
     wide: bool = False,
-) -> Encoder:
+) -> Recipe:
     """Settle which columns are features and how they are encoded.
 
     Parameters
@@ -302,7 +302,7 @@ def choose_features(
     place : str
         What messages call the data.
     wide : bool
-        Let columns be hashed into more features than a model in memory can have, for `Encoder.encode` with ``wide``.
+        Let columns be hashed into more features than a model in memory can have, for `Recipe.encode` with ``wide``.
     """
     if isinstance(hash, (str, Mapping)):
         raise UsageError(
@@ -361,7 +361,7 @@ def choose_features(
         parts = [replace(p, names=tuple(names)) if p.columns == tuple(packed) and names else p for p in parts]
         if parts[-1].kind == "pairs" and noted.get("width"):
             parts[-1] = replace(parts[-1], width=int(noted["width"]))
-    return Encoder(tuple(parts), label, weight, None, place, noted.get("encoder") if packed else None)
+    return Recipe(tuple(parts), label, weight, None, place, noted.get("encoder") if packed else None)
 
 
 def _refused(refused: dict[str, Refusal], place: str) -> FeatureError:

@@ -1,0 +1,55 @@
+"""What a schema's metadata say of its columns: the layout that `penstock convert` noted, and the index of a pandas table.
+
+pandas writes a table's index beside the columns, as ``__index_level_0__`` or under its own name, and lists it in the
+metadata. Such columns are no features unless they are named: row numbers would tell a model in which order rows were stored.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+METADATA_KEY = b"penstock"
+"""Under this name the schema of a file that Penstock wrote says how it is laid out."""
+_UNNAMED = re.compile(r"__index_level_\d+__")
+
+
+def layout_of(schema: pa.Schema) -> dict[str, Any]:
+    """Return what the converter noted in a file's schema, or an empty dict for foreign files."""
+    noted = (schema.metadata or {}).get(METADATA_KEY)
+    try:
+        read = json.loads(noted) if noted else {}
+    except ValueError:
+        return {}
+    return read if isinstance(read, dict) and read.get("version") == 1 else {}
+
+
+def index_columns(schema: pa.Schema) -> list[str]:
+    """Return the columns that hold the index of the pandas table that was stored.
+
+    Examples
+    --------
+    >>> index_columns(pa.schema([("x", pa.float32()), ("__index_level_0__", pa.int64())]))
+    ['__index_level_0__']
+    """
+    try:
+        stored = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
+        noted = stored.get("index_columns", [])
+    except (ValueError, AttributeError):  # of another program
+        noted = []
+    noted = [*(noted if isinstance(noted, list) else []), *layout_of(schema).get("index", [])]
+    return [name for name in schema.names if name in noted or _UNNAMED.fullmatch(name)]
+
+
+def index_notice(schema: pa.Schema, used: Collection[str], *, exclude: Sequence[str] = ()) -> str | None:
+    """Return a sentence about index columns that are not used though nobody left them out; None where there are none."""
+    names = [name for name in index_columns(schema) if name not in used and name not in exclude]
+    if not names:
+        return None
+    shown = ", ".join(map(repr, names))
+    verb = "is the index" if len(names) == 1 else "are the indices"
+    return f"{shown} {verb} of the pandas table that was stored, and left out; name features to learn from it"
