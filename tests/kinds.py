@@ -17,7 +17,8 @@ from penstock.blocks import convert
 from penstock.blocks.base import BlockSource
 from penstock.blocks.memory import ArraySource
 from penstock.blocks.open import open as open_source
-from penstock.columns.recipe import Recipe, choose_features
+from penstock.columns.choose import choose_features
+from penstock.columns.recipe import Recipe
 from penstock.loader import Loader
 
 ROWS, WIDTH = 600, 4

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from penstock.blocks.base import BlockSource
+from penstock.columns.base import FeatureColumn
+from penstock.columns.hashing import Hashed
 from penstock.columns.recipe import Recipe
 from penstock.errors import DataChangedError, ModelFileError, UsageError
 from penstock.loader.block_cuts import PLAN_VERSION
@@ -136,7 +138,8 @@ def require_same_columns(recipe: Recipe, saved: Recipe) -> None:
     for name, mine, other in (
         ("label", recipe.label, saved.label),
         ("weight", recipe.weight, saved.weight),
-        ("features", [(p.columns, p.hashed) for p in recipe.parts], [(p.columns, p.hashed) for p in saved.parts]),
+        ("missing", recipe.missing, saved.missing),
+        ("features", [_identity(p) for p in recipe.parts], [_identity(p) for p in saved.parts]),
     ):
         if mine != other:
             choice = Text(Given(name, other), f", this run has {mine!r}")
@@ -147,3 +150,8 @@ def require_same_columns(recipe: Recipe, saved: Recipe) -> None:
                 value=mine,
                 fixes=["resume with the same columns", START_ANEW],
             )
+
+
+def _identity(part: FeatureColumn) -> tuple[Any, ...]:
+    """Return what tells one choice of a column from another; what was found in the data follows from that."""
+    return part.columns, (part.bits, part.words) if isinstance(part, Hashed) else part.kind

@@ -51,7 +51,7 @@ def coefficients(model: LinearModel, *, most: int | None = None) -> list[Coeffic
     Examples
     --------
     >>> import pyarrow as pa
-    >>> from penstock.columns.recipe import choose_features
+    >>> from penstock.columns.choose import choose_features
     >>> from penstock.loader.row_forms import Scaling
     >>> from penstock.sgd.model import Weights
     >>> recipe = choose_features(pa.schema([("age", pa.float32()), ("cm", pa.float32()), ("y", pa.float32())]), label="y")

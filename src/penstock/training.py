@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 
 from penstock.blocks.base import BlockSource
 from penstock.class_weights import ClassWeighting, ClassWeights
-from penstock.columns.recipe import Recipe, choose_features
+from penstock.columns.choose import choose_features
+from penstock.columns.recipe import Recipe
 from penstock.columns.schema_notes import index_notice
 from penstock.config import Config
 from penstock.errors import UsageError, some_of
 from penstock.events import Epoch, Stream, Warned
 from penstock.job import Job
 from penstock.linear import LinearModel
+from penstock.loader.fit_columns import fit_from
 from penstock.loader.row_forms import Scaling
 from penstock.loader.scan import FAR_FROM_ZERO, Scan, scan
 from penstock.measures import OnScores
@@ -32,16 +34,24 @@ _MOSTLY_RIGHT = 0.75
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which columns play which part; see `penstock.columns.recipe.choose`."""
+    """Which columns play which part; see `penstock.columns.choose.choose_features`."""
 
     label: str | None = None
     features: Sequence[str] | None = None
     weight: str | None = None
     exclude: Sequence[str] = ()
     hash: Sequence[str] = ()
+    category: Sequence[str] = ()
+    number: Sequence[str] = ()
+    date: Sequence[str] = ()
+    missing: str | None = None
+    null_values: Sequence[str] = ()
 
     def recipe(self, source: BlockSource, *, wide: bool = False) -> Recipe:
-        """Settle them for a source; ``wide`` for a model on disk, which may have any number of features."""
+        """Settle them for a source; ``wide`` for a model on disk, which may have any number of features.
+
+        Columns of text and dates are passed over once.
+        """
         label = self.label if self.label is not None else default_label(source)
         return choose_features(
             source.schema,
@@ -52,6 +62,12 @@ class Columns:
             hash=self.hash,
             place=source.name,
             wide=wide,
+            category=self.category,
+            number=self.number,
+            date=self.date,
+            missing=self.missing,
+            null_values=self.null_values,
+            fit=fit_from(source, wide=wide),
         )
 
     def labelled_recipe(self, source: BlockSource, *, wide: bool = False) -> Recipe:
@@ -60,10 +76,13 @@ class Columns:
         return self.recipe(source, wide=wide)
 
     def notice(self, source: BlockSource, recipe: Recipe, stream: Stream) -> None:
-        """Tell of the columns that nobody named and that are no features: the index of a stored pandas table."""
-        message = index_notice(source.schema, recipe.columns, exclude=self.exclude)
-        if message is not None:
-            stream.emit(Warned(message))
+        """Tell of the columns that nobody named and that are no features: the index of a stored pandas table, identifiers."""
+        for message in (
+            index_notice(source.schema, recipe.columns, exclude=self.exclude),
+            left_out_notice(recipe.left_out),
+        ):
+            if message is not None:
+                stream.emit(Warned(message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +128,20 @@ class WeightTrainer(Protocol):
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None: ...
 
 
+def left_out_notice(left_out: Mapping[str, str]) -> str | None:
+    """Return a sentence about columns that are no features, and why; None where there are none.
+
+    Examples
+    --------
+    >>> left_out_notice({"id": "row numbers"})
+    "left out: 'id' (row numbers); name the features to learn from such columns"
+    """
+    if not left_out:
+        return None
+    shown = some_of(f"{name!r} ({why})" for name, why in left_out.items())
+    return f"left out: {shown}; name the features to learn from such columns"
+
+
 def require_label(label: str | None, source: BlockSource) -> None:
     """Raise `UsageError` where no column is the label."""
     if label is None:
@@ -125,9 +158,8 @@ def scan_labels(
     UsageError
         There is no label.
     """
-    columns.notice(job.source, recipe, job.stream)
     require_label(recipe.label, job.source)
-    return scan(
+    found = scan(
         job.source,
         recipe,
         classes=loss_of(job.config.model).classifies,
@@ -135,8 +167,11 @@ def scan_labels(
         width=width,
         weights=True,
         count_classes=job.config.class_weight is not None,
+        identifiers=columns.features is None,
         stream=job.stream,
     )
+    columns.notice(job.source, found.recipe, job.stream)
+    return found
 
 
 def class_weights_of(config: Config, result: Scan) -> ClassWeights | None:

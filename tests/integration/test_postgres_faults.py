@@ -17,7 +17,7 @@ import pytest
 
 from penstock.blocks.cached_source import CachedSource
 from penstock.blocks.postgres import PostgresSource, snapshots
-from penstock.columns.recipe import choose_features
+from penstock.columns.choose import choose_features
 from penstock.errors import DataChangedError, DataError, SourceError
 from penstock.loader.loader import Loader
 from tests.servers import run

@@ -16,8 +16,8 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from penstock.columns.choose import choose_features
 from penstock.columns.labels import LabelMap
-from penstock.columns.recipe import choose_features
 from penstock.errors import DatabaseError, DataError, ModelFileError, UsageError, WriteError
 from penstock.linear import LinearModel
 from penstock.sgd.model import Weights

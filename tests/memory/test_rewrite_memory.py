@@ -23,7 +23,7 @@ import numpy as np
 import penstock
 from penstock.bigmodel.index_map import IndexMap
 from penstock.bigmodel.rewrite import rewrite
-from penstock.columns.recipe import choose_features
+from penstock.columns.choose import choose_features
 from penstock.budget import peak_memory
 task = json.loads(sys.argv[1])
 with penstock.open(task["path"]) as source:

@@ -15,7 +15,7 @@ from penstock.bigmodel import feature_positions
 from penstock.bigmodel.index_map import ABSENT, IndexMap
 from penstock.bigmodel.rewrite import prepared_rows, rewrite
 from penstock.blocks.memory import TableSource
-from penstock.columns.recipe import choose_features
+from penstock.columns.choose import choose_features
 
 FEATURES = st.one_of(st.integers(0, 12), st.integers(0, 2**64 - 1), st.sampled_from([2**32 - 1, 2**32, 2**63]))
 ROWS = st.lists(st.lists(FEATURES, max_size=8), min_size=1, max_size=40).filter(any)

@@ -15,7 +15,7 @@ import pytest
 from penstock.blocks import cached_source
 from penstock.blocks.cached_source import CachedSource, cached_bytes, fits
 from penstock.blocks.memory import TableSource
-from penstock.columns.recipe import choose_features
+from penstock.columns.choose import choose_features
 from penstock.errors import ColumnError, DataChangedError, SourceError, UsageError
 from penstock.loader.loader import Loader
 

@@ -12,9 +12,10 @@ import pytest
 
 from penstock import batch as loops
 from penstock.batch import Csr
+from penstock.columns.choose import choose_features
 from penstock.columns.hashing import Hashed, count_words, hash_rows_reference, murmur3, murmur3_reference
 from penstock.columns.labels import LabelMap, LabelTally, numeric
-from penstock.columns.recipe import Recipe, choose_features
+from penstock.columns.recipe import Recipe
 from penstock.errors import ColumnError, FeatureError, LabelError, UsageError
 
 

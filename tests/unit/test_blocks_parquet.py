@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.blocks.parquet import ParquetSource
-from penstock.columns.recipe import choose_features
+from penstock.columns.choose import choose_features
 from penstock.errors import CorruptFileError, SchemaError, SourceNotFoundError
 from penstock.loader.loader import Loader
 

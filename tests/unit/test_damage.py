@@ -21,7 +21,7 @@ from penstock.bigmodel.rewrite import prepared_rows
 from penstock.blocks.arrow import ArrowSource
 from penstock.blocks.open import open as open_source
 from penstock.blocks.write import BlockWriter, convert
-from penstock.columns.recipe import choose_features
+from penstock.columns.choose import choose_features
 from penstock.columns.schema_notes import layout_of
 from penstock.errors import CorruptFileError, ModelFileError, PenstockError
 from penstock.estimators import LogisticRegression

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import penstock
+from penstock.columns.choose import choose_features
 from penstock.columns.labels import LabelMap
-from penstock.columns.recipe import choose_features
 from penstock.errors import CorruptFileError, DataError
 from penstock.loader import decode_sparse, direct_reads
 from penstock.loader.decode import BlockDecoder

@@ -301,7 +301,7 @@ def test_a_refused_writer_lets_go_of_the_folder(tmp_path):
 )
 def test_another_training_is_not_resumed(tmp_path, changes, told):
     write(tmp_path, [outcome(0)], finish=False)
-    given = {name: getattr(INDEX, name) for name in ("kind", "encoder", "by", "configs", "fixed", "fingerprint")}
+    given = {name: getattr(INDEX, name) for name in ("kind", "recipe", "by", "configs", "fixed", "fingerprint")}
     with pytest.raises(UsageError, match=told):
         Writer(tmp_path, Index(**(given | changes)), keys=KEYS, resume=True)
 

@@ -13,8 +13,8 @@ import penstock
 from penstock.batch import Batch
 from penstock.blocks.memory import TableSource
 from penstock.blocks.open import open as open_source
+from penstock.columns.choose import choose_features as choose_columns
 from penstock.columns.labels import LabelMap
-from penstock.columns.recipe import choose_features as choose_columns
 from penstock.errors import ColumnError, DataError, FeatureError, ModelFileError, UnknownOptionError, UsageError
 from penstock.events import Finished, Stream
 from penstock.groups import families
@@ -337,7 +337,7 @@ def test_a_training_not_finished_can_be_saved(tmp_path, data):
     index = GroupModels.open(tmp_path / "whole").registry.index
     with Writer(
         tmp_path / "part",
-        Index(**{n: getattr(index, n) for n in ("kind", "encoder", "by", "configs")}),
+        Index(**{n: getattr(index, n) for n in ("kind", "recipe", "by", "configs")}),
         keys=data[0].schema,
     ) as writer:
         for group in range(2):

@@ -12,8 +12,8 @@ from penstock import batch as batch_loops
 from penstock.batch import SKIP, Batch, Csr
 from penstock.blocks.arrow import ArrowSource
 from penstock.blocks.write import BlockWriter
+from penstock.columns.choose import choose_features
 from penstock.columns.labels import LabelMap
-from penstock.columns.recipe import choose_features
 from penstock.errors import CorruptFileError, DataChangedError, DataError, LabelError
 from penstock.loader import window_kernels
 from penstock.loader.decode import BlockDecoder, PackedDecoder

@@ -11,7 +11,7 @@ import pytest
 from penstock.blocks.fields import Fields
 from penstock.blocks.memory import ArraySource
 from penstock.blocks.open import open as open_source
-from penstock.columns.recipe import choose_features
+from penstock.columns.choose import choose_features
 from penstock.loader.row_forms import Scaling
 from penstock.loader.sweep_buffers import RaggedBuffer, SlotBuffer
 from penstock.loader.windows import Feed

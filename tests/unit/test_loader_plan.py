@@ -14,8 +14,8 @@ from penstock.blocks.conversion import convert
 from penstock.blocks.memory import ArraySource
 from penstock.blocks.open import open as open_source
 from penstock.budget import Budget
+from penstock.columns.choose import choose_features
 from penstock.columns.labels import LabelMap
-from penstock.columns.recipe import choose_features
 from penstock.errors import BudgetError
 from penstock.loader import Loader, direct_reads
 from penstock.loader.decode import unit_bytes

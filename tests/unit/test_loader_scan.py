@@ -10,7 +10,7 @@ import pytest
 
 from penstock.blocks.memory import ArraySource, TableSource
 from penstock.blocks.open import open as open_source
-from penstock.columns.recipe import choose_features
+from penstock.columns.choose import choose_features
 from penstock.errors import DataError, FeatureError, LabelError
 from penstock.events import Advanced, Finished, Started, Stream, Warned
 from penstock.loader import Loader

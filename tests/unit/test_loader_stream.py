@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.blocks.memory import ArraySource, TableSource
-from penstock.columns.recipe import choose_features
+from penstock.columns.choose import choose_features
 from penstock.errors import (
     CorruptFileError,
     DataChangedError,

@@ -18,8 +18,8 @@ from penstock.bigmodel.index_map import ABSENT, IndexMap
 from penstock.bigmodel.rewrite import FeatureLayout, prepared_rows, rewrite
 from penstock.blocks.memory import TableSource
 from penstock.blocks.write import BlockWriter
+from penstock.columns.choose import choose_features
 from penstock.columns.labels import LabelMap
-from penstock.columns.recipe import choose_features
 from penstock.errors import BudgetError, DataChangedError, DataError, FeatureError, UsageError, WriteError
 from penstock.events import Finished, Started, Stream
 from penstock.loader.loader import Loader

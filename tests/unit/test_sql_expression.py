@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.blocks.memory import TableSource
+from penstock.columns.choose import choose_features
 from penstock.columns.labels import LabelMap
-from penstock.columns.recipe import choose_features
 from penstock.errors import ColumnError, DatabaseError, FeatureError, UsageError
 from penstock.linear import LinearModel
 from penstock.sgd.model import Weights

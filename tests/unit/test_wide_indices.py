@@ -10,8 +10,8 @@ import scipy.sparse as sp
 import penstock
 from penstock.batch import Csr, copy_part, copy_part_reference, join_parts
 from penstock.blocks.memory import ArraySource
+from penstock.columns.choose import choose_features
 from penstock.columns.hashing import Hashed, hash_rows_reference
-from penstock.columns.recipe import choose_features
 from penstock.errors import FeatureError, UsageError
 
 INT64 = pa.int64()

@@ -41,8 +41,9 @@ from penstock.blocks.arrow import ArrowSource
 from penstock.blocks.base import BlockSource
 from penstock.blocks.write import BlockWriter
 from penstock.budget import give_back
-from penstock.columns.kinds import FeatureColumns as FeaturePart
-from penstock.columns.recipe import Recipe, choose_features
+from penstock.columns.choose import choose_features
+from penstock.columns.pairs import Pairs
+from penstock.columns.recipe import Recipe
 from penstock.columns.schema_notes import layout_of
 from penstock.errors import CorruptFileError, DataChangedError, DataError, WriteError
 from penstock.events import Advanced, Finished, Started, Stream
@@ -396,14 +397,14 @@ class DataPasses:
 
 
 def _schema(recipe: Recipe) -> pa.Schema:
-    names = [name for name, column in (("label", recipe.label), ("weight", recipe.weight)) if column is not None]
+    names = [name for name, column in (("label", recipe.label is not None), ("weight", recipe.weighted)) if column]
     kinds = [pa.list_(pa.field("item", kind, nullable=False)) for kind in (pa.uint32(), pa.float32())]
     lists = [pa.field(name, kind, nullable=False) for name, kind in zip(("indices", "values"), kinds, strict=True)]
     return pa.schema([*lists, *(pa.field(name, pa.float32(), nullable=False) for name in names)])
 
 
 def _metadata(schema: pa.Schema, features: int) -> dict[str, Any]:
-    part = FeaturePart(("indices", "values"), "pairs", features)
+    part = Pairs(("indices", "values"), features)
     return {
         "columns": list(part.columns),
         "label": "label" if "label" in schema.names else None,

@@ -23,10 +23,11 @@ from penstock.blocks.row_streams import RowStream, rows_of
 from penstock.blocks.storage import PathLike, is_remote
 from penstock.blocks.write import BlockWriter
 from penstock.budget import parse_size
+from penstock.columns.choose import choose_features
 from penstock.columns.hashing import Hashed
-from penstock.columns.kinds import PAIRS
 from penstock.columns.labels import numeric, refuse_missing
-from penstock.columns.recipe import Recipe, choose_features
+from penstock.columns.pairs import PAIRS
+from penstock.columns.recipe import Recipe
 from penstock.columns.schema_notes import index_notice, layout_of
 from penstock.errors import ColumnError, LabelError, UsageError
 from penstock.events import Advanced, Finished, Listener, Started, Stream, Warned

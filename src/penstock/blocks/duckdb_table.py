@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from penstock.columns.kinds import PAIRS
+from penstock.columns.pairs import PAIRS
 from penstock.errors import DataError, SourceNotFoundError, UsageError, nearest, some_of
 from penstock.messages import Text, Use
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import Source, require_block, select_columns
 from penstock.blocks.refined_source import RefinedSource, by_rows
-from penstock.columns.kinds import with_pair_width
+from penstock.columns.pairs import with_pair_width
 from penstock.errors import FeatureError, SourceError, UsageError
 
 BLOCK_SIZE = 256 * 1024

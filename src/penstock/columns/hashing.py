@@ -10,14 +10,16 @@ are the index and the top bit is the sign. A model stays valid as long as these 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.batch import Csr, indices_of
+from penstock.batch import Csr, Floats, indices_of, join_parts
+from penstock.columns.base import NO_FLAGS, Place, as_texts, field_of, is_list, null_mask, saved
 from penstock.errors import ColumnError, UsageError
 from penstock.messages import Name, Text, Use
 from penstock.native import kernel
@@ -31,15 +33,24 @@ _SPEC = re.compile(r"(?P<column>.+?)(?::(?:2\^)(?P<bits>\d+))?(?P<words>:words)?
 class Hashed:
     """One column to hash: into ``2**bits`` features, as a whole or word by word.
 
+    ``missing`` adds a feature, after the others, that tells that the value is missing; ``null_values`` are texts that stand for
+    a missing value.
+
     Examples
     --------
     >>> Hashed.parse("comment:2^18:words")
     Hashed(column='comment', bits=18, words=True)
     """
 
+    kind: ClassVar[str] = "hash"
+    sparse: ClassVar[bool] = True
+    names: ClassVar[tuple[str, ...]] = ()
+
     column: str
     bits: int = DEFAULT_BITS
     words: bool = False
+    missing: bool = field(default=False, repr=False)
+    null_values: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.bits <= MOST_BITS:
@@ -64,9 +75,55 @@ class Hashed:
         return cls(match["column"], int(match["bits"] or DEFAULT_BITS), bool(match["words"]))
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The stored column."""
+        return (self.column,)
+
+    @property
+    def buckets(self) -> int:
+        """How many features values are hashed to."""
+        return 1 << self.bits
+
+    @property
     def width(self) -> int:
         """How many features the column becomes."""
-        return 1 << self.bits
+        return self.buckets + self.missing
+
+    @property
+    def flags(self) -> NDArray[np.bool_]:
+        """No feature keeps its size."""
+        return NO_FLAGS
+
+    def write(self, array: pa.Array, into: Floats, place: Place) -> None:
+        """Refuse: hashed features are too many to be written where they are 0."""
+        raise UsageError(f"{self.column!r} is hashed; its features are not written as columns")
+
+    def sparse_rows(self, arrays: Sequence[pa.Array], place: Place, *, wide: bool) -> Csr:
+        """Hash some rows; see `encode`."""
+        return self.encode(arrays[0], wide=wide)
+
+    def require_kind(self, schema: pa.Schema, *, place: str) -> None:
+        """Raise where the column cannot be hashed."""
+        found = field_of(schema, self.column)
+        if found is None or is_list(found.type):
+            shown = None if found is None else found.type
+            raise ColumnError(f"{place}: column {self.column!r} is {shown}, where values to hash were learnt from")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        made = saved(self, missing=self.missing, null_values=self.null_values)
+        return made | {"hashed": [self.column, self.bits, self.words]}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Hashed:
+        """Build the column again."""
+        column, bits, words = data["hashed"]
+        return cls(column, bits, words, data.get("missing", False), tuple(data.get("null_values", ())))
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a table of the columns shows."""
+        how = f"2^{self.bits}" + (", by words" if self.words else "")
+        return {"levels": how, "missing": "own feature" if self.missing else "no feature"}
 
     def require_narrow(self) -> None:
         """Raise where there are more buckets than a model in memory can have."""
@@ -89,13 +146,11 @@ class Hashed:
         """
         if not wide:
             self.require_narrow()
+        if self.null_values:
+            array = as_texts(array, self.null_values)
         offsets, data = _as_text(array, self.column)
         seed = np.uint32(murmur3_reference(self.column.encode(), 0))
-        missing = (
-            np.asarray(array.is_null().to_numpy(zero_copy_only=False))
-            if array.null_count
-            else np.zeros(len(array), np.bool_)
-        )
+        missing = null_mask(array) if array.null_count else np.zeros(len(array), np.bool_)
         if self.words:
             counts = np.empty(len(array), np.uint64)
             count_words(offsets, data, counts)
@@ -106,13 +161,22 @@ class Hashed:
         np.cumsum(counts, out=indptr[1:])
         indices = indices_of(int(indptr[-1]), wide=wide)
         values = np.empty(int(indptr[-1]), np.float32)
-        wide_hash, mask = self.bits > NARROW_BITS, np.uint64(self.width - 1)
+        wide_hash, mask = self.bits > NARROW_BITS, np.uint64(self.buckets - 1)
         hash_rows(offsets, data, indptr, seed, mask, wide_hash, self.words, indices, values)
         if self.words and len(indices):
             slots = np.full(1 << int(2 * counts.max()).bit_length(), -1, np.int64)
             used = add_repeats(indptr, indices, values, slots)
             indices, values = indices[:used], values[:used]
-        return Csr(indptr, indices, values, self.width)
+        rows = Csr(indptr, indices, values, self.buckets)
+        return join_parts([rows, _flagged(missing, wide=wide)], wide=wide) if self.missing else rows
+
+
+def _flagged(missing: NDArray[np.bool_], *, wide: bool) -> Csr:
+    """Return one feature that is 1 where a value is missing."""
+    starts = np.concatenate([np.zeros(1, np.uint64), np.cumsum(missing, dtype=np.uint64)])
+    places = indices_of(int(starts[-1]), wide=wide)
+    places[:] = 0
+    return Csr(starts, places, np.ones(len(places), np.float32), 1)
 
 
 def _as_text(array: pa.Array, column: str) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
@@ -279,7 +343,7 @@ def hash_rows_reference(texts: list[str | None], spec: Hashed) -> list[list[tupl
             top = 63
         row: dict[int, float] = {}
         for code in codes:
-            index = code & (spec.width - 1)
+            index = code & (spec.buckets - 1)
             row[index] = row.get(index, 0.0) + (-1.0 if code >> top else 1.0)
         rows.append(list(row.items()))
     return rows

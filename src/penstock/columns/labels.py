@@ -250,6 +250,14 @@ def _plain(array: pa.Array) -> pa.Array:
     raise LabelError(f"a label cannot be {kind}; it can be text, a number or a boolean")
 
 
+def missing_labels(array: pa.Array) -> NDArray[np.bool_]:
+    """Return which values are null or NaN."""
+    missing = np.asarray(array.is_null().to_numpy(zero_copy_only=False), np.bool_)
+    if pa.types.is_floating(array.type):
+        missing = missing | np.isnan(np.asarray(array.to_numpy(zero_copy_only=False), np.float64))
+    return missing
+
+
 def refuse_missing(array: pa.Array, column: str, *, first_row: int, place: str = "") -> None:
     """Raise `LabelError` naming the first row whose label is null or NaN."""
     missing = None

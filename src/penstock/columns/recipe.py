@@ -1,37 +1,41 @@
 """Which columns are features, and how they become rows of numbers.
 
-`choose_features` settles it once for a schema; the `Recipe` it returns turns each block into a `Batch`. Numbers,
-booleans and fixed-size lists of numbers are dense float32. A pair of list columns (indices and values) and
-hashed columns are sparse; then dense features take the first indices, each hashed column its own range after
-them, and the pair comes last. Text, categories and dates are refused by name, with what to do.
+`choose_features` settles it once for a schema; the `Recipe` it returns turns each block into a `Batch`. Numbers, dates and
+fixed-size lists of numbers are dense float32, and so are categories of few levels. Other categories, hashed columns and a pair
+of list columns (indices and values) are sparse; then dense features take the first indices, each sparse column its own range
+after them, and the pair comes last. Text and dates need a look at what they hold (`penstock.columns.fit`); without it they are
+refused by name, with what to do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.batch import Batch, Csr, Floats, indices_of, join_parts, scatter_rows, scatter_values
-from penstock.columns.hashing import Hashed
-from penstock.columns.kinds import PAIRS, FeatureColumns, Refusal, classify, dense_features, sparse_features
-from penstock.columns.labels import LabelMap, numeric
-from penstock.columns.schema_notes import index_columns, layout_of
-from penstock.errors import ColumnError, FeatureError, LabelError, UsageError, some_of
-from penstock.messages import Text, Use, joined
+from penstock.batch import Batch, Csr, Floats, indices_of, join_parts, scatter_rows, scatter_values, transpose
+from penstock.columns.base import FeatureColumn, Place, column_of, field_of, stored_column
+from penstock.columns.kinds import column_from_dict
+from penstock.columns.labels import LabelMap, missing_labels, numeric
+from penstock.columns.number import Number
+from penstock.columns.pairs import Pairs
+from penstock.columns.schema_notes import layout_of
+from penstock.columns.vector import Vector
+from penstock.errors import ColumnError, FeatureError, LabelError, UsageError
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Turns record batches into rows of numbers.
+    """Turns record batches into rows of numbers; saved with the model, it does the same to the rows to be predicted.
 
     Attributes
     ----------
-    parts : tuple of Part
+    parts : tuple of FeatureColumn
         The columns that features come from, in order.
     label, weight : str or None
         The columns of the target and of the row's weight.
@@ -43,10 +47,19 @@ class Recipe:
         What weights are divided by, so that they have mean 1 over the rows that a model is learnt from.
     origin : list or None
         For a converted file, the parts that it was packed from: a model learnt from it also scores unconverted data.
+    left_out : dict of str
+        Columns that nobody named and that tell nothing, with the reason.
+    missing : str
+        What is done with missing values: see the option ``missing``.
+    unlabelled : bool
+        Whether rows without a label are left out, with a weight of 0, rather than refused.
+    members : dict of str
+        Features that are members of a struct, with the column of the struct.
 
     Examples
     --------
     >>> import pyarrow as pa
+    >>> from penstock.columns import choose_features
     >>> batch = pa.record_batch({"a": [1, 2], "b": [0.5, 0.25], "clicked": [0, 1]})
     >>> recipe = choose_features(batch.schema, label="clicked", place="example")
     >>> recipe.names
@@ -56,18 +69,27 @@ class Recipe:
            [2.  , 0.25]], dtype=float32)
     """
 
-    parts: tuple[FeatureColumns, ...]
+    parts: tuple[FeatureColumn, ...]
     label: str | None = None
     weight: str | None = None
     labels: LabelMap | None = None
     place: str = "the data"
     origin: list[dict[str, Any]] | None = None
     weight_mean: float = 1.0
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    missing: str = "auto"
+    unlabelled: bool = False
+    members: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether rows have weights: those of a column, or 0 for rows that are left out."""
+        return self.weight is not None or self.unlabelled or self.missing == "drop"
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns to ask of a source."""
-        wanted = [name for part in self.parts for name in part.columns]
+        wanted = [self.members.get(name, name) for part in self.parts for name in part.columns]
         return tuple(dict.fromkeys([*wanted, *(n for n in (self.label, self.weight) if n is not None)]))
 
     @property
@@ -94,12 +116,13 @@ class Recipe:
     @property
     def row_bytes(self) -> int:
         """Decoded bytes of a dense row with its target and weight."""
-        return 4 * ((self.width or 0) + (self.label is not None) + (self.weight is not None))
+        return 4 * ((self.width or 0) + (self.label is not None) + self.weighted)
 
     @property
     def packed_column(self) -> str | None:
         """The one fixed-size float32 list that holds all features, if it is so."""
-        return self.parts[0].columns[0] if len(self.parts) == 1 and self.parts[0].kind == "vector" else None
+        only = self.parts[0] if len(self.parts) == 1 else None
+        return only.column if isinstance(only, Vector) and not (self.unlabelled or self.missing == "drop") else None
 
     def encode(self, batch: pa.RecordBatch, *, first_row: int = 0, wide: bool = False) -> Batch:
         """Return a batch's rows; ``first_row`` is what its first row is called in messages.
@@ -142,12 +165,17 @@ class Recipe:
     def with_width(self, width: int) -> Recipe:
         """Return the recipe with the number of sparse features set; indices beyond it are left out."""
         *others, last = self.parts
-        if last.kind != "pairs":
+        if not isinstance(last, Pairs):
             if width != self.width:
                 raise UsageError(f": these columns make {self.width} features", option="width", value=width)
             return self
         base = sum(part.width or 0 for part in others)
         return replace(self, parts=(*others, replace(last, width=width - base)))
+
+    def without(self, columns: Sequence[str], reason: str) -> Recipe:
+        """Return the recipe with some columns left out, for a reason."""
+        parts = tuple(part for part in self.parts if part.columns[0] not in columns)
+        return replace(self, parts=parts, left_out={**self.left_out, **dict.fromkeys(columns, reason)})
 
     def with_labels(self, labels: LabelMap | None) -> Recipe:
         """Return the recipe with the classes of its label set."""
@@ -158,7 +186,12 @@ class Recipe:
         values = batch.x.values if isinstance(batch.x, Csr) else batch.x
         if np.isfinite(values.sum(dtype=np.float64)):  # one pass that allocates nothing; a bad value spoils the sum
             return None
+        may = self._may_be_missing()
         bad = np.argwhere(~np.isfinite(values))
+        if may.any():
+            features = batch.x.indices[bad[:, 0]] if isinstance(batch.x, Csr) else bad[:, 1]
+            known = may[np.minimum(features, len(may) - 1)]
+            bad = bad[~(known & np.isnan(values[tuple(bad.T)]))]
         if not len(bad):
             return None
         if isinstance(batch.x, Csr):
@@ -166,6 +199,12 @@ class Recipe:
             row = int(np.searchsorted(batch.x.indptr, np.uint64(entry), side="right")) - 1
             return row, f"feature {int(batch.x.indices[entry])}"
         return int(bad[0, 0]), (self.names or ())[int(bad[0, 1])]
+
+    def _may_be_missing(self) -> NDArray[np.bool_]:
+        """Return which features may be NaN, while the numbers that stand for missing ones are being found."""
+        found = [isinstance(p, Number) and p.fill is not None and np.isnan(p.fill) for p in self.parts if not p.sparse]
+        widths = [p.width or 0 for p in self.parts if not p.sparse]
+        return np.append(np.repeat(np.array(found, np.bool_), widths), False)
 
     def at(self, place: str) -> Recipe:
         """Return the recipe whose messages name this place."""
@@ -190,22 +229,36 @@ class Recipe:
         label, weight = (self.label, self.weight) if scored else (None, None)
         noted = layout_of(schema)
         parts, origin = self.parts, self.origin
-        mine = [part.to_dict() for part in self.parts]
-        if noted.get("encoder") == mine or (origin and noted.get("encoder") == origin):
+        stored = _stored_as(noted.get("encoder") or ())
+        if noted and stored in (_stored_as([part.to_dict() for part in self.parts]), _stored_as(origin or [{}])):
+            from penstock.columns.choose import choose_features  # which makes recipes
+
             packed = choose_features(schema, place=place)
             parts, origin = packed.parts, packed.origin
             if self.width is not None and packed.sparse:
                 parts = packed.with_width(self.width).parts
         elif origin and not all(c in schema.names for part in parts for c in part.columns):
-            parts, origin = tuple(FeatureColumns.from_dict(p) for p in origin), None
+            parts, origin = tuple(map(column_from_dict, origin)), None
         wanted = [(c, "feature column") for part in parts for c in part.columns]
         wanted += [(c, role) for c, role in ((label, "label column"), (weight, "weight column")) if c is not None]
         for name, role in wanted:
-            if name not in schema.names:
+            if field_of(schema, name) is None:
                 raise ColumnError.missing(name, schema.names, place=place, role=role)
         for part in parts:
             part.require_kind(schema, place=place)
-        return replace(self, parts=parts, label=label, weight=weight, place=place, origin=origin)
+        members = members_of(schema, parts)
+        unlabelled, missing = (self.unlabelled, self.missing) if scored else (False, "auto")
+        return replace(
+            self,
+            parts=parts,
+            label=label,
+            weight=weight,
+            place=place,
+            origin=origin,
+            members=members,
+            unlabelled=unlabelled,
+            missing=missing,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON, for a model file."""
@@ -216,18 +269,33 @@ class Recipe:
             "labels": self.labels.to_dict() if self.labels else None,
             "origin": self.origin,
             "weight_mean": self.weight_mean,
+            **{name: dict(getattr(self, name)) for name in ("left_out", "members") if getattr(self, name)},
+            **({"missing": self.missing} if self.missing != "auto" else {}),
+            **({"unlabelled": True} if self.unlabelled else {}),
         }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Recipe:
         """Build the recipe again; then `for_schema` fits it to the data at hand."""
         labels = LabelMap.from_dict(data["labels"]) if data.get("labels") else None
-        parts = tuple(FeatureColumns.from_dict(p) for p in data["parts"])
+        parts = tuple(map(column_from_dict, data["parts"]))
         mean = float(data.get("weight_mean", 1.0))  # models of an earlier version have none
-        return cls(parts, data.get("label"), data.get("weight"), labels, origin=data.get("origin"), weight_mean=mean)
+        return cls(
+            parts,
+            data.get("label"),
+            data.get("weight"),
+            labels,
+            origin=data.get("origin"),
+            weight_mean=mean,
+            left_out=data.get("left_out", {}),
+            missing=data.get("missing", "auto"),
+            unlabelled=data.get("unlabelled", False),
+            members=data.get("members", {}),
+        )
 
-    def _dense(self, batch: pa.RecordBatch, parts: Sequence[FeatureColumns], first_row: int) -> Floats:
-        return dense_features(batch, parts, place=self.place, first_row=first_row)
+    def _dense(self, batch: pa.RecordBatch, parts: Sequence[FeatureColumn], first_row: int) -> Floats:
+        """Return dense parts side by side as C-contiguous rows; a view for one float32 list."""
+        return dense_rows(batch, parts, Place(self.place, first_row))
 
     def _sparse(self, batch: pa.RecordBatch, first_row: int, wide: bool) -> Csr:
         dense = [part for part in self.parts if not part.sparse]
@@ -240,23 +308,63 @@ class Recipe:
             numbers.reshape(rows, width)[:] = np.arange(width)
             found.append(Csr(indptr, numbers, x.ravel(), width))
         sparse = [part for part in self.parts if part.sparse]
-        found += [sparse_features(batch, part, place=self.place, first_row=first_row, wide=wide) for part in sparse]
+        place = Place(self.place, first_row)
+        arrays = ([column_of(batch, name) for name in part.columns] for part in sparse)
+        found += [part.sparse_rows(each, place, wide=wide) for part, each in zip(sparse, arrays)]
         return found[0] if len(found) == 1 else join_parts(found, wide=wide)
 
     def _target(self, batch: pa.RecordBatch, first_row: int) -> Floats | None:
         if self.label is None:
             return None
+        array = batch.column(self.label)
+        if self.unlabelled:
+            array = self._labelled(array)
         try:
             if self.labels is not None:
-                return self.labels.encode(batch.column(self.label), first_row=first_row)
-            return numeric(batch.column(self.label), column=self.label, first_row=first_row)
+                return self.labels.encode(array, first_row=first_row)
+            return numeric(array, column=self.label, first_row=first_row)
         except LabelError as error:
             raise error.replace(place=self.place) from None
 
+    def _labelled(self, array: pa.Array) -> pa.Array:
+        """Return labels with some class, or 0, in the place of missing ones, which have no weight."""
+        missing = missing_labels(array)
+        if not missing.any():
+            return array
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        some = self.labels.classes[0] if self.labels is not None else 0
+        return pc.if_else(pa.array(missing), pa.scalar(some).cast(array.type), array)
+
     def weights(self, batch: pa.RecordBatch, *, first_row: int = 0) -> Floats | None:
-        """Return the weights of a batch's rows, if there are any, divided by their mean over the training rows."""
-        if self.weight is None:
+        """Return the weights of a batch's rows, if there are any, divided by their mean over the training rows.
+
+        Rows that are left out have a weight of 0.
+        """
+        if not self.weighted:
             return None
+        weights = self._column_weights(batch, first_row)
+        if self.unlabelled and self.label is not None:
+            weights = np.where(missing_labels(batch.column(self.label)), np.float32(0), weights)
+        if self.missing == "drop":
+            weights = np.where(self._missing_rows(batch), np.float32(0), weights)
+        return weights
+
+    def _missing_rows(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Return which rows lack a feature."""
+        found = np.zeros(len(batch), np.bool_)
+        for part in self.parts:
+            for name in part.columns:
+                array = column_of(batch, name)
+                nulls = getattr(part, "null_values", ())
+                found |= missing_labels(array)
+                if nulls and not pa.types.is_floating(array.type):
+                    found |= np.asarray(pc.is_in(array.cast(pa.large_string()), pa.array(nulls, pa.large_string())))
+        return found
+
+    def _column_weights(self, batch: pa.RecordBatch, first_row: int) -> Floats:
+        if self.weight is None:
+            return np.ones(len(batch), np.float32)
         try:
             weights = numeric(batch.column(self.weight), column=self.weight, first_row=first_row, weight=True)
         except LabelError as error:
@@ -273,114 +381,37 @@ class Recipe:
         return scaled
 
 
-def choose_features(
-    schema: pa.Schema,
-    *,
-    label: str | None = None,
-    features: Sequence[str] | None = None,
-    weight: str | None = None,
-    exclude: Iterable[str] = (),
-    hash: Sequence[str | Hashed] = (),
-    place: str = "the data",
-    wide: bool = False,
-) -> Recipe:
-    """Settle which columns are features and how they are encoded.
+def _stored_as(parts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what tells how columns were packed into a converted file; what stands for a missing number does not."""
+    return [{name: value for name, value in part.items() if name not in ("fill", "null_values")} for part in parts]
 
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        The columns there are.
-    label, weight : str, optional
-        The columns of the target and of the row's weight.
-    features : list of str, optional
-        The feature columns, in order; all but label, weight, ``exclude`` and the index of a stored pandas table if not
-        given.
-    exclude : list of str
-        Columns to leave out.
-    hash : list of str
-        Columns to hash: ``"city"``, ``"city:2^18"`` or, word by word, ``"comment:2^18:words"``.
-    place : str
-        What messages call the data.
-    wide : bool
-        Let columns be hashed into more features than a model in memory can have, for `Recipe.encode` with ``wide``.
-    """
-    if isinstance(hash, (str, Mapping)):
-        raise UsageError(
-            "is not a list of columns",
-            option="hash",
-            value=hash,
-            fixes=[Text("write ", Use("hash", ["text:2^20:words"]))],
-        )
-    hashed = {spec.column: spec for spec in map(Hashed.parse, hash)}
-    for spec in hashed.values():
-        if not wide:
-            spec.require_narrow()
-    excluded = list(exclude)
-    roles = [(label, "label column"), (weight, "weight column"), *((h, "column to hash") for h in hashed)]
-    roles += [(name, "column to exclude") for name in excluded]
-    for name, role in roles:
-        if name is not None and name not in schema.names:
-            raise ColumnError.missing(name, schema.names, place=place, role=role)
-    if label is not None and label == weight:
-        raise UsageError(
-            "is the label too; rows are weighed by another column", option="weight", value=weight, place=place
-        )
-    noted = layout_of(schema)
-    packed = [c for c in noted.get("columns", ()) if c in schema.names]
-    if packed and (features is None or list(features) == noted.get("features")):
-        chosen = [*packed, *hashed]
-    elif features is None:
-        left_out = {label, weight, *excluded} | set(index_columns(schema)) - set(hashed)
-        chosen = [n for n in schema.names if n not in left_out]
-    else:
-        chosen = list(dict.fromkeys([*features, *hashed]))
-    for name in chosen:
-        if name not in schema.names:
-            raise ColumnError.missing(name, schema.names, place=place, role="feature column")
-        if name in (label, weight):
-            raise UsageError(f"{name!r} is given as a feature and as the label or weight; leave it out of the features")
-    pair = next(((i, v) for i, v in PAIRS if i in chosen and v in chosen), None)
-    parts, refused = [], {}
-    for name in chosen:
-        if pair and name in pair:
+
+def dense_rows(batch: pa.RecordBatch, parts: Sequence[FeatureColumn], place: Place) -> Floats:
+    """Return dense columns side by side as C-contiguous rows; a view for one float32 list."""
+    if len(parts) == 1 and isinstance(parts[0], Vector):
+        return parts[0].rows(column_of(batch, parts[0].column), place)
+    out = np.empty((len(batch), sum(part.width or 0 for part in parts)), np.float32)
+    at = start = 0
+    while start < len(parts):
+        part = parts[start]
+        if isinstance(part, Vector):
+            out[:, at : at + part.width] = part.rows(column_of(batch, part.column), place)
+            at, start = at + part.width, start + 1
             continue
-        part = classify(schema.field(name), hashed.get(name))
-        if isinstance(part, Refusal):
-            refused[name] = part
-        else:
-            parts.append(part)
-    if refused:
-        raise _refused(refused, place)
-    parts.sort(key=lambda part: part.sparse)
-    if pair:
-        parts.append(FeatureColumns.of_pair(schema, pair, place=place))
-    if not parts:
-        raise ColumnError.no_features(schema.names, place=place)
-    if packed and noted.get("encoder"):
-        names = noted.get("features") or ()
-        parts = [replace(p, names=tuple(names)) if p.columns == tuple(packed) and names else p for p in parts]
-        if parts[-1].kind == "pairs" and noted.get("width"):
-            parts[-1] = replace(parts[-1], width=int(noted["width"]))
-    return Recipe(tuple(parts), label, weight, None, place, noted.get("encoder") if packed else None)
+        stop = start
+        while stop < len(parts) and not isinstance(parts[stop], Vector):
+            stop += 1
+        columns = np.empty((sum(part.width or 0 for part in parts[start:stop]), len(batch)), np.float32)
+        row = 0
+        for part in parts[start:stop]:
+            part.write(column_of(batch, part.columns[0]), columns[row : row + (part.width or 0)], place)
+            row += part.width or 0
+        transpose(columns, out, at)
+        at, start = at + len(columns), stop
+    return out
 
 
-def _refused(refused: dict[str, Refusal], place: str) -> FeatureError:
-    """Return the error for columns that are no features; those that could be hashed are told of together."""
-    text = [name for name, why in refused.items() if why.can_hash]
-    found = list(refused.values())
-    if len(text) > 1:
-        some = text[:8]
-        rest = " …" if text[8:] else ""
-        together = Refusal(
-            f"columns {some_of(map(repr, text), 8)} are text, not numbers",
-            (
-                "encode them",
-                Text("leave them out: ", Use("exclude", some), rest),
-                Text("hash them: ", Use("hash", [f"{name}:2^20" for name in some]), rest),
-            ),
-        )
-        found = [together, *(why for why in found if not why.can_hash)]
-    if len(found) == 1:
-        return FeatureError(found[0].reason, fixes=found[0].fixes, place=place)
-    more = [f"and {len(found) - 8} more"] if found[8:] else []
-    return FeatureError(joined([*(why.text for why in found[:8]), *more], "; "), place=place)
+def members_of(schema: pa.Schema, parts: Iterable[FeatureColumn]) -> dict[str, str]:
+    """Return the struct column of each feature that is a member of one."""
+    names = [name for part in parts for name in part.columns]
+    return {name: root for name in names if (root := stored_column(schema, name)) != name}

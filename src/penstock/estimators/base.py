@@ -21,9 +21,9 @@ from penstock.blocks.memory import ArraySource
 from penstock.blocks.open import open as open_source
 from penstock.class_weights import BALANCED, ClassWeighting, ClassWeights, class_codes
 from penstock.closing import Closing
-from penstock.columns.kinds import FeatureColumns
+from penstock.columns.choose import choose_features
+from penstock.columns.kinds import column_from_dict
 from penstock.columns.labels import LabelMap
-from penstock.columns.recipe import choose_features
 from penstock.config import Config
 from penstock.errors import NoMethodError, UsageError
 from penstock.events import Listener, Stream
@@ -334,7 +334,7 @@ def _is_frame(X: Any) -> bool:
 def _columns_of(model: LinearModel) -> list[str] | None:
     """Return the columns of numbers that a model was learnt from, one a feature; None for anything else."""
     origin, parts = model.recipe.origin, model.recipe.parts
-    parts = parts if origin is None else tuple(map(FeatureColumns.from_dict, origin))
+    parts = parts if origin is None else tuple(map(column_from_dict, origin))
     return [part.columns[0] for part in parts] if all(part.kind == "number" for part in parts) else None
 
 

@@ -19,8 +19,9 @@ from penstock import seeds
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import BlockSource, Int64s, row_place
 from penstock.budget import show_share
+from penstock.columns.base import Refusal
 from penstock.columns.hashing import Hashed
-from penstock.columns.kinds import Refusal, classify
+from penstock.columns.kinds import classify
 from penstock.columns.labels import LabelMap, refuse_missing
 from penstock.columns.recipe import Recipe
 from penstock.columns.schema_notes import index_columns

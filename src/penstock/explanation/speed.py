@@ -24,7 +24,8 @@ from penstock.blocks.base import BlockSource, Int64s
 from penstock.blocks.conversion import BLOCK_SIZE, BLOCKS_WANTED, LEAST_BLOCK, convert
 from penstock.blocks.memory import to_arrow
 from penstock.blocks.open import open as open_source
-from penstock.columns.recipe import Recipe, choose_features
+from penstock.columns.choose import choose_features
+from penstock.columns.recipe import Recipe
 from penstock.explanation.sample import DataSample
 from penstock.loader.decode import ResidentDecoder, divided
 from penstock.loader.loader import Loader

@@ -22,9 +22,10 @@ import pyarrow as pa
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import BlockSource, Int64s
 from penstock.budget import Budget, give_back, parse_size
+from penstock.columns.choose import choose_features
 from penstock.columns.hashing import Hashed
 from penstock.columns.labels import LabelMap
-from penstock.columns.recipe import Recipe, choose_features
+from penstock.columns.recipe import Recipe
 from penstock.columns.schema_notes import index_notice
 from penstock.errors import ColumnError, DataError, UsageError
 from penstock.events import Advanced, Finished, Started, Stream, Warned

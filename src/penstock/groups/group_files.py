@@ -269,14 +269,14 @@ def _schema(recipe: Recipe) -> pa.Schema:
         packed = {"indices": pa.list_(items[1]), "values": pa.list_(items[0])}
     else:
         packed = {"features": pa.list_(items[0], width)}
-    others = {"y": pa.float32(), **({"weight": pa.float32()} if recipe.weight is not None else {})}
+    others = {"y": pa.float32(), **({"weight": pa.float32()} if recipe.weighted else {})}
     noted = {
         "version": 1,
         CHECKSUMS: True,
         "features": list(recipe.names) if recipe.names else None,
         "columns": list(packed),
         "label": "y",
-        "weight": "weight" if recipe.weight is not None else None,
+        "weight": "weight" if recipe.weighted else None,
         "sparse": recipe.sparse,
         "width": recipe.width,
         "encoder": recipe.origin or [part.to_dict() for part in recipe.parts],

@@ -88,7 +88,7 @@ class Grouped(Closing):
             self.nbytes = int(self.note["bytes"])
             self.fingerprint = str(self.note["asked"]["fingerprint"])
             self._sizes: list[int] = [int(size) for size in self.note["files"]]
-            self._sparse, self._weighted = self.recipe.sparse, self.recipe.weight is not None
+            self._sparse, self._weighted = self.recipe.sparse, self.recipe.weighted
             groups, blocks = (read_sealed_parquet(self.folder / name) for name in (GROUPS, BLOCKS))
             names = ("group", "rows", "first", "entries", "file", "at", "batch")
             columns = [blocks.column(name).to_numpy() for name in names]

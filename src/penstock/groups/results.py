@@ -78,7 +78,7 @@ class GroupModels(Closing):
     Examples
     --------
     >>> import tempfile
-    >>> from penstock.columns.recipe import choose_features
+    >>> from penstock.columns.choose import choose_features
     >>> from penstock.groups.registry import Index, Outcome, Writer
     >>> rows = pa.table({"country": ["FR", "DE", "FR", "IT"], "x": [1.0, 2.0, 3.0, 4.0], "y": [0.0, 0.0, 0.0, 0.0]})
     >>> recipe = choose_features(rows.schema, label="y", exclude=["country"])

@@ -42,7 +42,7 @@ class RowShape:
 
     @property
     def weighted(self) -> bool:
-        return self.recipe.weight is not None
+        return self.recipe.weighted
 
     @property
     def width(self) -> int:

@@ -180,7 +180,7 @@ def copy_entries_reference(
 
 def sparse_decoder(source: BlockSource, recipe: Recipe, scaling: Scaling) -> BlockDecoder | None:
     """Return the way straight to a source's sparse rows, or None where there is none."""
-    if len(recipe.parts) != 1 or recipe.parts[0].kind != "pairs":
+    if len(recipe.parts) != 1 or recipe.parts[0].kind != "pairs" or recipe.weighted != (recipe.weight is not None):
         return None
     kinds = [source.schema.field(name).type for name in recipe.parts[0].columns]
     if not (kinds[0].value_type in (pa.uint32(), pa.int32()) and kinds[1].value_type == pa.float32()):
@@ -299,7 +299,7 @@ class SparseDecoder(BlockDecoder):
         entries = int(indptr[-1])
         x = Csr(indptr, np.empty(entries, np.uint32), np.empty(entries, np.float32), recipe.width or 0)
         y = np.empty(rows, np.float32) if recipe.label else None
-        return Batch(x, y, np.empty(rows, np.float32) if recipe.weight else None)
+        return Batch(x, y, np.empty(rows, np.float32) if recipe.weighted else None)
 
     def join(self, parts: Sequence[SparseRows], slots: Sequence[NDArray[np.integer]]) -> Batch:
         """Put rows into their slots, of which there is one for each; not scaled."""

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from penstock.batch import Batch, Csr, Floats, scatter_rows, scatter_values, standardize_rows
 from penstock.blocks.fields import Fields
 from penstock.blocks.memory import to_arrow
-from penstock.columns.recipe import Recipe, choose_features
+from penstock.columns.choose import choose_features
+from penstock.columns.recipe import Recipe
 from penstock.copying import move_rows, put_rows
 from penstock.loader import window_kernels
 from penstock.records import Column, Ragged, Records
@@ -149,7 +150,7 @@ class Slots:
         return cls(
             np.empty((rows, recipe.width or 0), np.float32),
             np.empty(rows if recipe.label else 0, np.float32),
-            np.empty(rows if recipe.weight else 0, np.float32),
+            np.empty(rows if recipe.weighted else 0, np.float32),
         )
 
     def __len__(self) -> int:
@@ -204,7 +205,7 @@ class FeatureForm:
                 self.put(part, place, into)
             return into.batch(rows)
         y = np.empty(rows, np.float32) if self.recipe.label else None
-        weight = np.empty(rows, np.float32) if self.recipe.weight else None
+        weight = np.empty(rows, np.float32) if self.recipe.weighted else None
         for part, place in zip(parts, slots, strict=True):
             for target, column in ((y, part.y), (weight, part.weight)):
                 if target is not None and column is not None:
@@ -221,7 +222,7 @@ class FeatureForm:
         recipe, width = self.recipe, self.recipe.width or 0
         empty = Csr(np.zeros(rows + 1, np.uint64), np.empty(0, np.uint32), np.empty(0, np.float32), width)
         y = np.zeros(rows, np.float32) if recipe.label else None
-        weight = np.zeros(rows, np.float32) if recipe.weight else None
+        weight = np.zeros(rows, np.float32) if recipe.weighted else None
         return Batch(empty if recipe.sparse else np.zeros((rows, width), np.float32), y, weight)
 
     def to_arrow(self, rows: Batch) -> pa.RecordBatch:

@@ -1,13 +1,15 @@
 """One pass over the data before training, for what must be known of all of it first.
 
-The classes of the label; the mean of the weights; the number of features where the file does not say (LibSVM); and, when
-asked for, each feature's mean and spread. Only the columns of labels and weights are read where that is enough.
+The classes of the label, and rows without one; the mean of the weights; the number of features where the file does not say
+(LibSVM); what stands for missing numbers; and, when asked for, each feature's mean and spread. Only the columns of labels and
+weights are read where that is enough.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,7 +20,10 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats
 from penstock.blocks.base import BlockSource, PackedLayout, naming_rows, row_place
-from penstock.columns.labels import LabelTally, refuse_missing
+from penstock.columns.base import column_of
+from penstock.columns.fit import IntegerRun, tells_missing
+from penstock.columns.labels import LabelTally, missing_labels, refuse_missing
+from penstock.columns.number import Number
 from penstock.columns.recipe import Recipe
 from penstock.errors import DataError, FeatureError, some_of
 from penstock.events import Advanced, Finished, Started, Stream, Warned
@@ -64,6 +69,7 @@ def scan(
     width: bool = True,
     weights: bool = False,
     count_classes: bool = False,
+    identifiers: bool = False,
     stream: Stream | None = None,
 ) -> Scan:
     """Complete a recipe from the data.
@@ -86,33 +92,40 @@ def scan(
         part of the mean and spread of features, so that they make no difference.
     count_classes : bool
         Whether to add up the weights of each class's rows.
+    identifiers : bool
+        Whether to leave out columns that number the rows.
     stream : Stream
         Hears how far the pass is.
     """
     collects = classes and (recipe.labels is None or count_classes)
-    weighs = weights and recipe.weight is not None
-    whole = standardize or (width and recipe.width is None)
+    fills = recipe.missing != "refuse" and any(isinstance(p, Number) and p.fill is None for p in recipe.parts)
+    whole = standardize or fills or recipe.missing == "drop" or (width and recipe.width is None)
+    drops = weights and recipe.label is not None and recipe.missing != "refuse" and (collects or whole)
     if not len(source.block_rows) or not int(source.block_rows.sum()):
         raise DataError(f"{source.name} has no rows; there is nothing to train on")
-    if not (collects or whole or weighs):
+    if not (collects or whole or (weights and recipe.weighted)):
         return Scan(recipe, int(source.block_rows.sum()), Scaling.none())
     stream = stream or Stream()
     moments = _Moments(recipe.dense_width if recipe.sparse else 0)
     labelled = 0  # rows of text are counted by nobody else
     layout = None
     if not whole and recipe.packed_column:
-        layout = source.packed(recipe.packed_column, recipe.label, recipe.weight if weighs else None)
-    total = _Weights(recipe)
+        weight_column = recipe.weight if weights else None
+        layout = source.packed(recipe.packed_column, recipe.label, weight_column)
+    scanned = replace(recipe, unlabelled=drops and layout is None)
+    weighs = weights and scanned.weighted
+    total = _Weights(scanned)
+    unlabelled_rows = 0
     tally = LabelTally(str(recipe.label), place=source.name, count=count_classes)
-    columns = [name for name, needed in ((recipe.label, collects), (recipe.weight, weighs)) if needed and name]
-    features = _features_only(recipe)
-    unlabelled = BlockDecoder(source, features, Scaling.none()) if whole else None
+    columns = [name for name, needed in ((recipe.label, collects or drops), (recipe.weight, weighs)) if needed and name]
+    features = _features_only(recipe, missing=fills)
+    decoder = BlockDecoder(source, features, Scaling.none()) if whole else None
     together = list(dict.fromkeys([*columns, *(features.columns if whole else ())]))
+    runs = {p.column: IntegerRun() for p in recipe.parts if identifiers and whole and isinstance(p, Number)}
 
-    def look(block: int) -> tuple[pa.RecordBatch | None, Batch | None]:
+    def look(block: int) -> tuple[pa.RecordBatch, Batch | None]:
         read = source.read(block, together)
-        batch = unlabelled.encode(block, read) if unlabelled else None
-        return read.select(columns) if columns else None, batch
+        return read, decoder.encode(block, read) if decoder else None
 
     stream.emit(Started("scan", len(source.block_rows), "blocks"))
 
@@ -124,21 +137,39 @@ def scan(
     else:
         with closing(in_order(look, range(len(source.block_rows)), threads=source.threads)) as found:
             for block, (read, batch) in enumerate(found):
-                weight = naming_rows(source, block, partial(total.add, read)) if weighs and read is not None else None
+                weight = naming_rows(source, block, partial(total.add, read)) if weighs else None
                 if batch is not None:
-                    _refuse_nonfinite(source, block, batch, recipe)
+                    _refuse_nonfinite(source, block, batch, features)
                     moments.add(batch, weight)
+                for name, run in list(runs.items()):
+                    run.add(column_of(read, name))
+                    if not run.possible:
+                        del runs[name]
                 stream.emit(Advanced("scan", 1))
-                if read is None:
-                    continue
                 labelled += len(read)
-                if collects:
-                    _refuse_missing(source, block, read.column(0), str(recipe.label))
-                    tally.add(read.column(0), weight)
+                if collects or drops:
+                    labels = read.column(str(recipe.label))
+                    there = ~missing_labels(labels) if drops else None
+                    if there is not None and not there.all():
+                        unlabelled_rows += int(len(there) - there.sum())
+                        labels, weight = labels.filter(pa.array(there)), None if weight is None else weight[there]
+                    if collects:
+                        _refuse_missing(source, block, labels, str(recipe.label))
+                        tally.add(labels, weight if recipe.weighted or count_classes else None)
+    stream.emit(Finished("scan"))
+    if unlabelled_rows:
+        if unlabelled_rows == total.rows:
+            raise DataError(f"{source.name}: {recipe.label!r} is missing in every row, so there is nothing to learn")
+        recipe = replace(recipe, unlabelled=True)
+        stream.emit(
+            Warned(f"{source.name}: {unlabelled_rows:,} rows have no {recipe.label!r}, the label, and are left out")
+        )
     if collects and recipe.labels is None:
         recipe = recipe.with_labels(tally.labels())
-    stream.emit(Finished("scan"))
-    if weighs:
+    if recipe.missing == "drop" and total.count < total.rows - unlabelled_rows:
+        dropped = total.rows - unlabelled_rows - total.count
+        stream.emit(Warned(f"{source.name}: {dropped:,} rows lack a feature and are left out"))
+    if weighs and recipe.weight is not None:
         recipe = replace(recipe, weight_mean=total.mean(tally if collects else None))
         if total.effective_rows < _FEW_ROWS * total.count:
             stream.emit(
@@ -150,8 +181,16 @@ def scan(
     if width and recipe.width is None:
         recipe = recipe.with_width(moments.width)
     rows = moments.rows if whole else labelled or int(source.block_rows.sum())
-    scaling = moments.scaling(recipe) if standardize else Scaling.none()
+    numbered = [name for name, run in runs.items() if run.is_run]
+    if numbered and len(numbered) < len(recipe.parts):
+        moments.leave_out(_features_of(recipe, numbered))
+        recipe = recipe.without(numbered, "row numbers")
+    scaling = moments.scaling(recipe) if whole else Scaling.none()
     far = [recipe.names[j] for j in moments.far_from_zero()] if standardize and recipe.names is not None else []
+    if whole:
+        recipe, scaling = _filled(recipe, scaling, moments)
+    if not standardize:
+        scaling = Scaling.none()
     if far:
         stream.emit(
             Warned(
@@ -160,7 +199,7 @@ def scan(
             )
         )
     totals = tally.totals(recipe.labels.classes if count_classes and recipe.labels is not None else ())
-    return Scan(recipe, rows, scaling, total.rows - total.count if weighs else 0, totals)
+    return Scan(recipe, rows, scaling, total.rows - total.count if weighs and recipe.weighted else 0, totals)
 
 
 def _packed_columns(
@@ -243,8 +282,49 @@ def _refuse_nonfinite(source: BlockSource, block: int, batch: Batch, recipe: Rec
         raise FeatureError(f"{name}: {bad[1]!r} is not a finite number in row {row}; fill or remove such values first")
 
 
-def _features_only(recipe: Recipe) -> Recipe:
-    return Recipe(recipe.parts, None, None, None, recipe.place, recipe.origin)
+def _features_only(recipe: Recipe, *, missing: bool) -> Recipe:
+    """Return the recipe of features alone; ``missing`` numbers come to NaN."""
+    parts = recipe.parts
+    if missing:
+        parts = tuple(replace(p, fill=math.nan) if isinstance(p, Number) and p.fill is None else p for p in parts)
+    return Recipe(parts, None, None, None, recipe.place, recipe.origin, members=recipe.members)
+
+
+def _features_of(recipe: Recipe, names: Sequence[str]) -> list[int]:
+    """Return the places of the features that columns make."""
+    places: list[int] = []
+    at = 0
+    for part in recipe.parts:
+        if part.columns[0] in names:
+            places += range(at, at + (part.width or 0))
+        at += part.width or 0
+    return places
+
+
+def _filled(recipe: Recipe, scaling: Scaling, moments: _Moments) -> tuple[Recipe, Scaling]:
+    """Return a recipe that fills missing numbers with their mean, and the scaling of what it makes.
+
+    Where more than 1 % of a column is missing, a feature tells so.
+    """
+    if recipe.missing == "refuse" or not any(isinstance(p, Number) and p.fill is None for p in recipe.parts):
+        return recipe, scaling
+    share = moments.missing_share
+    parts, at, added = [], 0, []  # where a feature is added, and in what share of the rows it is 1
+    scale, shift = scaling.scale.copy(), scaling.shift
+    for part in recipe.parts:
+        if isinstance(part, Number) and part.fill is None:
+            p = float(share[at]) if len(share) else 0.0
+            told = p > 0 and tells_missing(recipe.missing, p)
+            part = replace(part, fill=float(shift[at]) if p < 1 else 0.0, missing=told)
+            scale[at] /= max(math.sqrt(1 - p), _ROUNDING)  # values that are filled vary less
+            added += [(at + 1, p)] if told else []
+            at -= told
+        parts.append(part)
+        at += 0 if part.sparse else part.width or 0
+    places, shares = [place for place, _ in added], np.array([p for _, p in added], np.float32)
+    shift = np.insert(shift, places, shares)
+    scale = np.insert(scale, places, np.ones(len(places), np.float32))
+    return replace(recipe, parts=tuple(parts)), Scaling(shift, scale)
 
 
 class _Moments:
@@ -266,6 +346,20 @@ class _Moments:
         self._sum = np.zeros(0)
         self._square = np.zeros(0)
         self._origin: NDArray[np.float64] | None = None
+        self._missing = np.zeros(0)
+
+    @property
+    def missing_share(self) -> NDArray[np.float64]:
+        """The share of the rows in which each dense feature is missing."""
+        return self._missing / max(self._counted, 1)
+
+    def leave_out(self, places: Sequence[int]) -> None:
+        """Forget dense features."""
+        self._sum, self._square = (np.delete(array, places) for array in (self._sum, self._square))
+        if self._origin is not None:
+            self._origin, self._missing = np.delete(self._origin, places), np.delete(self._missing, places)
+        self.width -= len(places)
+        self._dense -= len(places) if self._dense else 0
 
     def add(self, batch: Batch, weight: Floats | None = None) -> None:
         """Take in a block; rows of weight 0 are no part of the sums."""
@@ -293,17 +387,32 @@ class _Moments:
         """Take in the values of features of plain numbers, the first ones."""
         if not x.size:
             return
+        width = x.shape[1]
         if self._origin is None:
-            self._origin = x[0].astype(np.float64)  # sums about a typical value lose no digits to a large mean
+            first = np.argmin(np.isnan(x), axis=0)
+            typical = x[first, np.arange(width)].astype(np.float64)  # sums about it lose no digits to a large mean
+            self._origin = np.nan_to_num(typical)
+            self._missing = np.zeros(width)
         centred = x - self._origin
-        self._sum[: x.shape[1]] += centred.sum(axis=0)
+        sums = centred.sum(axis=0)
+        if np.isnan(sums).any():
+            missing = np.isnan(centred)
+            self._missing += np.count_nonzero(missing, axis=0)
+            centred[missing] = 0
+            sums = centred.sum(axis=0)
+        self._sum[:width] += sums
         self._square[: x.shape[1]] += np.einsum("ij,ij->j", centred, centred)
+
+    def _present(self, width: int) -> NDArray[np.float64]:
+        """Return in how many rows each of the first features is there."""
+        missing = self._missing if len(self._missing) else np.zeros(width)
+        return np.maximum(self._counted - missing, 1)
 
     def far_from_zero(self) -> list[int]:
         """Return the features of dense rows that differ by less than float32 can tell well at their distance from 0."""
         if self._origin is None or self._dense:
             return []
-        count = max(self._counted, 1)
+        count = self._present(self.width)
         mean = self._sum[: self.width] / count
         spread = np.sqrt(np.maximum(self._square[: self.width] / count - mean**2, 0))
         center = np.abs(mean + self._origin)
@@ -316,11 +425,13 @@ class _Moments:
         A number that is constant, or varies by rounding only, is scaled to 0. Sparse features are scaled by `sparse_scale`.
         """
         count, dense = max(self._counted, 1), self._dense if recipe.sparse else self.width
-        mean = self._sum[:dense] / count
-        spread = np.sqrt(np.maximum(self._square[:dense] / count - mean**2, 0))
+        present = self._present(dense)
+        mean = self._sum[:dense] / present
+        spread = np.sqrt(np.maximum(self._square[:dense] / present - mean**2, 0))
         center = mean + (0.0 if self._origin is None else self._origin)
         scale = _inverse(np.where(spread > _ROUNDING * np.abs(center), spread, 0.0))
         if not recipe.sparse:
+            _keep_flags(recipe, scale)
             return Scaling(center.astype(np.float32), scale)
         width = recipe.width or 0
         rest = sparse_scale(self._square[dense : self.width], self._sum[dense : self.width], rows=count, width=width)
@@ -328,7 +439,22 @@ class _Moments:
         if dense or unseen:
             rest = np.concatenate([scale, rest, np.ones(unseen, np.float32)])
         scale = rest
+        _keep_flags(recipe, scale)
         return Scaling(np.pad(center, (0, width - dense)).astype(np.float32) if dense else NOTHING, scale)
+
+
+def _keep_flags(recipe: Recipe, scale: Floats) -> None:
+    """Set the scale of features that are 0 or 1 to 1, in place, but for those that are constant.
+
+    Scaled by its spread the rarest level of a category would be the largest feature, which is fitted to the few rows that have it.
+    """
+    at = 0
+    for part in recipe.parts:
+        flags, width = part.flags, part.width or 0
+        if len(flags):
+            here = scale[at : at + width]
+            here[flags & (here > 0)] = 1
+        at += width
 
 
 def sparse_scale(squares: NDArray[np.float64], counts: NDArray[np.float64], *, rows: float, width: int) -> Floats:

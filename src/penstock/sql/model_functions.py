@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.batch import Batch
+from penstock.columns.hashing import Hashed
 from penstock.config import Config
 from penstock.errors import ColumnError, DataError, UsageError
 from penstock.events import Advanced, Finished, Started, Stream
@@ -159,7 +160,7 @@ def _usual_rate(model: LinearModel) -> float:
 def model_properties(model: LinearModel, name: str) -> Result:
     """Return what is known of a model, a row for each property."""
     recipe = model.recipe
-    hashed = [f"{part.hashed.column}:2^{part.hashed.bits}" for part in recipe.parts if part.hashed]
+    hashed = [f"{part.column}:2^{part.bits}" for part in recipe.parts if isinstance(part, Hashed)]
     properties: dict[str, Any] = {
         "name": name,
         "kind": model.kind,

@@ -14,8 +14,9 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from penstock.budget import Budget, parse_size
+from penstock.columns.base import is_number
 from penstock.columns.hashing import Hashed
-from penstock.columns.kinds import PAIRS, is_number
+from penstock.columns.pairs import PAIRS
 from penstock.columns.schema_notes import index_columns
 from penstock.config import Config
 from penstock.errors import ColumnError, UnknownOptionError, UsageError, nearest, some_of

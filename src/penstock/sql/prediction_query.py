@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.batch import Floats
-from penstock.columns.kinds import FeatureColumns, Refusal, classify, is_list
+from penstock.columns.base import FeatureColumn, Refusal, is_list
+from penstock.columns.kinds import classify, column_from_dict
 from penstock.columns.recipe import Recipe
 from penstock.errors import ColumnError, FeatureError, UsageError
 from penstock.linear import LinearModel
@@ -61,7 +62,7 @@ def select_predictions(
     Examples
     --------
     >>> import numpy as np
-    >>> from penstock.columns.recipe import choose_features
+    >>> from penstock.columns.choose import choose_features
     >>> from penstock.sgd.model import Weights
     >>> from penstock.sql.engines.duckdb.predictions import DUCKDB
     >>> schema = pa.schema({"x": pa.float32(), "y": pa.float64()})
@@ -185,7 +186,7 @@ def feature_terms(recipe: Recipe, schema: pa.Schema, dialect: Dialect) -> tuple[
     """Find a model's columns in a query; None where a column is hashed, which SQL cannot do."""
     parts = recipe.parts
     if recipe.origin and not all(name in schema.names for part in parts for name in part.columns):
-        parts = tuple(FeatureColumns.from_dict(part) for part in recipe.origin)
+        parts = tuple(column_from_dict(part) for part in recipe.origin)
         if parts[-1].kind == "pairs" and parts[-1].width is None and recipe.width is not None:
             parts = Recipe(parts).with_width(recipe.width).parts
     if any(part.kind == "hash" for part in parts):
@@ -207,7 +208,7 @@ def _field(schema: pa.Schema, name: str, dialect: Dialect) -> pa.Field:
     return schema.field(same[0])
 
 
-def _term(part: FeatureColumns, fields: tuple[pa.Field, ...], start: int) -> FeatureTerm:
+def _term(part: FeatureColumn, fields: tuple[pa.Field, ...], start: int) -> FeatureTerm:
     width = part.width or 0
     names, types = tuple(field.name for field in fields), tuple(field.type for field in fields)
     if part.kind == "pairs":

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.columns.kinds import is_number
+from penstock.columns.base import is_number
 from penstock.errors import ColumnError, DataError, ModelFileError, PenstockError, UsageError
 from penstock.events import Stream
 from penstock.sql.catalog import Catalog

@@ -28,7 +28,7 @@ from penstock.blocks.postgres.snapshots import Snapshots
 from penstock.blocks.postgres.survey import Block, Survey, cut_pages, survey_relation
 from penstock.blocks.postgres.wire import WireError
 from penstock.blocks.refined_source import RefinedSource
-from penstock.columns.kinds import PAIRS
+from penstock.columns.pairs import PAIRS
 from penstock.errors import DataChangedError, SourceError, UnknownOptionError, UsageError
 from penstock.parallel import cores
 

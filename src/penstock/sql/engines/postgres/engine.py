@@ -21,7 +21,7 @@ from penstock.blocks.postgres.connect import PINNED, Address, driver
 from penstock.blocks.postgres.qualify import qualified
 from penstock.budget import show_bytes
 from penstock.closing import Closing
-from penstock.columns.kinds import is_number
+from penstock.columns.base import is_number
 from penstock.errors import ColumnError, DatabaseError, SQLSyntaxError, UsageError
 from penstock.events import Stream, Warned
 from penstock.sql.dialect import Dialect, quote_identifier

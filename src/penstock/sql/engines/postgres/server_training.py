@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.columns.kinds import is_list, is_number
+from penstock.columns.base import is_list, is_number
 from penstock.config import Config
 from penstock.events import Stream, Warned
 from penstock.linear import LinearModel

@@ -1,0 +1,203 @@
+"""What every kind of feature column offers, and the helpers that the kinds share.
+
+A kind is one file with a frozen dataclass that satisfies `FeatureColumn`, and a line in `penstock.columns.kinds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from penstock.batch import Csr, Floats
+from penstock.errors import FeatureError
+from penstock.messages import Text, TextPart
+
+NULL_VALUES = ("", "?", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "<NA>", "#N/A")
+"""Texts that stand for a missing value in a column that otherwise holds numbers or dates, or where no others are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What messages call the data, and the number of the first row."""
+
+    name: str = "the data"
+    first_row: int = 0
+
+
+class FeatureColumn(Protocol):
+    """One stored column, or the two of a pair, and how it becomes features.
+
+    Dense kinds write their features as columns (`write`); sparse ones give CSR rows (`sparse_rows`). A kind that is always dense
+    or always sparse raises in the other method.
+    """
+
+    kind: ClassVar[str]
+    """The name in saved models and in messages."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The stored columns; a member of a struct is ``struct.member``."""
+        ...
+
+    @property
+    def width(self) -> int | None:
+        """The number of features; None for sparse lists whose width is not known yet."""
+        ...
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the features are called; empty where they are too many to be named."""
+        ...
+
+    @property
+    def sparse(self) -> bool:
+        """Whether only the features that are not 0 are stored."""
+        ...
+
+    @property
+    def flags(self) -> NDArray[np.bool_]:
+        """Which features are 0 or 1 and keep that size when features are scaled; empty where none are."""
+        ...
+
+    def write(self, array: pa.Array, into: Floats, place: Place) -> None:
+        """Write the features of some rows: feature ``i`` of row ``r`` to ``into[i, r]``."""
+        ...
+
+    def sparse_rows(self, arrays: Sequence[pa.Array], place: Place, *, wide: bool) -> Csr:
+        """Return the features of some rows as CSR; ``wide`` indices have 64 bits, and are refused beyond a known width."""
+        ...
+
+    def require_kind(self, schema: pa.Schema, *, place: str) -> None:
+        """Raise where a column of other data cannot be encoded as the one that was learnt from."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a table of the columns shows beside name and kind: levels, missing, and the like."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a column cannot be a feature, and what to do; whether it could be one if it were hashed."""
+
+    reason: str
+    fixes: tuple[TextPart, ...]
+    can_hash: bool = False
+
+    @property
+    def text(self) -> Text:
+        """All of it in one sentence."""
+        return FeatureError(self.reason, fixes=self.fixes).text
+
+
+NO_FLAGS = np.empty(0, np.bool_)
+
+
+def saved(part: FeatureColumn, **more: Any) -> dict[str, Any]:
+    """Return the JSON that all kinds share, with what one kind adds; facts that are off are left out."""
+    shared = {
+        "columns": list(part.columns),
+        "kind": part.kind,
+        "width": part.width,
+        "names": list(part.names),
+        "hashed": None,
+    }
+    return shared | {name: value for name, value in more.items() if value not in (False, None, ())}
+
+
+def column_of(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """Return a column, or a member of a struct by its dotted name; a member of a missing struct is missing."""
+    at = batch.schema.get_field_index(name)
+    if at >= 0:
+        return batch.column(at)
+    root, _, rest = name.partition(".")
+    array = batch.column(root)
+    while rest:
+        index = array.type.get_field_index(rest)
+        step, rest = (rest, "") if index >= 0 else rest.split(".", 1)
+        array = pc.struct_field(array, step)
+    return array
+
+
+def field_of(schema: pa.Schema, name: str) -> pa.Field | None:
+    """Return the field of a column, or of a member of a struct by its dotted name; None where there is none."""
+    if name in schema.names:
+        return schema.field(name)
+    root, _, rest = name.partition(".")
+    if not rest or root not in schema.names:
+        return None
+    found = schema.field(root)
+    while rest:
+        if not pa.types.is_struct(found.type):
+            return None
+        index = found.type.get_field_index(rest)
+        step, rest = (rest, "") if index >= 0 else (rest.split(".", 1) if "." in rest else (rest, ""))
+        at = found.type.get_field_index(step)
+        if at < 0:
+            return None
+        found = found.type.field(at)
+    return pa.field(name, found.type, found.nullable)
+
+
+def stored_column(schema: pa.Schema, name: str) -> str:
+    """Return the column to read for a name: itself, or the struct that it is a member of."""
+    return name if name in schema.names or "." not in name else name.split(".", 1)[0]
+
+
+def as_texts(array: pa.Array, null_values: Sequence[str] = ()) -> pa.Array:
+    """Return a column as text; ``null_values`` become missing."""
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if not pa.types.is_large_string(array.type):
+        array = array.cast(pa.large_string())
+    if null_values:
+        array = pc.if_else(pc.is_in(array, pa.array(null_values, pa.large_string())), None, array)
+    return array
+
+
+def null_mask(array: pa.Array) -> NDArray[np.bool_]:
+    """Return which values are null."""
+    return np.asarray(array.is_null().to_numpy(zero_copy_only=False), np.bool_)
+
+
+def refuse_nulls(array: pa.Array, name: str, place: Place) -> None:
+    """Raise `FeatureError` naming the first row that is null."""
+    if array.null_count:
+        row = place.first_row + int(np.argmax(null_mask(array)))
+        raise FeatureError(
+            f"{place.name}: column {name!r} is null in row {row}; fill or remove such rows, or exclude it"
+        )
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a type is one of text, or of a dictionary of it."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def is_date(kind: pa.DataType) -> bool:
+    """Whether a type is one of dates, or of dates with times."""
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a type is one of lists of any length."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether a type is one of numbers."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))

@@ -1,0 +1,145 @@
+"""Columns of categories: text, dictionaries or anything with few values, one feature for each level.
+
+Levels that few rows have share the feature "rare", which levels that training did not see get too. The month, the day of the week
+and the hour of a date are categories as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from penstock.batch import Csr, Floats, indices_of
+from penstock.columns.base import Place, as_texts, field_of, null_mask, saved
+from penstock.columns.date import as_dates
+from penstock.errors import ColumnError
+
+NO_PLACE = Place()
+DATE_PARTS = ("month", "weekday", "hour")
+
+
+@dataclass(frozen=True, slots=True)
+class Category:
+    """A category: a feature for each level, and perhaps one for rare and one for missing values.
+
+    Attributes
+    ----------
+    column : str
+        The stored column.
+    levels : tuple of str
+        The values that have a feature each.
+    rare : bool
+        Whether other values share a feature; else they have none.
+    missing : bool
+        Whether missing values have a feature; else they have none.
+    dense : bool
+        Whether features are stored also where they are 0.
+    null_values : tuple of str
+        Texts that stand for a missing value.
+    of : str
+        Of dates, what of them is the category: ``month``, ``weekday`` (1 is Monday) or ``hour``; else empty.
+
+    Examples
+    --------
+    >>> color = Category("color", ("blue", "red"), rare=True)
+    >>> color.names
+    ('color=blue', 'color=red', 'color is rare')
+    >>> color.codes(pa.array(["red", "pink", None])).tolist()
+    [1, 2, -1]
+    """
+
+    kind: ClassVar[str] = "category"
+
+    column: str
+    levels: tuple[str, ...]
+    rare: bool = False
+    missing: bool = False
+    dense: bool = False
+    null_values: tuple[str, ...] = ()
+    of: str = ""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    @property
+    def width(self) -> int:
+        return len(self.levels) + self.rare + self.missing
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        name = f"{self.column} {self.of}" if self.of else self.column
+        levels = [f"{name}={level}" for level in self.levels]
+        return (*levels, *([f"{name} is rare"] * self.rare), *([f"{name} is missing"] * self.missing))
+
+    @property
+    def sparse(self) -> bool:
+        return not self.dense
+
+    @property
+    def flags(self) -> NDArray[np.bool_]:
+        return np.ones(self.width, np.bool_)
+
+    def codes(self, array: pa.Array, place: Place = NO_PLACE) -> NDArray[np.int64]:
+        """Return the feature of each row, counted from 0; -1 where it has none."""
+        if self.of:
+            texts = date_part(as_dates(array, self.column, self.null_values, place), self.of)
+            codes = pc.index_in(texts, pa.array(map(int, self.levels), pa.int64()))
+        else:
+            texts = as_texts(array, self.null_values)
+            codes = pc.index_in(texts, pa.array(self.levels, pa.large_string()))
+        other = len(self.levels) if self.rare else -1
+        found = np.asarray(pc.fill_null(codes, other).to_numpy(zero_copy_only=False), np.int64)
+        if texts.null_count:
+            found[null_mask(texts)] = len(self.levels) + self.rare if self.missing else -1
+        return found
+
+    def write(self, array: pa.Array, into: Floats, place: Place) -> None:
+        codes = self.codes(array, place)
+        into[:] = 0
+        rows = np.flatnonzero(codes >= 0)
+        into[codes[rows], rows] = 1
+
+    def sparse_rows(self, arrays: Sequence[pa.Array], place: Place, *, wide: bool) -> Csr:
+        codes = self.codes(arrays[0], place)
+        there = codes >= 0
+        starts = np.concatenate([np.zeros(1, np.uint64), np.cumsum(there, dtype=np.uint64)])
+        indices = indices_of(int(starts[-1]), wide=wide)
+        indices[:] = codes[there]
+        return Csr(starts, indices, np.ones(len(indices), np.float32), self.width)
+
+    def require_kind(self, schema: pa.Schema, *, place: str) -> None:
+        field = field_of(schema, self.column)
+        if field is None or pa.types.is_nested(field.type):
+            found = None if field is None else field.type
+            raise ColumnError(f"{place}: column {self.column!r} is {found}, where categories were learnt from")
+
+    def to_dict(self) -> dict[str, Any]:
+        facts = {"rare": self.rare, "missing": self.missing, "dense": self.dense, "null_values": self.null_values}
+        return saved(self, levels=list(self.levels), of=self.of or None, **facts) | {"names": []}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Category:
+        """Build the column again."""
+        rare, missing, dense = (bool(data.get(name, False)) for name in ("rare", "missing", "dense"))
+        nulls = tuple(data.get("null_values", ()))
+        return cls(data["columns"][0], tuple(data.get("levels", ())), rare, missing, dense, nulls, data.get("of", ""))
+
+    def facts(self) -> dict[str, Any]:
+        missing = "own feature" if self.missing else "no feature"
+        return {"levels": len(self.levels), "others": "rare" if self.rare else "no feature", "missing": missing}
+
+
+def date_part(dates: pa.Array, part: str) -> pa.Array:
+    """Return the month, the day of the week (1 is Monday) or the hour of dates."""
+    if part == "month":
+        return pc.month(dates)
+    if part == "weekday":
+        return pc.add(pc.day_of_week(dates), 1)
+    return pc.hour(dates if pa.types.is_timestamp(dates.type) else dates.cast(pa.timestamp("ms")))

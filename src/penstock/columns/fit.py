@@ -1,0 +1,350 @@
+"""What columns hold, found in one pass: which text is a category, a number, a date or an identifier, and what is missing.
+
+Text of few values is a category. Text of many values is hashed, by words where it is prose; text that differs in nearly every
+row names the row and is left out, as a constant is. Memory is bounded whatever is found: above a number of values they are not
+kept but counted by the smallest of their hashes (k minimum values).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock.columns.base import NULL_VALUES, FeatureColumn, Place, as_texts, is_date, is_text
+from penstock.columns.category import DATE_PARTS, Category, date_part
+from penstock.columns.date import Date, as_dates, parse_dates, to_days
+from penstock.columns.hashing import Hashed, count_words
+from penstock.columns.labels import to_numbers
+from penstock.columns.number import Number, as_numbers, to_seconds
+from penstock.errors import UsageError
+
+MOST_LEVELS = 10_000
+"""Values up to which text is a category; more are not counted one by one."""
+_RARE_ROWS = 5
+"""Rows that a level needs for a feature of its own."""
+_OWN_VALUE = 0.8
+"""The share of rows with a value of their own from which on a column names rows."""
+_PROSE_WORDS = 3.0
+"""Words that a text has on average from which on it is hashed by words."""
+_CODES = 20
+"""Values up to which numbers stored as text are taken for codes, one feature each."""
+RARELY_MISSING = 0.01
+"""The share of missing values up to which no feature tells of them."""
+_SKETCH = 1_024
+"""Hashes that are kept to estimate how many values there are."""
+_HASH_BITS = 31
+_PROSE_BITS, _LEAST_BITS, _MOST_BITS = 18, 10, 22
+WIDE_BITS = 40
+"""The power of two that text is hashed to in models on disk."""
+
+POLICIES = ("auto", "fill", "indicator", "drop", "refuse")
+"""What to do with missing values; see the option ``missing``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRequest:
+    """A column that is made features by what it holds.
+
+    Attributes
+    ----------
+    field : pyarrow.Field
+        The column.
+    kind : str or None
+        The kind that was asked for; None leaves it to the data.
+    bits : int or None
+        Where it was asked to be hashed, the power of two.
+    named : bool
+        Whether somebody named the column as a feature, so that it is none to leave out.
+    """
+
+    field: pa.Field
+    kind: str | None = None
+    named: bool = False
+    null_values: tuple[str, ...] = ()
+
+
+FitColumns = Callable[[Sequence[ColumnRequest], str], Mapping[str, tuple[FeatureColumn, ...] | str]]
+"""Gives each column asked for as features, or the reason for leaving it out, under a policy for missing values."""
+
+
+class Tally(Protocol):
+    """What is found in a column, block by block."""
+
+    def add(self, array: pa.Array) -> None:
+        """Take in a block."""
+        ...
+
+    def result(self, policy: str) -> tuple[FeatureColumn, ...] | str:
+        """Return the column as features, or the reason for leaving it out."""
+        ...
+
+
+def tally_of(request: ColumnRequest) -> Tally:
+    """Return what is to be found of a column."""
+    kind = request.field.type
+    if request.kind == "number" or (request.kind is None and not is_text(kind) and not pa.types.is_dictionary(kind)):
+        return DateTally(request) if is_date(kind) and request.kind is None else NumberTally(request)
+    if request.kind == "date":
+        return DateTally(request)
+    return TextTally(request)
+
+
+class NumberTally:
+    """The mean of a column of numbers, and how many are missing."""
+
+    def __init__(self, request: ColumnRequest) -> None:
+        self._request = request
+        self._rows, self._missing, self._sum = 0, 0, 0.0
+
+    def add(self, array: pa.Array) -> None:
+        """Take in a block."""
+        request = self._request
+        if is_text(array.type):
+            texts = as_texts(array, request.null_values or NULL_VALUES)
+            numbers = as_numbers(texts)
+            if numbers is None:
+                row = next(row for row in range(len(texts)) if as_numbers(texts.slice(row, 1)) is None)
+                raise UsageError(
+                    f"names {request.field.name!r}, which has the value {texts[row].as_py()!r}, not a number",
+                    option="number",
+                    value=[request.field.name],
+                    fixes=["leave the column out of it", "name the value among those that stand for a missing one"],
+                )
+            array = numbers
+        elif pa.types.is_duration(array.type) or pa.types.is_time(array.type):
+            array = to_seconds(array)
+        values = to_numbers(array.cast(pa.float64()) if array.null_count else array)
+        missing = np.isnan(values)
+        self._rows += len(values)
+        self._missing += int(missing.sum())
+        self._sum += float(np.sum(values, where=~missing, dtype=np.float64))
+
+    def result(self, policy: str) -> tuple[FeatureColumn, ...] | str:
+        """Return the column, filled with its mean."""
+        if self._missing == self._rows:
+            return "empty"
+        mean = self._sum / (self._rows - self._missing)
+        told = tells_missing(policy, self._missing / self._rows)
+        nulls = (self._request.null_values or NULL_VALUES) if is_text(self._request.field.type) else ()
+        return (Number(self._request.field.name, None if policy == "refuse" else mean, told, nulls),)
+
+
+class DateTally:
+    """The mean of a column of dates, and how many are missing."""
+
+    def __init__(self, request: ColumnRequest) -> None:
+        self._request = request
+        self._rows, self._missing, self._sum = 0, 0, 0.0
+        self._parts = {part: np.zeros(32, np.int64) for part in DATE_PARTS}
+
+    def add(self, array: pa.Array) -> None:
+        """Take in a block; a text that is no date is refused."""
+        if is_text(array.type):
+            texts = as_texts(array, self._request.null_values or NULL_VALUES)
+            dates = parse_dates(texts)
+            if dates is None:
+                row = next(row for row in range(len(texts)) if parse_dates(texts.slice(row, 1)) is None)
+                raise UsageError(
+                    f"names {self._request.field.name!r}, which has the value {texts[row].as_py()!r}, no date as ISO 8601"
+                    " writes it (2026-11-18, 2026-11-18 09:30:00)",
+                    option="date",
+                    value=[self._request.field.name],
+                )
+            array = dates
+        days = to_days(array)
+        missing = np.isnan(days)
+        self._rows += len(days)
+        self._missing += int(missing.sum())
+        self._sum += float(np.sum(days, where=~missing))
+        dates = as_dates(array, self._request.field.name, (), Place())
+        for part, counts in self._parts.items():
+            counts += np.bincount(date_part(dates, part).drop_null().to_numpy(zero_copy_only=False), minlength=32)
+
+    def result(self, policy: str) -> tuple[FeatureColumn, ...] | str:
+        """Return the column as days, counted from their mean, and the parts of dates of which several occur."""
+        if self._missing == self._rows:
+            return "empty"
+        origin = float(round(self._sum / (self._rows - self._missing)))
+        told = tells_missing(policy, self._missing / self._rows)
+        nulls = (self._request.null_values or NULL_VALUES) if is_text(self._request.field.type) else ()
+        name = self._request.field.name
+        levels = {part: np.flatnonzero(counts).astype(str).tolist() for part, counts in self._parts.items()}
+        parts = [
+            Category(name, tuple(found), null_values=nulls, of=of) for of, found in levels.items() if len(found) > 1
+        ]
+        return Date(name, origin, told, nulls), *parts
+
+
+class TextTally:
+    """The values of a column of text.
+
+    Examples
+    --------
+    >>> tally = TextTally(ColumnRequest(pa.field("color", pa.string())))
+    >>> tally.add(pa.array(["red", None, "blue", "red"] * 5))
+    >>> tally.counts, tally.missing, tally.distinct
+    ({'red': 10, 'blue': 5}, 5, 2.0)
+    """
+
+    def __init__(self, request: ColumnRequest) -> None:
+        self._request = request
+        self._hashed = Hashed(request.field.name, _HASH_BITS)
+        self._smallest: NDArray[np.uint32] = np.empty(0, np.uint32)
+        self.counts: dict[str, int] | None = {}
+        self.rows = 0
+        self.missing = 0
+        self._words = 0
+        free = request.kind is None
+        self._dates = DateTally(request) if free else None
+        self._numbers = NumberTally(replace(request, kind="number")) if free else None
+
+    def add(self, array: pa.Array) -> None:
+        """Take in a block."""
+        texts = as_texts(array, self._request.null_values)
+        self.rows += len(texts)
+        self.missing += texts.null_count
+        coded = texts.dictionary_encode()
+        values = coded.dictionary
+        self._add_numbers(texts, values)
+        self._add_dates(texts, values)
+        if not len(values):
+            return
+        codes = coded.indices.drop_null().to_numpy(zero_copy_only=False)
+        numbers = np.bincount(codes, minlength=len(values))
+        self._words += int((_word_counts(values) * numbers).sum())
+        hashes = np.unique(self._hashed.encode(values).indices.astype(np.uint32))
+        self._smallest = np.union1d(self._smallest, hashes)[:_SKETCH]
+        if self.counts is None or len(values) > MOST_LEVELS:
+            self.counts = None
+            return
+        for value, count in zip(values.to_pylist(), numbers.tolist(), strict=True):
+            self.counts[value] = self.counts.get(value, 0) + count
+        if len(self.counts) > MOST_LEVELS:
+            self.counts = None
+
+    def _add_numbers(self, texts: pa.Array, values: pa.Array) -> None:
+        """Take in a block as numbers, unless one of its values, or of those before, is none."""
+        if self._numbers is not None:
+            if as_numbers(as_texts(values, NULL_VALUES)) is None:
+                self._numbers = None
+            else:
+                self._numbers.add(texts)
+
+    def _add_dates(self, texts: pa.Array, values: pa.Array) -> None:
+        if self._dates is not None:
+            if parse_dates(as_texts(values, NULL_VALUES)) is None:
+                self._dates = None
+            else:
+                self._dates.add(texts)
+
+    @property
+    def distinct(self) -> float:
+        """How many values there are; an estimate, good to some percent, where they were not kept."""
+        if self.counts is not None:
+            return float(len(self.counts))
+        return (_SKETCH - 1) * 2.0**_HASH_BITS / (float(self._smallest[-1]) + 1)
+
+    def result(self, policy: str) -> tuple[FeatureColumn, ...] | str:
+        """Return the column as a number, a date, a category, or hashed; or why it is left out."""
+        request, present = self._request, self.rows - self.missing
+        for other, least in ((self._numbers, _CODES), (self._dates, 0)):
+            if other is not None and present and self.distinct > least:
+                found = other.result(policy)
+                if not isinstance(found, str):
+                    return found
+        if not present:
+            return "empty"
+        prose = self._words >= _PROSE_WORDS * present
+        if request.kind is None and not request.named:
+            if self.distinct == 1 and not self.missing:
+                return "one value"
+            if self.distinct > max(_OWN_VALUE * present, _RARE_ROWS) and not prose:
+                return "a value of its own in nearly every row"
+        told = self.missing > 0 and policy not in ("fill", "refuse")
+        nulls = request.null_values
+        if self.counts is not None and not (request.kind is None and prose and self.distinct > _CODES):
+            levels = sorted(value for value, count in self.counts.items() if count >= _RARE_ROWS)
+            rare = len(levels) < len(self.counts)
+            return (Category(request.field.name, tuple(levels), rare, told, null_values=nulls),)
+        if request.kind == "category":
+            raise UsageError(
+                f"names {request.field.name!r}, which has about {self.distinct:,.0f} values, more than the"
+                f" {MOST_LEVELS:,} that can be levels",
+                option="category",
+                value=[request.field.name],
+                fixes=["hash the column"],
+            )
+        if prose:
+            return (Hashed(request.field.name, _PROSE_BITS, True, told, nulls),)
+        bits = int(np.clip(np.ceil(np.log2(4 * self.distinct)), _LEAST_BITS, _MOST_BITS))
+        return (Hashed(request.field.name, bits, False, told, nulls),)
+
+
+def tells_missing(policy: str, share: float) -> bool:
+    """Whether a feature tells of missing values that are this share of the rows."""
+    return policy == "indicator" if policy != "auto" else RARELY_MISSING < share < 1
+
+
+def _word_counts(values: pa.Array) -> NDArray[np.uint64]:
+    counts = np.empty(len(values), np.uint64)
+    _, offsets, data = values.buffers()
+    places = np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values) + 1]
+    content = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
+    count_words(places, content, counts)
+    return counts
+
+
+class IntegerRun:
+    """Whether the integers of a column are consecutive, each once, in any order: row numbers, which are no feature.
+
+    Sums of the numbers and of their squares, modulo 2^64, are those of a run only where they are one, but for chance.
+
+    Examples
+    --------
+    >>> run = IntegerRun()
+    >>> run.add(pa.array([4, 2])); run.add(pa.array([3, 5]))
+    >>> run.is_run
+    True
+    """
+
+    def __init__(self) -> None:
+        self._rows, self._sum, self._squares = 0, 0, 0
+        self._least, self._most = 0, 0
+        self.possible = True
+
+    def add(self, array: pa.Array) -> None:
+        """Take in a block of whole numbers, or of floats that may be whole."""
+        if not len(array):
+            return
+        if array.null_count or not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
+            self.possible = False
+            return
+        values = np.asarray(array.to_numpy(zero_copy_only=False))
+        if values.dtype.kind == "f":
+            if not (np.isfinite(values).all() and (values == np.floor(values)).all() and np.abs(values).max() < 2**53):
+                self.possible = False
+                return
+            values = values.astype(np.int64)
+        least, most = int(values.min()), int(values.max())
+        whole = values.astype(np.uint64)  # modulo 2^64
+        self._least, self._most = (least, most) if not self._rows else (min(self._least, least), max(self._most, most))
+        self._rows += len(values)
+        self.possible = self._most - self._least >= self._rows - 1  # fewer numbers than rows: one comes twice
+        self._sum += int(whole.sum(dtype=np.uint64))
+        self._squares += int(np.dot(whole, whole))
+
+    @property
+    def is_run(self) -> bool:
+        """Whether all numbers so far are one run."""
+        n = self._rows
+        if not self.possible or n < 100 or self._most - self._least != n - 1:
+            return False
+        a, b = self._least, self._most
+        total = (a + b) * n // 2
+        squares = b * (b + 1) * (2 * b + 1) // 6 - (a - 1) * a * (2 * a - 1) // 6
+        return (total - self._sum) % 2**64 == 0 and (squares - self._squares) % 2**64 == 0

@@ -1,0 +1,164 @@
+"""Columns of numbers: integers, floats, decimals, booleans, durations and times of day; also numbers that are stored as text.
+
+A missing number (null or NaN) stands at the mean of the column, and where missing ones are not rare a feature tells of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from penstock.batch import Csr, Floats
+from penstock.columns.base import NO_FLAGS, Place, as_texts, field_of, is_number, is_text, refuse_nulls, saved
+from penstock.columns.labels import to_numbers
+from penstock.errors import ColumnError, FeatureError, UsageError
+
+_WHOLE = frozenset(
+    kind.id
+    for kind in (
+        pa.int8(),
+        pa.int16(),
+        pa.int32(),
+        pa.int64(),
+        pa.uint8(),
+        pa.uint16(),
+        pa.uint32(),
+        pa.uint64(),
+        pa.bool_(),
+    )
+)
+_PLAIN = _WHOLE | {pa.float32().id, pa.float64().id}
+"""Types that become numbers as they are; few comparisons count where blocks are small and columns many."""
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number, and what stands for a missing one.
+
+    Attributes
+    ----------
+    column : str
+        The stored column.
+    fill : float or None
+        What stands for a missing number; None refuses missing numbers by their row.
+    missing : bool
+        Whether a second feature tells that the number is missing.
+    null_values : tuple of str
+        Of numbers stored as text, the texts that stand for a missing one.
+
+    Examples
+    --------
+    >>> into = np.empty((2, 3), np.float32)
+    >>> Number("age", fill=40.0, missing=True).write(pa.array([20, None, 60]), into, Place())
+    >>> into.tolist()
+    [[20.0, 40.0, 60.0], [0.0, 1.0, 0.0]]
+    """
+
+    kind: ClassVar[str] = "number"
+    sparse: ClassVar[bool] = False
+
+    column: str
+    fill: float | None = None
+    missing: bool = False
+    null_values: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    @property
+    def width(self) -> int:
+        return 1 + self.missing
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.column, f"{self.column} is missing")[: self.width]
+
+    @property
+    def flags(self) -> NDArray[np.bool_]:
+        return np.array([False, True]) if self.missing else NO_FLAGS
+
+    def write(self, array: pa.Array, into: Floats, place: Place) -> None:
+        if array.type.id not in _PLAIN:
+            if is_text(array.type):
+                array = _parsed(as_texts(array, self.null_values), self.column, place)
+            elif pa.types.is_duration(array.type) or pa.types.is_time(array.type):
+                array = to_seconds(array)
+        row = into[0]
+        if self.missing:
+            into[1] = 0
+        if self.fill is None:
+            refuse_nulls(array, self.column, place)
+            row[:] = to_numbers(array)
+        elif array.null_count:
+            row[:] = to_numbers(array.cast(pa.float64()))  # a null comes to NaN
+            self._fill(into, np.isnan(row))
+        else:
+            row[:] = to_numbers(array)
+            if array.type.id not in _WHOLE and np.isnan(row.sum()):
+                self._fill(into, np.isnan(row))
+
+    def _fill(self, into: Floats, missing: NDArray[np.bool_]) -> None:
+        into[0, missing] = self.fill
+        if self.missing:
+            into[1] = missing
+
+    def sparse_rows(self, arrays: Sequence[pa.Array], place: Place, *, wide: bool) -> Csr:
+        raise UsageError(f"{self.column!r} is a number, which is stored in every row")
+
+    def require_kind(self, schema: pa.Schema, *, place: str) -> None:
+        field = field_of(schema, self.column)
+        found = None if field is None else field.type
+        if found is None or not (is_numeric(found) or is_text(found)):
+            raise ColumnError(f"{place}: column {self.column!r} is {found}, where numbers were learnt from")
+
+    def to_dict(self) -> dict[str, Any]:
+        return saved(self, fill=self.fill, missing=self.missing, null_values=self.null_values)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Number:
+        """Build the column again."""
+        nulls = tuple(data.get("null_values", ()))
+        return cls(data["columns"][0], data.get("fill"), data.get("missing", False), nulls)
+
+    def facts(self) -> dict[str, Any]:
+        return {"missing": "own feature" if self.missing else "filled" if self.fill is not None else "refused"}
+
+
+def is_numeric(kind: pa.DataType) -> bool:
+    """Whether values of a type become one number each."""
+    others = pa.types.is_boolean(kind) or pa.types.is_duration(kind) or pa.types.is_time(kind)
+    return bool(is_number(kind) or others)
+
+
+def to_seconds(array: pa.Array) -> pa.Array:
+    """Return durations, or times of the day, as seconds."""
+    kind = array.type
+    whole = array.cast(pa.int32()).cast(pa.int64()) if kind.bit_width == 32 else array.cast(pa.int64())
+    return pc.multiply(whole.cast(pa.float64(), safe=False), _SECONDS[kind.unit])
+
+
+def as_numbers(texts: pa.Array) -> pa.Array | None:
+    """Return texts as numbers; None where one is none."""
+    try:
+        return pc.utf8_trim_whitespace(texts).cast(pa.float64())
+    except pa.ArrowInvalid:
+        return None
+
+
+def _parsed(texts: pa.Array, column: str, place: Place) -> pa.Array:
+    numbers = as_numbers(texts)
+    if numbers is not None:
+        return numbers
+    row = next(row for row in range(len(texts)) if as_numbers(texts.slice(row, 1)) is None)
+    raise FeatureError(
+        f"{place.name}: column {column!r} is {texts[row].as_py()!r} in row {place.first_row + row}, where numbers were learnt"
+        " from; mend it, or name it as a value that stands for a missing one"
+    )
