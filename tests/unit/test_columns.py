@@ -209,6 +209,11 @@ class TestLabels:
         with pytest.raises(LabelError, match=r"'label' is missing \(null\) in row 0"):
             learned(holed, config=config, missing="refuse")
 
+    def test_a_model_is_measured_on_the_rows_that_have_a_label(self):
+        model, _ = learned(table(), config=Config(validation=0.0))
+        holed = table().set_column(1, "label", pa.array([None, *table()["label"].to_pylist()[1:]]))
+        assert evaluate(model, TableSource.of(holed))["rows"] == ROWS - 1
+
     def test_no_label_at_all(self):
         data = table().set_column(1, "label", pa.nulls(ROWS, pa.int64()))
         with pytest.raises(DataError, match="'label' is missing in every row"):

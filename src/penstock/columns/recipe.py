@@ -260,6 +260,10 @@ class Recipe:
             missing=missing,
         )
 
+    def to_measure(self) -> Recipe:
+        """Return the recipe that leaves out rows without a label, unless they are to be refused or rows are packed, which have all."""
+        return replace(self, unlabelled=self.missing != "refuse" and self.packed_column is None)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON, for a model file."""
         return {
