@@ -7,7 +7,7 @@ and the hour of a date are categories as well.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.batch import Csr, Floats, indices_of
-from penstock.columns.base import Place, as_texts, field_of, null_mask, saved
+from penstock.columns.base import Place, field_of, null_mask, saved
 from penstock.columns.date import as_dates
+from penstock.columns.levels import LevelTable
 from penstock.errors import ColumnError
 
 NO_PLACE = Place()
@@ -63,6 +64,13 @@ class Category:
     dense: bool = False
     null_values: tuple[str, ...] = ()
     of: str = ""
+    _table: LevelTable = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        codes = {level: code for code, level in enumerate(self.levels)} | dict.fromkeys(
+            self.null_values, self._missing_code
+        )
+        object.__setattr__(self, "_table", LevelTable.of(codes))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -88,17 +96,20 @@ class Category:
 
     def codes(self, array: pa.Array, place: Place = NO_PLACE) -> NDArray[np.int64]:
         """Return the feature of each row, counted from 0; -1 where it has none."""
-        if self.of:
-            texts = date_part(as_dates(array, self.column, self.null_values, place), self.of)
-            codes = pc.index_in(texts, pa.array(map(int, self.levels), pa.int64()))
-        else:
-            texts = as_texts(array, self.null_values)
-            codes = pc.index_in(texts, pa.array(self.levels, pa.large_string()))
         other = len(self.levels) if self.rare else -1
-        found = np.asarray(pc.fill_null(codes, other).to_numpy(zero_copy_only=False), np.int64)
-        if texts.null_count:
-            found[null_mask(texts)] = len(self.levels) + self.rare if self.missing else -1
+        if self.of:
+            array = date_part(as_dates(array, self.column, self.null_values, place), self.of)
+            codes = pc.index_in(array, pa.array(map(int, self.levels), pa.int64()))
+            found = np.asarray(pc.fill_null(codes, other).to_numpy(zero_copy_only=False), np.int64)
+        else:
+            found = self._table.codes(array, other)
+        if array.null_count:
+            found[null_mask(array)] = self._missing_code
         return found
+
+    @property
+    def _missing_code(self) -> int:
+        return len(self.levels) + self.rare if self.missing else -1
 
     def write(self, array: pa.Array, into: Floats, place: Place) -> None:
         codes = self.codes(array, place)

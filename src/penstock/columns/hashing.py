@@ -181,14 +181,19 @@ def _flagged(missing: NDArray[np.bool_], *, wide: bool) -> Csr:
 
 def _as_text(array: pa.Array, column: str) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """Return where each value's UTF-8 bytes lie; numbers and dates are written as text first."""
+    try:
+        return text_bytes(array)
+    except (pa.ArrowException, NotImplementedError) as error:
+        raise ColumnError(f"column {column!r} is {array.type}, which cannot be hashed; hash text or numbers") from error
+
+
+def text_bytes(array: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """Return where each value's UTF-8 bytes lie, and the bytes; of anything that can be written as text."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     kind = array.type
     if not (pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)):
-        try:
-            array = array.cast(pa.large_binary() if pa.types.is_binary(kind) else pa.large_string())
-        except (pa.ArrowException, NotImplementedError) as error:
-            raise ColumnError(f"column {column!r} is {kind}, which cannot be hashed; hash text or numbers") from error
+        array = array.cast(pa.large_binary() if pa.types.is_binary(kind) else pa.large_string())
     if len(array) == 0:
         return np.zeros(1, np.int64), np.zeros(1, np.uint8)
     _, offsets, data = array.buffers()
