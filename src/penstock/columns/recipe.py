@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats, indices_of, join_parts, scatter_rows, scatter_values, transpose
-from penstock.columns.base import FeatureColumn, Place, column_of, field_of, stored_column
+from penstock.columns.base import FeatureColumn, Place, as_texts, column_of, field_of, is_text, null_mask, stored_column
 from penstock.columns.kinds import column_from_dict
 from penstock.columns.labels import LabelMap, missing_labels, numeric
-from penstock.columns.number import Number
+from penstock.columns.number import Number, is_null_number
 from penstock.columns.pairs import Pairs
 from penstock.columns.schema_notes import layout_of
 from penstock.columns.vector import Vector
@@ -358,8 +358,10 @@ class Recipe:
                 array = column_of(batch, name)
                 nulls = getattr(part, "null_values", ())
                 found |= missing_labels(array)
-                if nulls and not pa.types.is_floating(array.type):
-                    found |= np.asarray(pc.is_in(array.cast(pa.large_string()), pa.array(nulls, pa.large_string())))
+                if nulls and isinstance(part, Number) and not is_text(array.type):
+                    found |= is_null_number(array, nulls)
+                elif nulls:
+                    found |= null_mask(as_texts(array, nulls))
         return found
 
     def _column_weights(self, batch: pa.RecordBatch, first_row: int) -> Floats:

@@ -121,6 +121,11 @@ class LinearEstimator(Closing, BaseEstimator):
         features: Sequence[str] | None = None,
         exclude: Sequence[str] = (),
         hash: Sequence[str] = (),
+        category: Sequence[str] = (),
+        number: Sequence[str] = (),
+        date: Sequence[str] = (),
+        missing: str | None = None,
+        null_values: Sequence[str] = (),
         test: Any = None,
         test_share: float = 0.0,
         checkpoint: str | os.PathLike[str] | None = None,
@@ -137,8 +142,12 @@ class LinearEstimator(Closing, BaseEstimator):
             The targets; a converted file names its own label.
         sample_weight : array, or the name of a column
             How much each row counts.
-        features, exclude, hash : lists of column names
-            For paths, sources and tables; see `penstock.columns.recipe.choose`.
+        features, exclude, hash, category, number, date : lists of column names
+            For paths, sources and tables; see `penstock.columns.choose_features`.
+        missing : str
+            What is done with missing features: ``auto``, ``fill``, ``indicator``, ``drop`` or ``refuse``.
+        null_values : list of str
+            Values that stand for a missing one.
         test : path, source or table
             Measured after every epoch; its scores are in ``history_``.
         test_share : float
@@ -152,7 +161,19 @@ class LinearEstimator(Closing, BaseEstimator):
         """
         config, start = self.to_config(), getattr(self, "model_", None) if self.warm_start else None
         with _learned_anew(self), ExitStack() as stack:
-            source, columns = self._opened(X, y, sample_weight, features=features, exclude=exclude, hash=hash)
+            source, columns = self._opened(
+                X,
+                y,
+                sample_weight,
+                features=features,
+                exclude=exclude,
+                hash=hash,
+                category=category,
+                number=number,
+                date=date,
+                missing=missing,
+                null_values=null_values,
+            )
             if source is not X:
                 stack.enter_context(source)
             test_rows = None if test is None else stack.enter_context(_open(test))

@@ -103,6 +103,11 @@ def explain(
     weight: str | None = None,
     exclude: Sequence[str] = (),
     hash: Sequence[str] = (),
+    category: Sequence[str] = (),
+    number: Sequence[str] = (),
+    date: Sequence[str] = (),
+    missing: str | None = None,
+    null_values: Sequence[str] = (),
     model: str = "logistic",
     memory: str | int = "512MB",
     seed: int = 0,
@@ -115,7 +120,7 @@ def explain(
     ----------
     data : path, address, folder, glob, table or source
         Whatever `penstock.open` takes.
-    label, features, weight, exclude, hash
+    label, features, weight, exclude, hash, category, number, date, missing, null_values
         Which columns play which part, as for training.
     model : str
         ``logistic``, ``svm``, ``linear`` or ``softmax``.
@@ -138,7 +143,10 @@ def explain(
     """
     began = time.perf_counter()
     loss_of(model)
-    columns = Columns(label, features, weight, tuple(exclude), tuple(hash))
+    kinds: dict[str, Any] = {"category": tuple(category), "number": tuple(number), "date": tuple(date)}
+    columns = Columns(
+        label, features, weight, tuple(exclude), tuple(hash), missing=missing, null_values=tuple(null_values), **kinds
+    )
     with ExitStack() as stack:
         source = open_source(data, **options)
         if source is not data:

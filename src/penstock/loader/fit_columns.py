@@ -13,16 +13,16 @@ from penstock.columns.hashing import Hashed
 from penstock.parallel import in_order
 
 
-def fit_from(source: BlockSource, *, wide: bool = False) -> FitColumns:
+def fit_from(source: BlockSource, *, wide: bool = False, blocks: Sequence[int] | None = None) -> FitColumns:
     """Return what gives columns of a source as features, by what they hold.
 
-    All text of ``wide`` rows, for a model on disk, is hashed, which needs no pass.
+    All text of ``wide`` rows, for a model on disk, is hashed, which needs no pass. Some ``blocks`` are looked at, or all.
     """
-    return partial(_fit, source, wide=wide)
+    return partial(_fit, source, wide=wide, blocks=range(len(source.block_rows)) if blocks is None else blocks)
 
 
 def _fit(
-    source: BlockSource, requests: Sequence[ColumnRequest], policy: str, *, wide: bool
+    source: BlockSource, requests: Sequence[ColumnRequest], policy: str, *, wide: bool, blocks: Sequence[int]
 ) -> Mapping[str, tuple[FeatureColumn, ...] | str]:
     found: dict[str, tuple[FeatureColumn, ...] | str] = {}
     tallies = {}
@@ -35,7 +35,6 @@ def _fit(
             tallies[name] = tally_of(request)
     if tallies:
         stored = list(dict.fromkeys(stored_column(source.schema, name) for name in tallies))
-        blocks = range(len(source.block_rows))
         with closing(in_order(lambda block: source.read(block, stored), blocks, threads=source.threads)) as batches:
             for batch in batches:
                 for name, tally in tallies.items():
