@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from penstock.batch import Batch, Floats
 from penstock.blocks.base import BlockSource, naming_rows, require_columns
 from penstock.closing import Closing
+from penstock.columns.base import UnseenValues
 from penstock.columns.recipe import Recipe
 from penstock.errors import ModelFileError
 from penstock.loader.row_forms import NOTHING, Scaling
@@ -240,6 +241,10 @@ class LinearModel(EncodedModel):
     def linear(self) -> LinearModel:
         """The model itself."""
         return self
+
+    def counting(self, unseen: UnseenValues) -> LinearModel:
+        """Return the model that counts values that training did not see, in the rows that it scores."""
+        return replace(self, recipe=replace(self.recipe, unseen=unseen))
 
     def scores(self, batch: Batch) -> Floats:
         """Return a score a row, or for softmax one a row and class."""

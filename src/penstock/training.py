@@ -288,4 +288,4 @@ def default_label(source: BlockSource) -> str | None:
 
 def feature_name(recipe: Recipe, index: int) -> str:
     """Return what messages call a feature."""
-    return recipe.names[index] if recipe.names is not None else f"feature {index}"
+    return recipe.feature_names([index])[0]

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.batch import Csr, Floats, indices_of
-from penstock.columns.base import Place, as_texts, field_of, null_mask, saved
+from penstock.columns.base import Place, UnseenValues, as_texts, field_of, null_mask, saved
 from penstock.columns.date import as_dates
 from penstock.errors import ColumnError
 
@@ -74,9 +74,13 @@ class Category:
 
     @property
     def names(self) -> tuple[str, ...]:
+        return tuple(map(self.feature_name, range(self.width)))
+
+    def feature_name(self, place: int) -> str:
         name = f"{self.column} {self.of}" if self.of else self.column
-        levels = [f"{name}={level}" for level in self.levels]
-        return (*levels, *([f"{name} is rare"] * self.rare), *([f"{name} is missing"] * self.missing))
+        if place < len(self.levels):
+            return f"{name}={self.levels[place]}"
+        return f"{name} is rare" if self.rare and place == len(self.levels) else f"{name} is missing"
 
     @property
     def sparse(self) -> bool:
@@ -98,7 +102,16 @@ class Category:
         found = np.asarray(pc.fill_null(codes, other).to_numpy(zero_copy_only=False), np.int64)
         if texts.null_count:
             found[null_mask(texts)] = len(self.levels) + self.rare if self.missing else -1
+        if place.unseen is not None:
+            self._count_unseen(texts.null_count, codes.null_count, place.unseen)
         return found
+
+    def _count_unseen(self, missing: int, without_level: int, unseen: UnseenValues) -> None:
+        if without_level > missing:
+            name = f"{self.column} {self.of}" if self.of else self.column
+            unseen.count_levels(name, without_level - missing, rare=self.rare)
+        if missing and not self.missing and not self.of:  # of a date its days are counted
+            unseen.count_missing(self.column, missing)
 
     def write(self, array: pa.Array, into: Floats, place: Place) -> None:
         codes = self.codes(array, place)

@@ -81,6 +81,9 @@ class Number:
     def names(self) -> tuple[str, ...]:
         return (self.column, f"{self.column} is missing")[: self.width]
 
+    def feature_name(self, place: int) -> str:
+        return self.names[place]
+
     @property
     def flags(self) -> NDArray[np.bool_]:
         return np.array([False, True]) if self.missing else NO_FLAGS
@@ -100,11 +103,11 @@ class Number:
             row[:] = to_numbers(array)
         elif array.null_count:
             row[:] = to_numbers(array.cast(pa.float64()))  # a null comes to NaN
-            self._fill(into, np.isnan(row))
+            self._fill(into, np.isnan(row), place)
         else:
             row[:] = to_numbers(array)
             if array.type.id not in _WHOLE and np.isnan(row.sum()):
-                self._fill(into, np.isnan(row))
+                self._fill(into, np.isnan(row), place)
         if self.null_values and not text:
             self._replace_nulls(array, into, place)
 
@@ -114,14 +117,14 @@ class Number:
         if missing.any():
             if self.fill is None:
                 refuse_nulls(pa.array(np.zeros(len(missing)), mask=missing), self.column, place)
-            into[0, missing] = self.fill
-            if self.missing:
-                into[1, missing] = 1
+            self._fill(into, missing, place)
 
-    def _fill(self, into: Floats, missing: NDArray[np.bool_]) -> None:
+    def _fill(self, into: Floats, missing: NDArray[np.bool_], place: Place) -> None:
         into[0, missing] = self.fill
         if self.missing:
-            into[1] = missing
+            into[1, missing] = 1
+        elif place.unseen is not None:
+            place.unseen.count_missing(self.column, int(missing.sum()))
 
     def sparse_rows(self, arrays: Sequence[pa.Array], place: Place, *, wide: bool) -> Csr:
         raise UsageError(f"{self.column!r} is a number, which is stored in every row")

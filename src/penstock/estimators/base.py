@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -21,6 +22,7 @@ from penstock.blocks.memory import ArraySource
 from penstock.blocks.open import open as open_source
 from penstock.class_weights import BALANCED, ClassWeighting, ClassWeights, class_codes
 from penstock.closing import Closing
+from penstock.columns.base import UnseenValues
 from penstock.columns.choose import choose_features
 from penstock.columns.kinds import column_from_dict
 from penstock.columns.labels import LabelMap
@@ -38,6 +40,7 @@ from penstock.sgd.losses import loss_of
 from penstock.sgd.model import Weights
 from penstock.training import Columns
 
+log = logging.getLogger("penstock")
 # What `fit` forgets first; a type of labels, say, outlives neither new data nor `partial_fit`.
 _LEARNT = (
     *("model_", "classes_", "feature_names_in_", "n_features_in_"),
@@ -261,15 +264,19 @@ class LinearEstimator(Closing, BaseEstimator):
         return names is not None and _is_frame(X) and all(name in X.columns for name in names)
 
     def _predict_to(self, X: Any, out: str | os.PathLike[str], keep: Sequence[str]) -> int:
-        """Write the predictions of stored data to a Parquet file."""
+        """Write the predictions of stored data to a Parquet file; values that training did not see are counted in the log."""
         check_is_fitted(self)
         if not self._is_by_name(X):
             raise UsageError(
                 "streams the predictions of a path, source or table", option="out", fixes=["for arrays leave it out"]
             )
         require_file(out)
+        unseen = UnseenValues()
         with _open(X) as source:
-            return write_predictions(self.model_, source, out, keep=keep)
+            count = write_predictions(self.model_.counting(unseen), source, out, keep=keep)
+        for line in unseen.lines():
+            log.warning("%s: %s", out, line)
+        return count
 
     def _one_pass(self, X: Any, y: Any, weight: Any, labels: LabelMap | None) -> Self:
         """Learn from rows in the order given, once, going on from what was learnt before."""
