@@ -106,7 +106,8 @@ class NumberTally:
 
     def __init__(self, request: ColumnRequest) -> None:
         self._request = request
-        self._rows, self._missing, self._sum = 0, 0, 0.0
+        self.missing = 0
+        self._rows, self._sum = 0, 0.0
 
     def add(self, array: pa.Array) -> None:
         """Take in a block."""
@@ -130,15 +131,15 @@ class NumberTally:
         if request.null_values and not is_text(request.field.type):
             missing |= is_null_number(array, request.null_values)
         self._rows += len(values)
-        self._missing += int(missing.sum())
+        self.missing += int(missing.sum())
         self._sum += float(np.sum(values, where=~missing, dtype=np.float64))
 
     def result(self, policy: str) -> tuple[FeatureColumn, ...] | str:
         """Return the column, filled with its mean."""
-        if self._missing == self._rows:
+        if self.missing == self._rows:
             return "empty"
-        mean = self._sum / (self._rows - self._missing)
-        told = tells_missing(policy, self._missing / self._rows)
+        mean = self._sum / (self._rows - self.missing)
+        told = tells_missing(policy, self.missing / self._rows)
         nulls = self._request.all_null_values
         return (Number(self._request.field.name, None if policy == "refuse" else mean, told, nulls),)
 
