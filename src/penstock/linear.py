@@ -9,11 +9,12 @@ trees and torch modules. Each adds how it scores rows.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -93,6 +94,15 @@ class EncodedModel(Closing):
     def linear(self) -> LinearModel | None:
         """No linear form; see `penstock.model.Model`."""
         return None
+
+    def counting(self, unseen: UnseenValues) -> Self:
+        """Return the model that counts values that training did not see, in the rows that it scores.
+
+        It shares what is open with this one, which is to be closed.
+        """
+        model = copy.copy(self)
+        object.__setattr__(model, "recipe", replace(self.recipe, unseen=unseen))  # of models that cannot be changed too
+        return model
 
     def decide(self, scores: Floats) -> NDArray[Any]:
         """Turn scores into classes, or into numbers for a regression."""
@@ -241,10 +251,6 @@ class LinearModel(EncodedModel):
     def linear(self) -> LinearModel:
         """The model itself."""
         return self
-
-    def counting(self, unseen: UnseenValues) -> LinearModel:
-        """Return the model that counts values that training did not see, in the rows that it scores."""
-        return replace(self, recipe=replace(self.recipe, unseen=unseen))
 
     def scores(self, batch: Batch) -> Floats:
         """Return a score a row, or for softmax one a row and class."""

@@ -144,6 +144,21 @@ def test_predictions_count_what_training_did_not_see(tmp_path: Path, towns: int)
     assert "2 rows have no 'x'" in text
 
 
+def test_models_on_disk_have_the_table_and_the_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path, folder = tmp_path / "rows.parquet", tmp_path / "model"
+    pq.write_table(rows(), path)
+    with penstock.bigmodel.LogisticRegression(folder, validation=0, epochs=2) as model:
+        model.fit(path, "y", category=["town"])
+        pq.write_table(strangers(), tmp_path / "new.parquet")
+        assert model.predict(tmp_path / "new.parquet", out=tmp_path / "p.parquet") == 100
+    assert any("3 rows have levels of 'town'" in line for line in caplog.messages)
+    found = json.loads(run("show", str(folder), "--json"))
+    assert {each["column"]: each["kind"] for each in found["columns"]}["town"] == "category"
+    assert "town" in run("show", str(folder))
+    words = ["predict", str(folder), str(tmp_path / "new.parquet"), "--out", str(tmp_path / "q.parquet"), "--json"]
+    assert json.loads(run(*words))["unseen"]["levels"]["town"] == 3
+
+
 def test_predictions_of_known_values_count_nothing(tmp_path: Path) -> None:
     trained(rows()).save(tmp_path / "m.penstock")
     pq.write_table(rows(), tmp_path / "rows.parquet")

@@ -27,6 +27,7 @@ from penstock.blocks.base import BlockSource
 from penstock.blocks.memory import ArraySource
 from penstock.blocks.open import open as open_source
 from penstock.closing import Closing
+from penstock.columns.base import UnseenValues
 from penstock.config import Config
 from penstock.errors import UsageError
 from penstock.events import Listener, Stream
@@ -190,7 +191,10 @@ class _Linear(OnDisk):
         with ExitStack() as stack:
             source = opened(stack, X)
             if out is not None:
-                return write_predictions(model, source, out, keep=keep)
+                unseen = UnseenValues()
+                count = write_predictions(model.counting(unseen), source, out, keep=keep)
+                unseen.warn(out)
+                return count
             return decide(self._kind, model.recipe, self._scores(source))
 
     def decision_function(self, X: Any) -> Floats:

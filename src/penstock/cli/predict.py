@@ -28,6 +28,7 @@ def predict_command(
     from penstock.cli.models import open_data, opened_model
     from penstock.cli.screen import Screen
     from penstock.columns.base import UnseenValues
+    from penstock.linear import EncodedModel
     from penstock.model import write_predictions
     from penstock.outputs import require_parquet
 
@@ -39,7 +40,7 @@ def predict_command(
         open_data(known, data, format=format, reading=o.reading(header, delimiter)) as source,
     ):
         values = UnseenValues()
-        model = known if known.linear is None else known.linear.counting(values)
+        model = known.counting(values) if isinstance(known, EncodedModel) else known
         rows = write_predictions(model, source, target, keep=o.names(keep), stream=screen.stream)
         without = _nulls(target) if known.by else 0
         seconds, peak = time.perf_counter() - began, peak_memory()
@@ -55,7 +56,7 @@ def predict_command(
                 "data": source.name,
                 "rows": rows,
                 **({"models": model_file, "without_model": without, "unseen": unseen or "null"} if known.by else {}),
-                **({"unseen": values.to_dict()} if known.linear is not None else {}),
+                **({"unseen": values.to_dict()} if isinstance(known, EncodedModel) else {}),
                 "seconds": seconds,
                 "peak_memory_bytes": peak,
                 "out": str(target),

@@ -5,6 +5,7 @@ A kind is one file with a frozen dataclass that satisfies `FeatureColumn`, and a
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from penstock.batch import Csr, Floats
 from penstock.errors import FeatureError
 from penstock.messages import Text, TextPart
 
+log = logging.getLogger("penstock")
 NULL_VALUES = ("", "?", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "<NA>", "#N/A")
 """Texts that stand for a missing value in a column that otherwise holds numbers or dates, or where no others are named."""
 
@@ -65,6 +67,11 @@ class UnseenValues:
     def to_dict(self) -> dict[str, dict[str, int]]:
         """Return the counts as plain JSON."""
         return {"levels": dict(sorted(self.levels.items())), "missing": dict(sorted(self.missing.items()))}
+
+    def warn(self, place: object) -> None:
+        """Log a warning for each column, with what messages call the rows."""
+        for line in self.lines():
+            log.warning("%s: %s", place, line)
 
     def lines(self) -> list[str]:
         """Return a sentence for each column."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -40,7 +39,6 @@ from penstock.sgd.losses import loss_of
 from penstock.sgd.model import Weights
 from penstock.training import Columns
 
-log = logging.getLogger("penstock")
 # What `fit` forgets first; a type of labels, say, outlives neither new data nor `partial_fit`.
 _LEARNT = (
     *("model_", "classes_", "feature_names_in_", "n_features_in_"),
@@ -274,8 +272,7 @@ class LinearEstimator(Closing, BaseEstimator):
         unseen = UnseenValues()
         with _open(X) as source:
             count = write_predictions(self.model_.counting(unseen), source, out, keep=keep)
-        for line in unseen.lines():
-            log.warning("%s: %s", out, line)
+        unseen.warn(out)
         return count
 
     def _one_pass(self, X: Any, y: Any, weight: Any, labels: LabelMap | None) -> Self:
