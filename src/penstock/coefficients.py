@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from penstock.columns.summary import ColumnSummary, column_lines, column_summaries
 from penstock.linear import LinearModel
 from penstock.model import Description
 from penstock.sgd.losses import loss_of
@@ -23,7 +24,7 @@ class Coefficient:
     Attributes
     ----------
     feature : str
-        Its name, or ``feature 7`` where features have none.
+        Its name; ``feature 7`` of lists of indices and values, and ``city#7`` of hashed text.
     output : object
         Of a model with a score for each class, the class; else None.
     value : float
@@ -67,18 +68,21 @@ def coefficients(model: LinearModel, *, most: int | None = None) -> list[Coeffic
     count = int(np.count_nonzero(size)) if most is None else min(most, int(np.count_nonzero(size)))
     # Of a wide model all are not sorted for the sake of a few.
     largest = np.argpartition(-size, count - 1)[:count] if 0 < count < len(size) else np.flatnonzero(size)
-    names, classes = model.recipe.names, model.classes if loss_of(model.kind).many else None
+    classes = model.classes if loss_of(model.kind).many else None
+    centered = model.recipe.dense_width if model.recipe.sparse else len(shift)
+    places = largest[np.argsort(-size[largest], kind="stable")].tolist()
+    names = model.recipe.feature_names(place % coef.shape[1] for place in places)
     found = []
-    for place in largest[np.argsort(-size[largest], kind="stable")].tolist():
+    for place, name in zip(places, names):
         output, j = divmod(place, coef.shape[1])
         value = float(coef[output, j])
         found.append(
             Coefficient(
-                f"feature {j}" if names is None else names[j],
+                name,
                 None if classes is None else classes[output].item(),
                 value,
                 value * float(spread[j]) if len(scale) else None,
-                float(shift[j]) if len(shift) else None,
+                float(shift[j]) if j < min(centered, len(shift)) else None,
                 float(spread[j]) if len(scale) else None,
             )
         )
@@ -87,13 +91,41 @@ def coefficients(model: LinearModel, *, most: int | None = None) -> list[Coeffic
 
 def describe(model: LinearModel, *, most: int | None = None) -> Description:
     """Say what is in a model: its measures, and its coefficients, the largest first."""
-    listed = coefficients(model, most=most)
+    listed, columns = coefficients(model, most=most), describe_columns(model)
     values = {
+        "columns": [asdict(each) for each in columns],
+        "left_out": dict(model.recipe.left_out),
         "features": model.weights.width,
         "intercept": model.weights.intercept,
         "coefficients": [{_KEYS.get(key, key): value for key, value in asdict(each).items()} for each in listed],
     }
-    return Description.of(model, f"{model.weights.width:,} features", values=values, lines=_table(model, listed))
+    shown = [*column_lines(columns, model.recipe.left_out, most=most), *_table(model, listed)]
+    return Description.of(model, f"{model.weights.width:,} features", values=values, lines=shown)
+
+
+def describe_columns(model: LinearModel) -> list[ColumnSummary]:
+    """Return a line for each column of a model, that with the largest weight first."""
+    coef, scale, shift = model.weights.coef, model.scaling.scale, model.scaling.shift
+    size = np.abs(coef).max(axis=0) if len(coef) else np.zeros(0)
+    with np.errstate(divide="ignore"):
+        spread = np.where(scale > 0, 1 / scale.astype(np.float64), 0.0)
+    size = size * spread if len(scale) else size
+    found, at = [], 0
+    for part, summary in zip(model.recipe.parts, column_summaries(model.recipe)):
+        width = part.width or len(size) - at
+        alone, mean = part.kind in ("number", "date"), summary.mean
+        if part.kind == "date" and mean is not None and len(shift):
+            mean += float(shift[at])  # days are counted from the origin
+        found.append(
+            replace(
+                summary,
+                mean=mean,
+                scale=float(spread[at]) if alone and len(scale) else None,
+                weight=float(size[at : at + width].max(initial=0.0)),
+            )
+        )
+        at += width
+    return sorted(found, key=lambda each: -(each.weight or 0.0))
 
 
 def _table(model: LinearModel, listed: Sequence[Coefficient]) -> Iterator[str]:

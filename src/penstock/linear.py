@@ -9,11 +9,12 @@ trees and torch modules. Each adds how it scores rows.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from penstock.batch import Batch, Floats
 from penstock.blocks.base import BlockSource, naming_rows, require_columns
 from penstock.closing import Closing
+from penstock.columns.base import UnseenValues
 from penstock.columns.recipe import Recipe
 from penstock.errors import ModelFileError
 from penstock.loader.row_forms import NOTHING, Scaling
@@ -92,6 +94,15 @@ class EncodedModel(Closing):
     def linear(self) -> LinearModel | None:
         """No linear form; see `penstock.model.Model`."""
         return None
+
+    def counting(self, unseen: UnseenValues) -> Self:
+        """Return the model that counts values that training did not see, in the rows that it scores.
+
+        It shares what is open with this one, which is to be closed.
+        """
+        model = copy.copy(self)
+        object.__setattr__(model, "recipe", replace(self.recipe, unseen=unseen))  # of models that cannot be changed too
+        return model
 
     def decide(self, scores: Floats) -> NDArray[Any]:
         """Turn scores into classes, or into numbers for a regression."""

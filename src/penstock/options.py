@@ -33,7 +33,7 @@ class Option:
     name : str
         Its name in Python and SQL; the command line makes a flag of it.
     kind : str
-        whole, number, flag, word, text, size, memory, column, columns, hash, class_weight or cache.
+        whole, number, flag, word, choice, text, texts, size, memory, column, columns, hash, class_weight or cache.
     help : str
         What it does. ``{l1}`` stands for another option, and `` `l2=1` `` for something to be written as it is.
     default : object
@@ -119,6 +119,7 @@ def _option(name: str, kind: str, help: str, *, doors: str, **more: Any) -> Opti
 
 _ROWS = "explain train convert compare groups-train groups-explain"
 _READ = f"{_ROWS} evaluate predict"
+_LEARN = "explain train compare groups-train groups-explain query"
 _MODELS = "train compare estimator disk factor query"
 _DISK = "train explain"
 _SHARE = {"least": 0, "below": 1, "reason": "is not a share of the rows", "fix": "choose one from 0 to below 1"}
@@ -149,8 +150,19 @@ _OPTIONS = (
     _option("features", "columns", "The columns to learn from; all others if not given.", panel=COLUMNS, metavar="A,B,C",
             doors=f"{_ROWS} query query-pack", refused=_OWN_COLUMNS),
     _option("exclude", "columns", "Columns to leave out.", panel=COLUMNS, metavar="A,B,C", doors=f"{_ROWS} query query-pack", refused=_OWN_COLUMNS),
-    _option("hash", "hash", "Hash a text column into so many features; `COL:2^18:words` word by word. May be repeated.", panel=COLUMNS,
-            metavar="COL[:2^20]", doors=f"{_ROWS} query", refused=_OWN_COLUMNS),
+    _option("hash", "hash", "Hash a text column into so many features; `COL:2^18:words` word by word; `*` all text. May be repeated.",
+            panel=COLUMNS, metavar="COL[:2^20]", doors=f"{_ROWS} query", refused=_OWN_COLUMNS),
+    _option("category", "columns", "Columns to take as categories, one feature for each level, whatever they hold.", panel=COLUMNS,
+            metavar="A,B,C", doors=_LEARN, refused=_OWN_COLUMNS),
+    _option("number", "columns", "Columns to take as numbers, also where they are stored as text.", panel=COLUMNS, metavar="A,B,C",
+            doors=_LEARN, refused=_OWN_COLUMNS),
+    _option("date", "columns", "Columns to take as dates: days, and month, weekday and hour as categories.", panel=COLUMNS, metavar="A,B,C",
+            doors=_LEARN, refused=_OWN_COLUMNS),
+    _option("missing", "choice", "Missing features: fill (with the mean), indicator (fill, and a feature that tells of them), drop (leave the row"
+            " out), refuse (also rows without a label, which else are left out), or auto: indicator where over 1 % of a column are missing.",
+            words="auto fill indicator drop refuse", default="auto", panel=COLUMNS, metavar="HOW", doors=_LEARN, refused=_OWN_COLUMNS),
+    _option("null_values", "texts", "Values that stand for a missing one, as text or as a number, such as `?,-999`.", panel=COLUMNS,
+            metavar="A,B,C", doors=_LEARN, refused=_OWN_COLUMNS),
     _option("weight", "column", "How much each row counts.", panel=COLUMNS, metavar="COL", doors=f"{_ROWS} query", refused=_OWN_COLUMNS),
     _option("keep", "columns", "Columns to carry over as they are.", panel=COLUMNS, metavar="A,B,C", doors="convert predict disk", variants={
             "disk": {"kind": "whole", "default": 10_000, "least": 0, "reason": "is not a number of features", "fix": "choose 0 or more",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 import numpy as np
@@ -47,10 +47,15 @@ class Columns:
     missing: str | None = None
     null_values: Sequence[str] = ()
 
-    def recipe(self, source: BlockSource, *, wide: bool = False) -> Recipe:
+    def to_options(self) -> dict[str, Any]:
+        """Return the options by name, without those that were not given."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value}
+
+    def recipe(self, source: BlockSource, *, wide: bool = False, blocks: Sequence[int] | None = None) -> Recipe:
         """Settle them for a source; ``wide`` for a model on disk, which may have any number of features.
 
-        Columns of text and dates are passed over once.
+        Columns of text and dates are passed over once, or in some ``blocks`` alone.
         """
         label = self.label if self.label is not None else default_label(source)
         return choose_features(
@@ -67,7 +72,7 @@ class Columns:
             date=self.date,
             missing=self.missing,
             null_values=self.null_values,
-            fit=fit_from(source, wide=wide),
+            fit=fit_from(source, wide=wide, blocks=blocks),
         )
 
     def labelled_recipe(self, source: BlockSource, *, wide: bool = False) -> Recipe:
@@ -284,4 +289,4 @@ def default_label(source: BlockSource) -> str | None:
 
 def feature_name(recipe: Recipe, index: int) -> str:
     """Return what messages call a feature."""
-    return recipe.names[index] if recipe.names is not None else f"feature {index}"
+    return recipe.feature_names([index])[0]

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.columns.levels import LevelTable, look_up_reference
+from penstock.columns.levels import LevelTable, find_levels_reference
 
 pytestmark = pytest.mark.kernels
 
@@ -18,5 +18,5 @@ def test_codes_are_those_of_a_dictionary(count):
     texts = [*codes, *(str(n) for n in rng.integers(0, 2 * count + 2, 300)), "none", ""]
     table = LevelTable.of(codes)
     for array in (pa.array(texts), pa.array(texts).dictionary_encode(), pa.array(["x", *texts])[1:]):
-        assert table.codes(array, -3).tolist() == look_up_reference(texts, codes, -3)
+        assert table.codes(array, -3).tolist() == find_levels_reference(texts, codes, -3)
     assert table.codes(pa.array([], pa.string()), -3).tolist() == []

@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 import penstock
 from penstock.blocks.open import open as open_source
 from penstock.cli import app
-from penstock.errors import ColumnError, DataError, LabelError, UnknownOptionError
+from penstock.errors import ColumnError, DataError, FeatureError, LabelError, UnknownOptionError
 from penstock.explanation.explanation import format_sections
+from penstock.explanation.sample import SampledColumns
 from penstock.explanation.training import training_sections
 from penstock.loader.loader import Loader
 from penstock.sgd import kernels
@@ -183,14 +184,54 @@ def test_every_model_is_explained(model: str) -> None:
     assert found.clustering.clustered
 
 
-def test_columns_that_cannot_be_features_are_left_out_and_named() -> None:
-    data = table(clustered=True).append_column("town", pa.array(["x"] * ROWS))
-    data = data.append_column("holes", pa.array([None if i % 7 == 0 else 1.0 for i in range(ROWS)]))
+def test_text_and_nulls_are_features_in_a_table_of_columns() -> None:
+    data = table(clustered=True).append_column("town", pa.array([f"t{i % 5}" for i in range(ROWS)]))
+    data = data.append_column("holes", pa.array([None if i % 7 == 0 else float(i % 3) for i in range(ROWS)]))
+    data = data.append_column("same", pa.array(["x"] * ROWS)).append_column("row", pa.array(range(ROWS)))
     found = penstock.explain(data, label="y", measure=False)
-    assert found.shape.features == 2
-    assert any("town (string)" in w for w in found.warnings)
-    assert any("holes" in w and "nulls" in w for w in found.warnings)
-    assert "--exclude town,holes" in found.recommendation.command
+    assert found.shape.features == 2 + 5 + 2
+    columns = {each["column"]: each for each in found.columns}
+    assert columns["town"] == {"column": "town", "kind": "category", "levels": 5, "missing": "no feature"}
+    assert columns["holes"] == {"column": "holes", "kind": "number", "levels": None, "missing": "own feature"}
+    assert found.left_out == {"same": "one value", "row": "row numbers"}
+    assert "left out: same (one value), row (row numbers)" in str(found)
+    assert found.fit is not None
+    assert found.converting is None
+    assert "--exclude" not in found.recommendation.command
+
+
+def test_options_of_the_recipe_are_part_of_the_recommended_command() -> None:
+    data = table(clustered=True).append_column("code", pa.array([i % 5 for i in range(ROWS)]))
+    data = data.append_column("holes", pa.array([-9 if i % 7 == 0 else i % 3 for i in range(ROWS)]))
+    options = {"category": ["code"], "missing": "indicator", "null_values": ["-9"]}
+    found = penstock.explain(data, label="y", measure=False, **options)
+    assert {each["column"]: each["kind"] for each in found.columns}["code"] == "category"
+    assert "--category code --missing indicator --null-values -9" in found.recommendation.command
+    refused = {**options, "missing": "refuse"}
+    with pytest.raises(FeatureError, match="'holes' is null in row 0"):
+        penstock.explain(data, label="y", measure=False, **refused)
+
+
+def test_what_columns_hold_is_found_in_the_sampled_blocks_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.explanation.sample.MOST_BLOCKS", 5)  # so that few rows are many blocks
+    path = tmp_path / "towns.parquet"
+    data = table(clustered=False).append_column("town", pa.array([f"t{i % 5}" for i in range(ROWS)]))
+    pq.write_table(data, path, row_group_size=ROWS // 40)
+    with penstock.open(path) as source:
+        read, seen = source.read, set()
+
+        def note(block: int, columns: list[str]) -> Any:
+            seen.add(block)
+            return read(block, columns)
+
+        monkeypatch.setattr(source, "read", note)
+        sampled = SampledColumns.of(source, Columns("y"), seed=0)
+        assert len(source.block_rows) > 20
+        assert seen <= {*sampled.blocks.tolist(), *sampled.timed.tolist()}
+        assert len(seen) <= 10
+    assert [part.kind for part in sampled.recipe.parts] == ["number", "number", "category"]
 
 
 def test_text_can_be_hashed_here_as_well() -> None:
@@ -204,7 +245,7 @@ def test_one_class_and_features_that_are_not_finite_are_warned_of() -> None:
     same = table(clustered=True).set_column(2, "y", pa.array([1] * ROWS))
     assert any("two classes" in w for w in penstock.explain(same, label="y", measure=False).warnings)
     x = np.ones(ROWS)
-    x[::10] = np.nan
+    x[::10] = np.inf
     odd = table(clustered=True).set_column(0, "a", pa.array(x, from_pandas=False))
     assert any("not finite" in w for w in penstock.explain(odd, label="y", measure=False).warnings)
 
@@ -304,7 +345,7 @@ def test_wrong_usage_is_refused_with_the_remedy(tmp_path: Path) -> None:
         penstock.explain(pa.table({"x": pa.array([], pa.float64())}), measure=False)
     holes = table(clustered=True).set_column(2, "y", pa.array([None] + [1] * (ROWS - 1)))
     with pytest.raises(LabelError, match="missing"):
-        penstock.explain(holes, label="y", measure=False)
+        penstock.explain(holes, label="y", missing="refuse", measure=False)
 
 
 def test_what_is_found_is_plain_json_and_the_same_for_a_seed(tmp_path: Path) -> None:
@@ -370,11 +411,12 @@ def test_blocks_that_are_small_already_are_not_to_be_made_smaller(tmp_path: Path
     assert not any("smaller blocks" in w for w in found.warnings)
 
 
-def test_a_missing_label_is_told_by_its_row_in_the_data(tmp_path: Path) -> None:
+def test_rows_without_a_label_are_left_out_or_refused_by_their_row(tmp_path: Path) -> None:
     y = np.zeros(ROWS)
     y[::2] = 1
     y[-3:] = np.nan
     path = tmp_path / "gap.parquet"
     pq.write_table(table(clustered=False).set_column(2, "y", pa.array(y, from_pandas=True)), path, row_group_size=500)
+    assert penstock.explain(path, label="y", measure=False).fit is not None
     with pytest.raises(LabelError, match=rf"gap.parquet: 'y' is missing \(null\) in row {ROWS - 3};"):
-        penstock.explain(path, label="y", measure=False)
+        penstock.explain(path, label="y", missing="refuse", measure=False)

@@ -27,6 +27,7 @@ from penstock.blocks.base import BlockSource
 from penstock.blocks.memory import ArraySource
 from penstock.blocks.open import open as open_source
 from penstock.closing import Closing
+from penstock.columns.base import UnseenValues
 from penstock.config import Config
 from penstock.errors import UsageError
 from penstock.events import Listener, Stream
@@ -100,6 +101,11 @@ class _Linear(OnDisk):
         features: Sequence[str] | None = None,
         exclude: Sequence[str] = (),
         hash: Sequence[str] = (),
+        category: Sequence[str] = (),
+        number: Sequence[str] = (),
+        date: Sequence[str] = (),
+        missing: str | None = None,
+        null_values: Sequence[str] = (),
         test: Any = None,
         resume: bool = False,
         listeners: Sequence[Listener] = (),
@@ -114,8 +120,12 @@ class _Linear(OnDisk):
             The targets; a converted file names its own label.
         sample_weight : name of a column, or array
             How much each row counts.
-        features, exclude, hash : lists of column names
-            For paths, sources and tables; see `penstock.columns.recipe.choose`.
+        features, exclude, hash, category, number, date : lists of column names
+            For paths, sources and tables; see `penstock.columns.choose_features`.
+        missing : str
+            What is done with missing features: ``auto``, ``fill``, ``indicator``, ``drop`` or ``refuse``.
+        null_values : list of str
+            Values that stand for a missing one.
         test : path, source or table
             Measured after every epoch; its scores are in ``history_``.
         resume : bool
@@ -130,7 +140,11 @@ class _Linear(OnDisk):
         storage = Storage(model_memory=memory.model, threads=self.threads, keep=self.keep)
         with ExitStack() as stack:
             if y is None or isinstance(y, str):
-                source, columns = opened(stack, X), Columns(y, features, sample_weight, exclude, hash)
+                kinds: dict[str, Any] = {"category": category, "number": number, "date": date}
+                source = opened(stack, X)
+                columns = Columns(
+                    y, features, sample_weight, exclude, hash, missing=missing, null_values=null_values, **kinds
+                )
             else:
                 source = stack.enter_context(ArraySource(X, y, weight=sample_weight))
                 columns = Columns("label", weight=None if sample_weight is None else "weight")
@@ -177,7 +191,10 @@ class _Linear(OnDisk):
         with ExitStack() as stack:
             source = opened(stack, X)
             if out is not None:
-                return write_predictions(model, source, out, keep=keep)
+                unseen = UnseenValues()
+                count = write_predictions(model.counting(unseen), source, out, keep=keep)
+                unseen.warn(out)
+                return count
             return decide(self._kind, model.recipe, self._scores(source))
 
     def decision_function(self, X: Any) -> Floats:

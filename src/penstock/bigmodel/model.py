@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from penstock.blocks.base import BlockSource, one_piece_open
 from penstock.budget import Budget, give_back, show_bytes
 from penstock.closing import Closing
 from penstock.columns.recipe import Recipe
+from penstock.columns.summary import column_lines, column_summaries
 from penstock.errors import UsageError
 from penstock.evaluation import both, measured_recipe
 from penstock.linear import EncodedModel, Scored, encoded
@@ -302,6 +303,7 @@ class BigLinearModel(EncodedModel):
     def describe(self, *, most: int | None = None) -> Description:
         """Say what is in the model; its weights are too many to sort, and are read singly."""
         features, size = self.layout.features, self.storage.model_bytes(self.layout.features)
+        columns = column_summaries(self.recipe)
         values = {
             "features": features,
             "dimension": self.layout.dimension,
@@ -309,10 +311,13 @@ class BigLinearModel(EncodedModel):
             "optimizer": self.storage.optimizer,
             "model_bytes": size,
             "intercept": [self.intercept],
+            "columns": [asdict(each) for each in columns],
+            "left_out": dict(self.recipe.left_out),
         }
         lines = (
             f"intercept {self.intercept:.5g}; optimizer {self.storage.optimizer}, {len(self.history)} epochs",
             f"weights are read by the indices of their features: penstock.load({str(self.folder)!r}).weights([…])",
+            *column_lines(columns, self.recipe.left_out, most=most),
         )
         return Description.of(self, f"{features:,} features, {show_bytes(size)} on disk", values=values, lines=lines)
 

@@ -59,11 +59,10 @@ def _how_rows_lie(job: TrainingRequest) -> str | None:
     from penstock.errors import PenstockError
     from penstock.explanation import explain
 
-    columns = job.columns
     with contextlib.suppress(PenstockError):
         found = explain(
             job.data,
-            **{name: getattr(columns, name) for name in ("label", "features", "weight", "exclude", "hash")},
+            **job.columns.to_options(),
             model=job.config.model,
             memory=job.config.memory,
             seed=job.config.seed,

@@ -85,7 +85,11 @@ def run_explain(params: dict[str, Any], *, by: list[str], search: Search, what: 
     workers = workers_of(params["workers"])
     reading = o.reading(params["header"], params["delimiter"])
     columns: dict[str, Any] = {name: o.names(params[name]) for name in ("exclude", "hash")}
-    columns |= {"features": o.names(params["features"]) or None, "weight": params["weight"]}
+    columns |= {
+        "features": o.names(params["features"]) or None,
+        "weight": params["weight"],
+        **o.recipe_arguments(params),
+    }
     name = f"{params['model']} by {params['solver']}" if params["solver"] else str(params["model"])
 
     def explain() -> Explanation:
@@ -175,7 +179,10 @@ def _value(text: str) -> Any:
 
 
 # What rows that are grouped already have settled.
-_SETTLED = ("features", "exclude", "hash", "weight", "format", "header", "delimiter", "rows", "memory")
+_SETTLED = (
+    *("features", "exclude", "hash", "category", "number", "date", "missing", "null_values", "weight"),
+    *("format", "header", "delimiter", "rows", "memory"),
+)
 
 
 def trainable_of(params: dict[str, Any]) -> Trainable:
@@ -213,7 +220,7 @@ def require_new(data: str, given: list[str], label: str | None) -> None:
     for name in _SETTLED:
         if name in given:
             raise UsageError(
-                f"--{name} is not for {data}: its rows are grouped already, and have their columns; leave it out"
+                f"{o.flag_of(name)} is not for {data}: its rows are grouped already, and have their columns; leave it out"
             )
 
 

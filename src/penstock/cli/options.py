@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
-_TYPES = {"whole": int, "number": float, "flag": bool, "columns": list[str], "hash": list[str]}
+_TYPES = {"whole": int, "number": float, "flag": bool, "columns": list[str], "texts": list[str], "hash": list[str]}
 _ENVIRONMENT = {("sql", "db"): "PENSTOCK_DB"}
 
 
@@ -125,7 +125,15 @@ def column_arguments(params: Mapping[str, Any]) -> dict[str, Any]:
         "weight": params["weight"],
         "exclude": names(params["exclude"]),
         "hash": names(params["hash"]),
+        **recipe_arguments(params),
     }
+
+
+def recipe_arguments(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the kinds of columns and what is done with missing values, of a command that has such options."""
+    given = {name: names(params[name]) for name in ("category", "number", "date", "null_values") if name in params}
+    missing = params.get("missing", "auto")
+    return given | ({"missing": missing} if missing != "auto" else {})
 
 
 def memory_on_disk(params: Mapping[str, Any], given: Sequence[str]) -> MemorySplit:

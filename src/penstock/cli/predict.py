@@ -27,6 +27,8 @@ def predict_command(
     from penstock.budget import peak_memory, show_bytes
     from penstock.cli.models import open_data, opened_model
     from penstock.cli.screen import Screen
+    from penstock.columns.base import UnseenValues
+    from penstock.linear import EncodedModel
     from penstock.model import write_predictions
     from penstock.outputs import require_parquet
 
@@ -37,12 +39,16 @@ def predict_command(
         opened_model(model_file, db=db, stream=screen.stream, memory=memory, unseen=unseen) as known,
         open_data(known, data, format=format, reading=o.reading(header, delimiter)) as source,
     ):
-        rows = write_predictions(known, source, target, keep=o.names(keep), stream=screen.stream)
+        values = UnseenValues()
+        model = known.counting(values) if isinstance(known, EncodedModel) else known
+        rows = write_predictions(model, source, target, keep=o.names(keep), stream=screen.stream)
         without = _nulls(target) if known.by else 0
         seconds, peak = time.perf_counter() - began, peak_memory()
         screen.close()
         gaps = f", {without:,} of them null (no model of their group)" if without else ""
         screen.say(f"saved {target}: {rows:,} predictions{gaps}, {seconds:.1f} s, peak memory {show_bytes(peak)}")
+        for line in values.lines():
+            screen.say(line)
         screen.give(
             {
                 "model": known.kind,
@@ -50,6 +56,7 @@ def predict_command(
                 "data": source.name,
                 "rows": rows,
                 **({"models": model_file, "without_model": without, "unseen": unseen or "null"} if known.by else {}),
+                **({"unseen": values.to_dict()} if isinstance(known, EncodedModel) else {}),
                 "seconds": seconds,
                 "peak_memory_bytes": peak,
                 "out": str(target),

@@ -5,6 +5,8 @@ A kind is one file with a frozen dataclass that satisfies `FeatureColumn`, and a
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -18,16 +20,81 @@ from penstock.batch import Csr, Floats
 from penstock.errors import FeatureError
 from penstock.messages import Text, TextPart
 
+log = logging.getLogger("penstock")
 NULL_VALUES = ("", "?", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "<NA>", "#N/A")
 """Texts that stand for a missing value in a column that otherwise holds numbers or dates, or where no others are named."""
 
 
+class UnseenValues:
+    """Counts rows with values that training did not see, by column; blocks may be encoded by several threads.
+
+    Attributes
+    ----------
+    levels : dict of int
+        Rows with a level of a category that has no feature of its own.
+    rare : set of str
+        The categories among them of which training saw levels that were too rare for a feature.
+    missing : dict of int
+        Rows in which a column is missing that no feature tells of.
+
+    Examples
+    --------
+    >>> unseen = UnseenValues()
+    >>> unseen.count_levels("city", 3, rare=False)
+    >>> unseen.count_missing("age", 1)
+    >>> print(*unseen.lines(), sep=chr(10))
+    3 rows have levels of 'city' that training did not see
+    1 row has no 'age'; no feature of the model tells of that
+    """
+
+    def __init__(self) -> None:
+        self.levels: dict[str, int] = {}
+        self.rare: set[str] = set()
+        self.missing: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def count_levels(self, column: str, rows: int, *, rare: bool) -> None:
+        """Take in rows with other levels of a category."""
+        with self._lock:
+            self.levels[column] = self.levels.get(column, 0) + rows
+            self.rare |= {column} if rare else set()
+
+    def count_missing(self, column: str, rows: int) -> None:
+        """Take in rows in which a column is missing."""
+        with self._lock:
+            self.missing[column] = self.missing.get(column, 0) + rows
+
+    def to_dict(self) -> dict[str, dict[str, int]]:
+        """Return the counts as plain JSON."""
+        return {"levels": dict(sorted(self.levels.items())), "missing": dict(sorted(self.missing.items()))}
+
+    def warn(self, place: object) -> None:
+        """Log a warning for each column, with what messages call the rows."""
+        for line in self.lines():
+            log.warning("%s: %s", place, line)
+
+    def lines(self) -> list[str]:
+        """Return a sentence for each column."""
+        found = []
+        for column, rows in sorted(self.levels.items()):
+            seldom = ", or saw seldom" if column in self.rare else ""
+            found.append(f"{_count_of(rows)} levels of {column!r} that training did not see{seldom}")
+        for column, rows in sorted(self.missing.items()):
+            found.append(f"{_count_of(rows)} no {column!r}; no feature of the model tells of that")
+        return found
+
+
+def _count_of(rows: int) -> str:
+    return f"{rows:,} row{' has' if rows == 1 else 's have'}"
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What messages call the data, and the number of the first row."""
+    """What messages call the data, and the number of the first row; ``unseen`` counts values that training did not see."""
 
     name: str = "the data"
     first_row: int = 0
+    unseen: UnseenValues | None = None
 
 
 class FeatureColumn(Protocol):
@@ -53,6 +120,10 @@ class FeatureColumn(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
         """What the features are called; empty where they are too many to be named."""
+        ...
+
+    def feature_name(self, place: int) -> str:
+        """Return what one feature is called, also where they are too many to be named."""
         ...
 
     @property

@@ -16,12 +16,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.batch import Csr, Floats, indices_of
-from penstock.columns.base import Place, field_of, null_mask, saved
+from penstock.columns.base import Place, UnseenValues, field_of, null_mask, saved
 from penstock.columns.date import as_dates
 from penstock.columns.levels import LevelTable
 from penstock.errors import ColumnError
 
 NO_PLACE = Place()
+_NO_LEVEL = -2
+"""The code of a value that is no level, until it is known what such values are."""
 DATE_PARTS = ("month", "weekday", "hour")
 
 
@@ -82,9 +84,13 @@ class Category:
 
     @property
     def names(self) -> tuple[str, ...]:
+        return tuple(map(self.feature_name, range(self.width)))
+
+    def feature_name(self, place: int) -> str:
         name = f"{self.column} {self.of}" if self.of else self.column
-        levels = [f"{name}={level}" for level in self.levels]
-        return (*levels, *([f"{name} is rare"] * self.rare), *([f"{name} is missing"] * self.missing))
+        if place < len(self.levels):
+            return f"{name}={self.levels[place]}"
+        return f"{name} is rare" if self.rare and place == len(self.levels) else f"{name} is missing"
 
     @property
     def sparse(self) -> bool:
@@ -100,16 +106,26 @@ class Category:
         if self.of:
             array = date_part(as_dates(array, self.column, self.null_values, place), self.of)
             codes = pc.index_in(array, pa.array(map(int, self.levels), pa.int64()))
-            found = np.asarray(pc.fill_null(codes, other).to_numpy(zero_copy_only=False), np.int64)
+            found = np.asarray(pc.fill_null(codes, _NO_LEVEL).to_numpy(zero_copy_only=False), np.int64)
         else:
-            found = self._table.codes(array, other)
+            found = self._table.codes(array, _NO_LEVEL)
         if array.null_count:
             found[null_mask(array)] = self._missing_code
+        if place.unseen is not None:
+            self._count_unseen(array.null_count, int(np.count_nonzero(found == _NO_LEVEL)), place.unseen)
+        found[found == _NO_LEVEL] = other
         return found
 
     @property
     def _missing_code(self) -> int:
         return len(self.levels) + self.rare if self.missing else -1
+
+    def _count_unseen(self, missing: int, without_level: int, unseen: UnseenValues) -> None:
+        if without_level:
+            name = f"{self.column} {self.of}" if self.of else self.column
+            unseen.count_levels(name, without_level, rare=self.rare)
+        if missing and not self.missing and not self.of:  # of a date its days are counted
+            unseen.count_missing(self.column, missing)
 
     def write(self, array: pa.Array, into: Floats, place: Place) -> None:
         codes = self.codes(array, place)

@@ -12,7 +12,7 @@ from penstock.columns.category import Category
 from penstock.columns.fit import POLICIES, ColumnRequest, FitColumns
 from penstock.columns.hashing import Hashed
 from penstock.columns.kinds import can_fit, classify
-from penstock.columns.number import Number
+from penstock.columns.number import Number, null_numbers
 from penstock.columns.pairs import PAIRS, Pairs
 from penstock.columns.recipe import Recipe, members_of
 from penstock.columns.schema_notes import index_columns, layout_of
@@ -135,7 +135,7 @@ def choose_features(
         elif isinstance(part, Refusal):
             refused[name] = part
         else:
-            found[name] = (replace(part, null_values=nulls) if isinstance(part, Hashed) and nulls else part,)
+            found[name] = (_with_nulls(part, nulls) if nulls else part,)
     reasons: dict[str, str] = {}
     if requests and fit is not None:
         for name, result in fit(requests, policy).items():
@@ -176,6 +176,13 @@ def _asked(*, hash: Mapping[str, Hashed], **kinds: Sequence[str]) -> dict[str, s
                 raise UsageError(f"names {name!r}, which is named for {other} too", option=kind, value=list(names))
             found[name] = kind
     return found
+
+
+def _with_nulls(part: FeatureColumn, nulls: tuple[str, ...]) -> FeatureColumn:
+    """Return a column that takes some values as missing."""
+    if isinstance(part, Number):
+        return replace(part, null_values=null_numbers(nulls))
+    return replace(part, null_values=nulls) if isinstance(part, Hashed) else part
 
 
 def _with_members(field: pa.Field, expand: bool) -> list[str]:

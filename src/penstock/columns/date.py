@@ -64,6 +64,9 @@ class Date:
     def names(self) -> tuple[str, ...]:
         return (f"{self.column} in days", f"{self.column} is missing")[: self.width]
 
+    def feature_name(self, place: int) -> str:
+        return self.names[place]
+
     @property
     def flags(self) -> NDArray[np.bool_]:
         return np.array([False, True]) if self.missing else NO_FLAGS
@@ -74,6 +77,8 @@ class Date:
         into[0] = np.where(missing, 0.0, days - self.origin)
         if self.missing:
             into[1] = missing
+        elif place.unseen is not None and missing.any():
+            place.unseen.count_missing(self.column, int(missing.sum()))
 
     def sparse_rows(self, arrays: Sequence[pa.Array], place: Place, *, wide: bool) -> Csr:
         raise UsageError(f"{self.column!r} is a date, which is stored in every row")

@@ -20,7 +20,7 @@ from penstock.columns.category import DATE_PARTS, Category, date_part
 from penstock.columns.date import Date, as_dates, parse_dates, to_days
 from penstock.columns.hashing import Hashed, count_words
 from penstock.columns.labels import to_numbers
-from penstock.columns.number import Number, as_numbers, to_seconds
+from penstock.columns.number import Number, as_numbers, is_null_number, null_numbers, to_seconds
 from penstock.errors import UsageError
 
 MOST_LEVELS = 10_000
@@ -67,6 +67,13 @@ class ColumnRequest:
     named: bool = False
     null_values: tuple[str, ...] = ()
 
+    @property
+    def all_null_values(self) -> tuple[str, ...]:
+        """What stands for a missing number or date: of text also the usual words, of numbers those that are numbers."""
+        if is_text(self.field.type):
+            return tuple(dict.fromkeys([*NULL_VALUES, *self.null_values]))
+        return null_numbers(self.null_values)
+
 
 FitColumns = Callable[[Sequence[ColumnRequest], str], Mapping[str, tuple[FeatureColumn, ...] | str]]
 """Gives each column asked for as features, or the reason for leaving it out, under a policy for missing values."""
@@ -99,13 +106,14 @@ class NumberTally:
 
     def __init__(self, request: ColumnRequest) -> None:
         self._request = request
-        self._rows, self._missing, self._sum = 0, 0, 0.0
+        self.missing = 0
+        self._rows, self._sum = 0, 0.0
 
     def add(self, array: pa.Array) -> None:
         """Take in a block."""
         request = self._request
         if is_text(array.type):
-            texts = as_texts(array, request.null_values or NULL_VALUES)
+            texts = as_texts(array, request.all_null_values)
             numbers = as_numbers(texts)
             if numbers is None:
                 row = next(row for row in range(len(texts)) if as_numbers(texts.slice(row, 1)) is None)
@@ -120,17 +128,19 @@ class NumberTally:
             array = to_seconds(array)
         values = to_numbers(array.cast(pa.float64()) if array.null_count else array)
         missing = np.isnan(values)
+        if request.null_values and not is_text(request.field.type):
+            missing |= is_null_number(array, request.null_values)
         self._rows += len(values)
-        self._missing += int(missing.sum())
+        self.missing += int(missing.sum())
         self._sum += float(np.sum(values, where=~missing, dtype=np.float64))
 
     def result(self, policy: str) -> tuple[FeatureColumn, ...] | str:
         """Return the column, filled with its mean."""
-        if self._missing == self._rows:
+        if self.missing == self._rows:
             return "empty"
-        mean = self._sum / (self._rows - self._missing)
-        told = tells_missing(policy, self._missing / self._rows)
-        nulls = (self._request.null_values or NULL_VALUES) if is_text(self._request.field.type) else ()
+        mean = self._sum / (self._rows - self.missing)
+        told = tells_missing(policy, self.missing / self._rows)
+        nulls = self._request.all_null_values
         return (Number(self._request.field.name, None if policy == "refuse" else mean, told, nulls),)
 
 
@@ -145,7 +155,7 @@ class DateTally:
     def add(self, array: pa.Array) -> None:
         """Take in a block; a text that is no date is refused."""
         if is_text(array.type):
-            texts = as_texts(array, self._request.null_values or NULL_VALUES)
+            texts = as_texts(array, self._request.all_null_values)
             dates = parse_dates(texts)
             if dates is None:
                 row = next(row for row in range(len(texts)) if parse_dates(texts.slice(row, 1)) is None)
@@ -171,7 +181,7 @@ class DateTally:
             return "empty"
         origin = float(round(self._sum / (self._rows - self._missing)))
         told = tells_missing(policy, self._missing / self._rows)
-        nulls = (self._request.null_values or NULL_VALUES) if is_text(self._request.field.type) else ()
+        nulls = self._request.all_null_values if is_text(self._request.field.type) else ()
         name = self._request.field.name
         levels = {part: np.flatnonzero(counts).astype(str).tolist() for part, counts in self._parts.items()}
         parts = [

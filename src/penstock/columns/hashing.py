@@ -89,6 +89,10 @@ class Hashed:
         """How many features the column becomes."""
         return self.buckets + self.missing
 
+    def feature_name(self, place: int) -> str:
+        """Return ``column#bucket``."""
+        return f"{self.column}#{place}" if place < self.buckets else f"{self.column} is missing"
+
     @property
     def flags(self) -> NDArray[np.bool_]:
         """No feature keeps its size."""

@@ -53,12 +53,12 @@ class LevelTable:
         """Return the code of each text, ``other`` where it is none of the table; a null is the empty text."""
         starts, content = text_bytes(array)
         found = np.empty(len(array), np.int64)
-        look_up(starts, content, self.offsets, self.data, self.values, self.slots, other, found)
+        find_levels(starts, content, self.offsets, self.data, self.values, self.slots, other, found)
         return found
 
 
 @kernel
-def look_up(
+def find_levels(
     starts: Any, content: Any, offsets: Any, data: Any, values: Any, slots: Any, other: Any, found: Any
 ) -> None:
     """Write the code of each row's text, found by its hash and compared byte by byte."""
@@ -82,6 +82,6 @@ def look_up(
             slot = (slot + 1) & mask
 
 
-def look_up_reference(texts: list[str], codes: Mapping[str, int], other: int) -> list[int]:
+def find_levels_reference(texts: list[str], codes: Mapping[str, int], other: int) -> list[int]:
     """Return the codes by a dictionary."""
     return [codes.get(text, other) for text in texts]

@@ -51,7 +51,7 @@ class Number:
     missing : bool
         Whether a second feature tells that the number is missing.
     null_values : tuple of str
-        Of numbers stored as text, the texts that stand for a missing one.
+        Texts that stand for a missing number, in columns of text; those that are numbers do so in columns of numbers too.
 
     Examples
     --------
@@ -81,13 +81,17 @@ class Number:
     def names(self) -> tuple[str, ...]:
         return (self.column, f"{self.column} is missing")[: self.width]
 
+    def feature_name(self, place: int) -> str:
+        return self.names[place]
+
     @property
     def flags(self) -> NDArray[np.bool_]:
         return np.array([False, True]) if self.missing else NO_FLAGS
 
     def write(self, array: pa.Array, into: Floats, place: Place) -> None:
+        text = array.type.id not in _PLAIN and is_text(array.type)
         if array.type.id not in _PLAIN:
-            if is_text(array.type):
+            if text:
                 array = _parsed(as_texts(array, self.null_values), self.column, place)
             elif pa.types.is_duration(array.type) or pa.types.is_time(array.type):
                 array = to_seconds(array)
@@ -99,16 +103,28 @@ class Number:
             row[:] = to_numbers(array)
         elif array.null_count:
             row[:] = to_numbers(array.cast(pa.float64()))  # a null comes to NaN
-            self._fill(into, np.isnan(row))
+            self._fill(into, np.isnan(row), place)
         else:
             row[:] = to_numbers(array)
             if array.type.id not in _WHOLE and np.isnan(row.sum()):
-                self._fill(into, np.isnan(row))
+                self._fill(into, np.isnan(row), place)
+        if self.null_values and not text:
+            self._replace_nulls(array, into, place)
 
-    def _fill(self, into: Floats, missing: NDArray[np.bool_]) -> None:
+    def _replace_nulls(self, array: pa.Array, into: Floats, place: Place) -> None:
+        """Take numbers that stand for a missing one as missing."""
+        missing = is_null_number(array, self.null_values)
+        if missing.any():
+            if self.fill is None:
+                require_present(pa.array(np.zeros(len(missing)), mask=missing), self.column, place)
+            self._fill(into, missing, place)
+
+    def _fill(self, into: Floats, missing: NDArray[np.bool_], place: Place) -> None:
         into[0, missing] = self.fill
         if self.missing:
-            into[1] = missing
+            into[1, missing] = 1
+        elif place.unseen is not None:
+            place.unseen.count_missing(self.column, int(missing.sum()))
 
     def sparse_rows(self, arrays: Sequence[pa.Array], place: Place, *, wide: bool) -> Csr:
         raise UsageError(f"{self.column!r} is a number, which is stored in every row")
@@ -136,6 +152,24 @@ def is_numeric(kind: pa.DataType) -> bool:
     """Whether values of a type become one number each."""
     others = pa.types.is_boolean(kind) or pa.types.is_duration(kind) or pa.types.is_time(kind)
     return bool(is_number(kind) or others)
+
+
+def null_numbers(null_values: Sequence[str]) -> tuple[str, ...]:
+    """Return those values that stand for a missing one and are numbers.
+
+    Examples
+    --------
+    >>> null_numbers(["?", "-999", "1e6"])
+    ('-999', '1e6')
+    """
+    found = ((text, as_numbers(pa.array([text], pa.large_string()))) for text in null_values)
+    return tuple(text for text, number in found if number is not None and number[0].as_py() is not None)
+
+
+def is_null_number(array: pa.Array, null_values: Sequence[str]) -> NDArray[np.bool_]:
+    """Return which numbers stand for a missing one, to the precision of float32."""
+    numbers = to_numbers(array.cast(pa.float64()) if array.null_count else array)
+    return np.isin(numbers, np.array(null_numbers(null_values), np.float64).astype(np.float32))
 
 
 def to_seconds(array: pa.Array) -> pa.Array:

@@ -30,6 +30,9 @@ class Pairs:
     columns: tuple[str, str]
     width: int | None = None
 
+    def feature_name(self, place: int) -> str:
+        return f"feature {place}"
+
     @property
     def flags(self) -> NDArray[np.bool_]:
         return NO_FLAGS

@@ -19,10 +19,20 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats, indices_of, join_parts, scatter_rows, scatter_values, transpose
-from penstock.columns.base import FeatureColumn, Place, column_of, field_of, stored_column
+from penstock.columns.base import (
+    FeatureColumn,
+    Place,
+    UnseenValues,
+    as_texts,
+    column_of,
+    field_of,
+    is_text,
+    null_mask,
+    stored_column,
+)
 from penstock.columns.kinds import column_from_dict
 from penstock.columns.labels import LabelMap, missing_labels, numeric
-from penstock.columns.number import Number
+from penstock.columns.number import Number, is_null_number
 from penstock.columns.pairs import Pairs
 from penstock.columns.schema_notes import layout_of
 from penstock.columns.vector import Vector
@@ -55,6 +65,8 @@ class Recipe:
         Whether rows without a label are left out, with a weight of 0, rather than refused.
     members : dict of str
         Features that are members of a struct, with the column of the struct.
+    unseen : UnseenValues or None
+        Counts values that training did not see, where somebody wants to know.
 
     Examples
     --------
@@ -80,6 +92,7 @@ class Recipe:
     missing: str = "auto"
     unlabelled: bool = False
     members: Mapping[str, str] = field(default_factory=dict)
+    unseen: UnseenValues | None = field(default=None, compare=False, repr=False)
 
     @property
     def weighted(self) -> bool:
@@ -112,6 +125,22 @@ class Recipe:
     def names(self) -> tuple[str, ...] | None:
         """The features' names, in order; None where they are sparse."""
         return None if self.sparse else tuple(name for part in self.parts for name in part.names)
+
+    def feature_names(self, features: Iterable[int]) -> list[str]:
+        """Return what some features are called, of sparse rows too.
+
+        Examples
+        --------
+        >>> from penstock.columns.hashing import Hashed
+        >>> Recipe((Number("age"), Hashed("city", bits=4))).feature_names([0, 1, 16])
+        ['age', 'city#0', 'city#15']
+        """
+        ends = np.cumsum([part.width or 0 for part in self.parts])
+        found = []
+        for feature in features:
+            at = min(int(np.searchsorted(ends, feature, side="right")), len(self.parts) - 1)
+            found.append(self.parts[at].feature_name(feature - int(ends[at - 1] if at else 0)))
+        return found
 
     @property
     def row_bytes(self) -> int:
@@ -197,8 +226,8 @@ class Recipe:
         if isinstance(batch.x, Csr):
             entry = int(bad[0, 0])
             row = int(np.searchsorted(batch.x.indptr, np.uint64(entry), side="right")) - 1
-            return row, f"feature {int(batch.x.indices[entry])}"
-        return int(bad[0, 0]), (self.names or ())[int(bad[0, 1])]
+            return row, self.feature_names([int(batch.x.indices[entry])])[0]
+        return int(bad[0, 0]), self.feature_names([int(bad[0, 1])])[0]
 
     def _may_be_missing(self) -> NDArray[np.bool_]:
         """Return which features may be NaN, while the numbers that stand for missing ones are being found."""
@@ -299,7 +328,7 @@ class Recipe:
 
     def _dense(self, batch: pa.RecordBatch, parts: Sequence[FeatureColumn], first_row: int) -> Floats:
         """Return dense parts side by side as C-contiguous rows; a view for one float32 list."""
-        return dense_features(batch, parts, Place(self.place, first_row))
+        return dense_features(batch, parts, Place(self.place, first_row, self.unseen))
 
     def _sparse(self, batch: pa.RecordBatch, first_row: int, wide: bool) -> Csr:
         dense = [part for part in self.parts if not part.sparse]
@@ -312,7 +341,7 @@ class Recipe:
             numbers.reshape(rows, width)[:] = np.arange(width)
             found.append(Csr(indptr, numbers, x.ravel(), width))
         sparse = [part for part in self.parts if part.sparse]
-        place = Place(self.place, first_row)
+        place = Place(self.place, first_row, self.unseen)
         arrays = ([column_of(batch, name) for name in part.columns] for part in sparse)
         found += [part.sparse_rows(each, place, wide=wide) for part, each in zip(sparse, arrays)]
         return found[0] if len(found) == 1 else join_parts(found, wide=wide)
@@ -362,8 +391,10 @@ class Recipe:
                 array = column_of(batch, name)
                 nulls = getattr(part, "null_values", ())
                 found |= missing_labels(array)
-                if nulls and not pa.types.is_floating(array.type):
-                    found |= np.asarray(pc.is_in(array.cast(pa.large_string()), pa.array(nulls, pa.large_string())))
+                if nulls and isinstance(part, Number) and not is_text(array.type):
+                    found |= is_null_number(array, nulls)
+                elif nulls:
+                    found |= null_mask(as_texts(array, nulls))
         return found
 
     def _column_weights(self, batch: pa.RecordBatch, first_row: int) -> Floats:

@@ -31,6 +31,9 @@ class Vector:
     def columns(self) -> tuple[str, ...]:
         return (self.column,)
 
+    def feature_name(self, place: int) -> str:
+        return self.names[place] if self.names else f"{self.column}[{place}]"
+
     @property
     def flags(self) -> NDArray[np.bool_]:
         return NO_FLAGS

@@ -67,7 +67,7 @@ class TrainingRequest:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON."""
-        return asdict(self)
+        return asdict(self) | {"columns": self.columns.to_options()}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> TrainingRequest:

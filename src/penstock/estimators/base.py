@@ -21,6 +21,7 @@ from penstock.blocks.memory import ArraySource
 from penstock.blocks.open import open as open_source
 from penstock.class_weights import BALANCED, ClassWeighting, ClassWeights, class_codes
 from penstock.closing import Closing
+from penstock.columns.base import UnseenValues
 from penstock.columns.choose import choose_features
 from penstock.columns.kinds import column_from_dict
 from penstock.columns.labels import LabelMap
@@ -121,6 +122,11 @@ class LinearEstimator(Closing, BaseEstimator):
         features: Sequence[str] | None = None,
         exclude: Sequence[str] = (),
         hash: Sequence[str] = (),
+        category: Sequence[str] = (),
+        number: Sequence[str] = (),
+        date: Sequence[str] = (),
+        missing: str | None = None,
+        null_values: Sequence[str] = (),
         test: Any = None,
         test_share: float = 0.0,
         checkpoint: str | os.PathLike[str] | None = None,
@@ -137,8 +143,12 @@ class LinearEstimator(Closing, BaseEstimator):
             The targets; a converted file names its own label.
         sample_weight : array, or the name of a column
             How much each row counts.
-        features, exclude, hash : lists of column names
-            For paths, sources and tables; see `penstock.columns.recipe.choose`.
+        features, exclude, hash, category, number, date : lists of column names
+            For paths, sources and tables; see `penstock.columns.choose_features`.
+        missing : str
+            What is done with missing features: ``auto``, ``fill``, ``indicator``, ``drop`` or ``refuse``.
+        null_values : list of str
+            Values that stand for a missing one.
         test : path, source or table
             Measured after every epoch; its scores are in ``history_``.
         test_share : float
@@ -152,7 +162,19 @@ class LinearEstimator(Closing, BaseEstimator):
         """
         config, start = self.to_config(), getattr(self, "model_", None) if self.warm_start else None
         with _learned_anew(self), ExitStack() as stack:
-            source, columns = self._opened(X, y, sample_weight, features=features, exclude=exclude, hash=hash)
+            source, columns = self._opened(
+                X,
+                y,
+                sample_weight,
+                features=features,
+                exclude=exclude,
+                hash=hash,
+                category=category,
+                number=number,
+                date=date,
+                missing=missing,
+                null_values=null_values,
+            )
             if source is not X:
                 stack.enter_context(source)
             test_rows = None if test is None else stack.enter_context(_open(test))
@@ -240,15 +262,18 @@ class LinearEstimator(Closing, BaseEstimator):
         return names is not None and _is_frame(X) and all(name in X.columns for name in names)
 
     def _predict_to(self, X: Any, out: str | os.PathLike[str], keep: Sequence[str]) -> int:
-        """Write the predictions of stored data to a Parquet file."""
+        """Write the predictions of stored data to a Parquet file; values that training did not see are counted in the log."""
         check_is_fitted(self)
         if not self._is_by_name(X):
             raise UsageError(
                 "streams the predictions of a path, source or table", option="out", fixes=["for arrays leave it out"]
             )
         require_file(out)
+        unseen = UnseenValues()
         with _open(X) as source:
-            return write_predictions(self.model_, source, out, keep=keep)
+            count = write_predictions(self.model_.counting(unseen), source, out, keep=keep)
+        unseen.warn(out)
+        return count
 
     def _one_pass(self, X: Any, y: Any, weight: Any, labels: LabelMap | None) -> Self:
         """Learn from rows in the order given, once, going on from what was learnt before."""

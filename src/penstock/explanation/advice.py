@@ -135,8 +135,7 @@ def conversion_line(data: str, columns: Columns, block_bytes: int) -> str:
 
 def column_options(columns: Columns) -> dict[str, Any]:
     """Return the options that name the columns."""
-    named = {name: getattr(columns, name) for name in ("label", "weight", "features", "exclude", "hash")}
-    return {name: value for name, value in named.items() if value}
+    return columns.to_options()
 
 
 LEAST_SHARE, MOST_SHARE = 0.02, 0.10

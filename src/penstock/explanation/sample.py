@@ -3,12 +3,12 @@
 Which blocks is chance from the seed; how many is bounded by decoded bytes, so that a terabyte costs what a
 gigabyte does. Parquet row groups decode only from their start: where decoding all of them is too much, the first blocks of several
 are taken, and where those are few, a warning says what was not looked at.
-What cannot be learned from as it stands is left out and told of, where training would refuse it.
+What columns hold is found in the sampled blocks alone, where training passes over all of the data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,13 +19,12 @@ from penstock import seeds
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import BlockSource, Int64s, row_place
 from penstock.budget import show_share
-from penstock.columns.base import Refusal
-from penstock.columns.hashing import Hashed
-from penstock.columns.kinds import classify
-from penstock.columns.labels import LabelMap, refuse_missing
+from penstock.columns.base import column_of, field_of, is_list, is_text, stored_column
+from penstock.columns.fit import ColumnRequest, IntegerRun, NumberTally
+from penstock.columns.labels import LabelMap, missing_labels, refuse_missing
+from penstock.columns.number import Number
 from penstock.columns.recipe import Recipe
-from penstock.columns.schema_notes import index_columns
-from penstock.errors import FeatureError
+from penstock.errors import DataError
 from penstock.loader.row_forms import FeatureForm, Scaling
 from penstock.loader.windows import Feed
 from penstock.messages import Text, TextPart, Use
@@ -38,6 +37,8 @@ TIMED_BYTES = 32_000_000
 _DECODED_BYTES = 400_000_000
 """Row groups are decoded to their ends, to sample them evenly, where all of them come to at most as much: a second or so."""
 _FEW_UNITS = 16
+_FILLED_BLOCKS = 32
+"""About how many blocks are looked at for what stands for missing numbers."""
 # Values beyond which a label is taken for a number rather than a class.
 _CLASSES = 1000
 
@@ -83,49 +84,72 @@ class DataSample:
         return self.recipe.width or max((p.width for p in self.parts), default=0)
 
 
-def usable_columns(source: BlockSource, columns: Columns, warnings: list[TextPart]) -> Columns:
-    """Return the columns with those left out that cannot be features, where all were to be; and say so."""
-    try:
-        columns.recipe(source)
-        return columns
-    except FeatureError:
-        if columns.features is not None:
-            raise
-    hashed = {spec.column: spec for spec in map(Hashed.parse, columns.hash)}
-    label = columns.label if columns.label is not None else default_label(source)
-    candidates = [n for n in source.schema.names if n not in (label, columns.weight, *columns.exclude)]
-    index = index_columns(source.schema)
-    candidates = [n for n in candidates if n not in index or n in hashed]
-    refused = [n for n in candidates if isinstance(classify(source.schema.field(n), hashed.get(n)), Refusal)]
-    if not refused or len(refused) == len(candidates):
-        return columns  # nothing to leave out: the error will say what is wrong
-    shown = _some([f"{n} ({source.schema.field(n).type})" for n in refused])
-    warnings.append(
-        Text(f"Left out: {shown}. These are no numbers; ", Use("hash", ["COLUMN"]), " makes features of text.")
-    )
-    return replace(columns, exclude=[*columns.exclude, *refused])
+@dataclass(frozen=True, slots=True)
+class SampledColumns:
+    """What makes features of the columns, by what some blocks hold, and those blocks.
+
+    ``blocks`` are sampled and ``timed`` are for timing the work, both ascending; ``even`` says whether blocks anywhere can be
+    sampled, not only the first of row groups. ``missing`` are columns of numbers that have missing values.
+    """
+
+    recipe: Recipe
+    blocks: Int64s
+    timed: Int64s
+    even: bool
+    missing: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, source: BlockSource, columns: Columns, *, seed: int) -> SampledColumns:
+        """Choose blocks, and find in them what training finds in a pass over all of the data."""
+        label = columns.label if columns.label is not None else default_label(source)
+        named = columns.features or [name for name in source.schema.names if name not in columns.exclude]
+        decoded = _decoded(source, {*named, *(name for name in (label, columns.weight) if name is not None)})
+        even = len(source.block_rows) * decoded <= _DECODED_BYTES
+        blocks, timed = choose_blocks(source, decoded, seeds.generator(seed, "explain", "sample"), even=even)
+        recipe = columns.recipe(source, blocks=np.union1d(blocks, timed).tolist())
+        all_rows = len(blocks) == len(source.block_rows) and columns.features is None
+        recipe, missing = _with_numbers(source, recipe, blocks, identifiers=all_rows)
+        return cls(recipe, blocks, timed, even, missing)
 
 
-def exclude_null_columns(source: BlockSource, columns: Columns, *, seed: int, warnings: list[TextPart]) -> Columns:
-    """Return the columns with those left out that have nulls in the blocks to be sampled; and say so."""
-    recipe = columns.recipe(source)
-    blocks, _ = choose_blocks(source, recipe, seeds.generator(seed, "explain", "sample"))
-    names = [n for n in recipe.columns if n not in (recipe.label, recipe.weight)]
-    holed: set[str] = set()
-    for block in blocks.tolist():
-        batch = source.read(block, names)
-        holed.update(name for name in names if batch.column(name).null_count)
-    if not holed or len(holed) == len(names) or columns.features is not None:
-        return columns
-    warnings.append(f"Left out: {_some(sorted(holed))}. They have nulls: fill them, or leave them out of training too.")
-    return replace(columns, exclude=[*columns.exclude, *sorted(holed)])
+def _with_numbers(
+    source: BlockSource, recipe: Recipe, blocks: Int64s, *, identifiers: bool
+) -> tuple[Recipe, frozenset[str]]:
+    """Return the recipe with what stands for missing numbers, by some blocks, and the columns that have such.
+
+    Columns that number the rows are left out where all blocks are looked at.
+    """
+    numbers = [part for part in recipe.parts if isinstance(part, Number) and part.fill is None]
+    if not numbers or recipe.missing == "refuse":
+        return recipe, frozenset()
+    tallies, runs = {}, {}
+    for part in numbers:
+        field = field_of(source.schema, part.column)
+        assert field is not None  # of the recipe
+        tallies[part.column] = NumberTally(ColumnRequest(field, "number", null_values=part.null_values))
+        runs[part.column] = IntegerRun()
+    stored = list(dict.fromkeys(stored_column(source.schema, name) for name in tallies))
+    few = blocks if identifiers else blocks[:: max(1, len(blocks) // _FILLED_BLOCKS)]
+    for block in few.tolist():
+        batch = source.read(block, stored)
+        for name, tally in tallies.items():
+            array = column_of(batch, name)
+            tally.add(array)
+            if identifiers and runs[name].possible:
+                runs[name].add(array)
+    found = {name: tally.result(recipe.missing) for name, tally in tallies.items()}
+    filled = {name: Number(name, 0.0) if isinstance(result, str) else result[0] for name, result in found.items()}
+    parts = tuple(filled.get(part.columns[0], part) if isinstance(part, Number) else part for part in recipe.parts)
+    recipe = replace(recipe, parts=parts)
+    numbered = [name for name, run in runs.items() if identifiers and run.is_run]
+    if numbered and len(numbered) < len(parts):
+        recipe = recipe.without(numbered, "row numbers")
+    return recipe, frozenset(name for name, tally in tallies.items() if tally.missing)
 
 
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-
-
-def take_sample(source: BlockSource, recipe: Recipe, *, model: str, seed: int, warnings: list[TextPart]) -> DataSample:
+def take_sample(
+    source: BlockSource, columns: SampledColumns, *, model: str, seed: int, warnings: list[TextPart]
+) -> DataSample:
     """Read some blocks and keep some rows of each.
 
     Examples
@@ -133,13 +157,14 @@ def take_sample(source: BlockSource, recipe: Recipe, *, model: str, seed: int, w
     >>> import pyarrow as pa
     >>> from penstock import open
     >>> source = open(pa.table({"x": [1.0, 2.0, 3.0], "y": ["a", "b", "a"]}))
-    >>> sample = take_sample(source, Columns(label="y").recipe(source), model="logistic", seed=0, warnings=[])
+    >>> columns = SampledColumns.of(source, Columns(label="y"), seed=0)
+    >>> sample = take_sample(source, columns, model="logistic", seed=0, warnings=[])
     >>> sample.rows, sample.model
     (3, 'logistic')
     """
-    rng = seeds.generator(seed, "explain", "sample")
-    blocks, timed = choose_blocks(source, recipe, rng)
-    if source.units is not None and not _even(source, recipe):
+    rng = seeds.generator(seed, "explain", "rows")
+    blocks, timed = columns.blocks, columns.timed
+    if source.units is not None and not columns.even:
         seen = len(np.unique(source.units[blocks]))
         if seen < _FEW_UNITS:
             warnings.append(
@@ -147,11 +172,13 @@ def take_sample(source: BlockSource, recipe: Recipe, *, model: str, seed: int, w
                 f" {seen}. If rows are sorted within them, the quick fit and the shares of classes may be far from those of all"
                 " rows."
             )
-    recipe, model, outputs = _with_labels(source, recipe, np.union1d(blocks, timed), model, warnings)
+    recipe, model, outputs = _with_labels(source, columns.recipe, np.union1d(blocks, timed), model, warnings)
     feed = Feed.of(source, recipe, Scaling.none())
     parts, fitted, places, counts, bad = [], [], [], [], 0
     for block in blocks.tolist():
         batch = feed.decoder.decode(block)
+        if batch.weight is not None and (recipe.unlabelled or recipe.missing == "drop"):
+            batch = batch.take(np.flatnonzero(batch.weight))
         if not len(batch):
             continue
         place = np.sort(rng.permutation(len(batch))[:MOST_ROWS])
@@ -179,35 +206,35 @@ def take_sample(source: BlockSource, recipe: Recipe, *, model: str, seed: int, w
     return DataSample(feed, blocks, timed, tuple(parts), tuple(fitted), tuple(places), tuple(counts), *rest)
 
 
-def choose_blocks(source: BlockSource, recipe: Recipe, rng: np.random.Generator) -> tuple[Int64s, Int64s]:
-    """Return the blocks to sample and those to time, both ascending."""
+def choose_blocks(
+    source: BlockSource, decoded: float, rng: np.random.Generator, *, even: bool
+) -> tuple[Int64s, Int64s]:
+    """Return the blocks to sample and those to time, both ascending, where a block takes ``decoded`` bytes."""
     count = len(source.block_rows)
-    mean = _decoded(source, recipe)
-    most = int(np.clip(MOST_BYTES / mean, 4, MOST_BLOCKS))
-    few = max(1, int(TIMED_BYTES / mean))
+    most = int(np.clip(MOST_BYTES / decoded, 4, MOST_BLOCKS))
+    few = max(1, int(TIMED_BYTES / decoded))
     if source.units is None or len(np.unique(source.units)) == count:
         chosen = rng.permutation(count)[:most]
         timed = chosen[:few]
     else:
         heads = unit_heads(source.units, most, rng)
         timed = _run_starts(source.units, heads)[:few]
-        chosen = rng.permutation(count)[:most] if _even(source, recipe) else heads
+        chosen = rng.permutation(count)[:most] if even else heads
     # The loader itself looks at these three where rows vary, so their classes have to be known.
     ends = np.linspace(0, count - 1, min(3, count)).astype(np.int64)
     return np.unique(np.concatenate([chosen, ends])), np.sort(timed)
 
 
-def _even(source: BlockSource, recipe: Recipe) -> bool:
-    """Whether blocks anywhere can be sampled, not only the first of row groups."""
-    return len(source.block_rows) * _decoded(source, recipe) <= _DECODED_BYTES
-
-
-def _decoded(source: BlockSource, recipe: Recipe) -> float:
-    """Return about what a block takes decoded, or stored where that is more or all that is known."""
+def _decoded(source: BlockSource, names: Collection[str]) -> float:
+    """Return about what a block's columns take decoded, or stored where that is more or all that is known."""
     rows = float(source.block_rows.mean()) if len(source.block_rows) else 0.0
     stored = float(source.block_bytes.mean()) if len(source.block_bytes) else 0.0
-    # Of sparse rows the width says nothing; compressed ones are rarely over four times what is stored.
-    return max(4 * stored if recipe.sparse else rows * recipe.row_bytes, stored, 1.0)
+    kinds = [field.type for field in source.schema if field.name in names]
+    # Of text and lists the schema says nothing; compressed ones are rarely over four times what is stored.
+    if any(is_text(kind) or is_list(kind) for kind in kinds):
+        return max(4 * stored, 1.0)
+    values = sum(kind.list_size if pa.types.is_fixed_size_list(kind) else 1 for kind in kinds)
+    return max(4 * rows * values, stored, 1.0)
 
 
 def unit_heads(units: Int64s, most: int, rng: np.random.Generator) -> Int64s:
@@ -226,19 +253,25 @@ def _run_starts(units: Int64s, chosen: Int64s) -> Int64s:
 def _with_labels(
     source: BlockSource, recipe: Recipe, blocks: Int64s, model: str, warnings: list[TextPart]
 ) -> tuple[Recipe, str, int]:
-    if recipe.label is None:
+    label = recipe.label
+    if label is None:
         return recipe, model, loss_of(model).outputs(2)
-    arrays = [source.read(block, [recipe.label]).column(0) for block in blocks.tolist()]
-    for block, array in zip(blocks.tolist(), arrays, strict=True):
+    arrays = [source.read(block, [label]).column(0) for block in blocks.tolist()]
+    for at, (block, array) in enumerate(zip(blocks.tolist(), arrays, strict=True)):
         if array.is_null(nan_is_null=True).true_count:  # only then: to number rows of text takes a pass
-            name, first = row_place(source, block, 0)
-            refuse_missing(array, recipe.label, first_row=first, place=name)
+            if recipe.missing == "refuse":
+                name, first = row_place(source, block, 0)
+                refuse_missing(array, label, first_row=first, place=name)
+            arrays[at] = array.filter(pa.array(~missing_labels(array)))
+            recipe = replace(recipe, unlabelled=True)
+    if not sum(map(len, arrays)):
+        raise DataError(f"{source.name}: {label!r} is missing in every sampled row; there is nothing to explain")
     if not loss_of(model).classifies:
         return recipe, model, 1
     seen = _distinct(arrays)
     if len(seen) < 2:
         warnings.append(
-            f"Every sampled row has the same {recipe.label!r} ({seen[0].as_py() if len(seen) else 'none'!r}):"
+            f"Every sampled row has the same {label!r} ({seen[0].as_py() if len(seen) else 'none'!r}):"
             " check the label; training needs two classes."
         )
         return replace(recipe, label=None), model, loss_of(model).outputs(2)
@@ -247,8 +280,7 @@ def _with_labels(
         fits = "linear" if number and len(seen) > 20 else "softmax"
         warnings.append(
             Text(
-                f"{recipe.label!r} has {len(seen)} values in the sample, and {model} tells two classes apart:"
-                " explained for ",
+                f"{label!r} has {len(seen)} values in the sample, and {model} tells two classes apart: explained for ",
                 Use("model", fits),
                 ".",
             )
@@ -256,7 +288,7 @@ def _with_labels(
         if fits == "linear":
             return recipe, fits, 1
         model = fits
-    labels = LabelMap.collect(arrays, column=recipe.label).as_binary(not loss_of(model).many)
+    labels = LabelMap.collect(arrays, column=label).as_binary(not loss_of(model).many)
     return recipe.with_labels(labels), model, loss_of(model).outputs(len(seen))
 
 

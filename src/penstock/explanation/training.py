@@ -21,8 +21,9 @@ from penstock.blocks.open import split_table, without_password
 from penstock.blocks.storage import expand, is_remote
 from penstock.budget import Budget, available_memory, show_bytes, show_share
 from penstock.columns.schema_notes import index_notice
+from penstock.columns.summary import ColumnSummary, column_lines, column_summaries
 from penstock.config import Config
-from penstock.errors import DataError, FeatureError
+from penstock.errors import DataError
 from penstock.explanation import advice
 from penstock.explanation.advice import EPOCHS, conversion_gain
 from penstock.explanation.clustering import BATCH, Clustering, measure_clustering
@@ -39,7 +40,7 @@ from penstock.explanation.explanation import (
     show_speed,
 )
 from penstock.explanation.fit import QuickFit, quick_fit
-from penstock.explanation.sample import DataSample, exclude_null_columns, take_sample, usable_columns
+from penstock.explanation.sample import DataSample, SampledColumns, take_sample
 from penstock.explanation.speed import measure_speeds
 from penstock.loader.plan import Plan
 from penstock.measure_lines import show_items
@@ -103,6 +104,11 @@ def explain(
     weight: str | None = None,
     exclude: Sequence[str] = (),
     hash: Sequence[str] = (),
+    category: Sequence[str] = (),
+    number: Sequence[str] = (),
+    date: Sequence[str] = (),
+    missing: str | None = None,
+    null_values: Sequence[str] = (),
     model: str = "logistic",
     memory: str | int = "512MB",
     seed: int = 0,
@@ -115,7 +121,7 @@ def explain(
     ----------
     data : path, address, folder, glob, table or source
         Whatever `penstock.open` takes.
-    label, features, weight, exclude, hash
+    label, features, weight, exclude, hash, category, number, date, missing, null_values
         Which columns play which part, as for training.
     model : str
         ``logistic``, ``svm``, ``linear`` or ``softmax``.
@@ -138,7 +144,10 @@ def explain(
     """
     began = time.perf_counter()
     loss_of(model)
-    columns = Columns(label, features, weight, tuple(exclude), tuple(hash))
+    kinds: dict[str, Any] = {"category": tuple(category), "number": tuple(number), "date": tuple(date)}
+    columns = Columns(
+        label, features, weight, tuple(exclude), tuple(hash), missing=missing, null_values=tuple(null_values), **kinds
+    )
     with ExitStack() as stack:
         source = open_source(data, **options)
         if source is not data:
@@ -161,18 +170,11 @@ def _explain(
     seed: int,
 ) -> Explanation:
     warnings: list[TextPart] = []
-    columns = usable_columns(source, columns, warnings)
-    notice = index_notice(source.schema, columns.recipe(source).columns, exclude=columns.exclude)
+    sampled = SampledColumns.of(source, columns, seed=seed)
+    notice = index_notice(source.schema, sampled.recipe.columns, exclude=columns.exclude)
     if notice is not None:
         warnings.append(f"{notice}.")
-    try:
-        sample = take_sample(source, columns.recipe(source), model=model, seed=seed, warnings=warnings)
-    except FeatureError:
-        fewer = exclude_null_columns(source, columns, seed=seed, warnings=warnings)
-        if fewer is columns:
-            raise
-        columns = fewer
-        sample = take_sample(source, columns.recipe(source), model=model, seed=seed, warnings=warnings)
+    sample = take_sample(source, sampled, model=model, seed=seed, warnings=warnings)
     with closing(sample.feed.decoder):
         clustering = measure_clustering(sample, seed=seed)
         speeds = measure_speeds(sample, seed=seed)
@@ -188,7 +190,11 @@ def _explain(
     setting = Setting(sample.rows_in_all, blocks, sample.row_bytes, units, plans, curve, room, known)
     costs = tuple(replace(cost, quality=_quality(cost, setting)) for cost in strategy_costs(setting, speeds))
     block_bytes = advice.best_block(curve, layout=speeds.packed or speeds.stored, speeds=speeds)
-    gain = conversion_gain(source, columns, name, setting=setting, speeds=speeds, costs=costs, block_bytes=block_bytes)
+    gain = None
+    if _can_convert(sampled):
+        gain = conversion_gain(
+            source, columns, name, setting=setting, speeds=speeds, costs=costs, block_bytes=block_bytes
+        )
     recommendation, shuffled = advice.recommend(
         source,
         sample.recipe,
@@ -216,6 +222,8 @@ def _explain(
         "memory_bytes": plan.memory,
         "resident": plan.resident,
         "shape": DataSummary.of(source, sample, plan, units),
+        "columns": [_summary(each) for each in column_summaries(sampled.recipe)],
+        "left_out": dict(sampled.recipe.left_out),
         "storage": curve,
         "storage_note": storage if isinstance(storage, str) else "",
         "clustering": known,
@@ -235,6 +243,19 @@ def _explain(
         command=recommendation.command,
         notices=tuple(map(Text, warnings)),
     )
+
+
+def _can_convert(sampled: SampledColumns) -> bool:
+    """Whether `penstock.convert` takes the columns: it packs numbers without gaps, lists, and hashed text."""
+    fitted = any(
+        part.kind in ("category", "date") or part.to_dict().get("null_values") for part in sampled.recipe.parts
+    )
+    return not (fitted or sampled.missing or sampled.recipe.missing == "drop")
+
+
+def _summary(summary: ColumnSummary) -> dict[str, Any]:
+    """Return what is known of a column before training."""
+    return {name: getattr(summary, name) for name in ("column", "kind", "levels", "missing")}
 
 
 def _quality(cost: StrategyCost, setting: Setting) -> float | None:
@@ -273,12 +294,13 @@ def _name(data: Any, source: BlockSource) -> str:
     return without_password(os.fspath(data)) if isinstance(data, (str, os.PathLike)) else source.name
 
 
+_COLUMNS_SHOWN = 20
 _CACHE = {True: "cold: out of the page cache", False: "warm: partly from the page cache", None: "perhaps cached"}
 
 
 def training_sections(facts: Mapping[str, Any]) -> tuple[Section, ...]:
     """Return the sections of what `penstock.explain` knows."""
-    makers = (_data, _clustering, _storage, _costs, _fit, _recommendation, _conversion)
+    makers = (_data, _columns, _clustering, _storage, _costs, _fit, _recommendation, _conversion)
     return tuple(section for maker in makers if (section := maker(facts)) is not None)
 
 
@@ -300,6 +322,11 @@ def _data(facts: Mapping[str, Any]) -> Section:
             " a window mixes rows of those only"
         )
     return Section(facts["data"], lines)
+
+
+def _columns(facts: Mapping[str, Any]) -> Section:
+    summaries = [ColumnSummary(**each) for each in facts["columns"]]
+    return Section("Columns", column_lines(summaries, facts["left_out"], most=_COLUMNS_SHOWN)[1:])
 
 
 def _clustering(facts: Mapping[str, Any]) -> Section:

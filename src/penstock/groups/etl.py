@@ -63,6 +63,11 @@ def group(
     features: Sequence[str] | None = None,
     exclude: Sequence[str] = (),
     hash: Sequence[str | Hashed] = (),
+    category: Sequence[str] = (),
+    number: Sequence[str] = (),
+    date: Sequence[str] = (),
+    missing: str | None = None,
+    null_values: Sequence[str] = (),
     model: str = "logistic",
     block_size: int | str = BLOCK_SIZE,
     stream: Stream | None = None,
@@ -77,7 +82,7 @@ def group(
         The grouping columns. They are no features, unless named as such. A null is a group of its own.
     folder : path
         The folder to make. Rows of the same columns before the data changed are replaced; anything else is refused.
-    label, weight, features, exclude, hash
+    label, weight, features, exclude, hash, category, number, date, missing, null_values
         The columns, as in `penstock.columns.choose_features`.
     memory : int or str
         Bytes to do it in, such as ``"1GB"``, or a share of the decoded data, such as ``"10%"``, beside the interpreter and some 500 bytes for each group. Data that have to
@@ -104,7 +109,9 @@ def group(
     budget, block = Budget.parse(memory), parse_size(block_size, option="block_size")
     stream = stream or Stream()
     with open_data(source, names) as opened:
-        recipe = _recipe(opened, names, label, weight, features, exclude, hash)
+        asked_kinds: dict[str, Any] = {"category": category, "number": number, "date": date}
+        asked_kinds |= {"missing": missing, "null_values": null_values}
+        recipe = _recipe(opened, names, label, weight, features, exclude, hash, **asked_kinds)
         notice = index_notice(opened.schema, [*recipe.columns, *names], exclude=exclude)
         if notice is not None:
             stream.emit(Warned(notice))
@@ -354,6 +361,7 @@ def _recipe(
     features: Sequence[str] | None,
     exclude: Sequence[str],
     hash: Sequence[str | Hashed],
+    **kinds: Any,
 ) -> Recipe:
     """Choose the features; grouping columns are none unless they are named or hashed."""
     for name in by:
@@ -369,4 +377,5 @@ def _recipe(
         exclude=left_out,
         hash=hash,
         place=source.name,
+        **kinds,
     )

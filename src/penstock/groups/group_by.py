@@ -59,7 +59,7 @@ class GroupBy:
         For sorting rows by group, where that has to be done: ``"512MB"``, or ``"10%"`` of the decoded data.
     rows : path, optional
         The folder for rows by group, to be used again; a temporary one if not given.
-    weight, features, exclude, hash
+    weight, features, exclude, hash, category, number, date, missing, null_values
         The columns, as in `penstock.columns.choose_features`.
 
     Examples
@@ -83,6 +83,11 @@ class GroupBy:
     features: Sequence[str] | None = field(default=None, kw_only=True)
     exclude: Sequence[str] = field(default=(), kw_only=True)
     hash: Sequence[str] = field(default=(), kw_only=True)
+    category: Sequence[str] = field(default=(), kw_only=True)
+    number: Sequence[str] = field(default=(), kw_only=True)
+    date: Sequence[str] = field(default=(), kw_only=True)
+    missing: str | None = field(default=None, kw_only=True)
+    null_values: Sequence[str] = field(default=(), kw_only=True)
 
     def fit(
         self,
@@ -247,6 +252,11 @@ class GroupBy:
             features=self.features,
             exclude=self.exclude,
             hash=self.hash,
+            category=self.category,
+            number=self.number,
+            date=self.date,
+            missing=self.missing,
+            null_values=self.null_values,
             model=what.kind,
             stream=stream,
         )

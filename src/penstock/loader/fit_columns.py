@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.blocks.base import BlockSource
@@ -19,16 +18,16 @@ _RUN_ROWS, _RUN_BYTES = 16_384, 4 << 20
 """Rows, and stored bytes, of the blocks that are looked at together: a look at each of many small ones costs more than its rows."""
 
 
-def fit_from(source: BlockSource, *, wide: bool = False) -> FitColumns:
+def fit_from(source: BlockSource, *, wide: bool = False, blocks: Sequence[int] | None = None) -> FitColumns:
     """Return what gives columns of a source as features, by what they hold.
 
-    All text of ``wide`` rows, for a model on disk, is hashed, which needs no pass.
+    All text of ``wide`` rows, for a model on disk, is hashed, which needs no pass. Some ``blocks`` are looked at, or all.
     """
-    return partial(_fit, source, wide=wide)
+    return partial(_fit, source, wide=wide, blocks=range(len(source.block_rows)) if blocks is None else blocks)
 
 
 def _fit(
-    source: BlockSource, requests: Sequence[ColumnRequest], policy: str, *, wide: bool
+    source: BlockSource, requests: Sequence[ColumnRequest], policy: str, *, wide: bool, blocks: Sequence[int]
 ) -> Mapping[str, tuple[FeatureColumn, ...] | str]:
     found: dict[str, tuple[FeatureColumn, ...] | str] = {}
     tallies = {}
@@ -41,31 +40,27 @@ def _fit(
             tallies[name] = tally_of(request)
     if tallies:
         stored = list(dict.fromkeys(stored_column(source.schema, name) for name in tallies))
-        with closing(
-            in_order(lambda run: _read(source, run, stored), _runs(source), threads=source.threads)
-        ) as batches:
+        runs = _runs(source, blocks)
+        with closing(in_order(lambda run: _read(source, run, stored), runs, threads=source.threads)) as batches:
             for batch in batches:
                 for name, tally in tallies.items():
                     tally.add(column_of(batch, name))
     return found | {name: tally.result(policy) for name, tally in tallies.items()}
 
 
-def _runs(source: BlockSource) -> list[range]:
+def _runs(source: BlockSource, blocks: Sequence[int]) -> list[Sequence[int]]:
     """Return runs of blocks to be looked at together."""
-    rows, sizes = np.cumsum(source.block_rows), np.cumsum(source.block_bytes)
-    runs, start = [], 0
-    while start < len(rows):
-        before = (rows[start - 1], sizes[start - 1]) if start else (0, 0)
-        stop = min(
-            int(np.searchsorted(rows, before[0] + _RUN_ROWS, side="right")),
-            int(np.searchsorted(sizes, before[1] + _RUN_BYTES, side="right")),
-        )
-        runs.append(range(start, max(stop, start + 1)))
-        start = runs[-1].stop
+    runs: list[Sequence[int]] = []
+    start = rows = size = 0
+    for at, block in enumerate(blocks):
+        rows, size = rows + int(source.block_rows[block]), size + int(source.block_bytes[block])
+        if rows >= _RUN_ROWS or size >= _RUN_BYTES or at == len(blocks) - 1:
+            runs.append(blocks[start : at + 1])
+            start, rows, size = at + 1, 0, 0
     return runs
 
 
-def _read(source: BlockSource, blocks: range, columns: Sequence[str]) -> pa.RecordBatch:
+def _read(source: BlockSource, blocks: Sequence[int], columns: Sequence[str]) -> pa.RecordBatch:
     """Read a run of blocks as one batch."""
     batches = source.read_many(list(blocks), columns)
     if len(batches) == 1:

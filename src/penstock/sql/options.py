@@ -189,7 +189,11 @@ def _columns(options: OptionValues, schema: pa.Schema, of_warehouse: bool) -> tu
         features = [_PACKED]  # as PACK makes them, with keys and the like beside them
     hashed = values.get("hash", ())
     index = set() if features is not None else set(index_columns(schema))
+    kinds: dict[str, Any] = {
+        name: tuple(values.get(name, ())) for name in ("category", "number", "date", "null_values")
+    }
     used = set(features or present) - excluded - index | {Hashed.parse(spec).column for spec in hashed}
+    used |= {name for kind in ("category", "number", "date") for name in kinds[kind]}
     used |= {name for name in (label, values.get("weight")) if name is not None}
     wanted = tuple(name for name in present if name in used)
     twice = next((name for name in wanted if wanted.count(name) > 1), None)
@@ -198,7 +202,8 @@ def _columns(options: OptionValues, schema: pa.Schema, of_warehouse: bool) -> tu
             f"{PLACE} has the column {twice!r} more than once; name them apart: SELECT a.x AS x, b.x AS x2"
         )
     chosen = None if features is None else tuple(name for name in features if name not in excluded)
-    return Columns(label=label, features=chosen, weight=values.get("weight"), hash=tuple(hashed)), wanted
+    roles: dict[str, Any] = {"label": label, "features": chosen, "weight": values.get("weight"), "hash": tuple(hashed)}
+    return Columns(**roles, **kinds, missing=values.get("missing")), wanted
 
 
 def _default_label(schema: pa.Schema) -> str | None:
@@ -363,8 +368,18 @@ def _hash(options: OptionValues, name: str, value: OptionValue) -> list[str]:
     specs = []
     for each in _several(options, name, value):
         column = Hashed.parse(each).column
-        specs.append(f"{options.column(name, column)}{each[len(column) :]}")
+        specs.append(each if each == "*" else f"{options.column(name, column)}{each[len(column) :]}")
     return specs
+
+
+def _text_list(options: OptionValues, name: str, value: OptionValue) -> list[str]:
+    """Read texts and numbers in a list, or in one string with commas."""
+    found: Any = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    if isinstance(found, int | float) and not isinstance(found, bool):
+        found = [found]
+    if not isinstance(found, list) or not all(isinstance(each, str | int | float) for each in found):
+        options.refuse(name, value, "a list of values", options.write(name, ["?", "NA"]))
+    return [str(each) for each in found]
 
 
 def _memory(options: OptionValues, name: str, value: OptionValue) -> str | int:
@@ -410,6 +425,7 @@ _READERS: dict[str, Callable[[OptionValues, str, OptionValue], Any]] = {
     "column": _column,
     "columns": _column_list,
     "hash": _hash,
+    "texts": _text_list,
     "class_weight": _class_weight,
     "cache": _cache,
     "choice": _choice,

@@ -183,7 +183,7 @@ def _looked(source: BlockSource, chosen: Settings) -> Explanation | None:
     from penstock.explanation import explain as look
 
     options: dict[str, Any] = {
-        **{name: getattr(chosen.columns, name) for name in ("label", "features", "weight", "exclude", "hash")},
+        **chosen.columns.to_options(),
         **{name: getattr(chosen.config, name) for name in ("model", "memory", "seed")},
     }
     try:

@@ -1,0 +1,181 @@
+"""The table of a model's columns, names of sparse features, and counts of values that training did not see."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import penstock
+from penstock.cli.application import app
+from penstock.coefficients import coefficients
+from penstock.columns import Recipe
+from penstock.columns.category import Category
+from penstock.columns.date import Date
+from penstock.columns.hashing import Hashed
+from penstock.columns.number import Number
+from penstock.columns.pairs import Pairs
+from penstock.columns.vector import Vector
+
+ROWS = 1_000
+
+
+def rows(towns: int = 3, **changes: Any) -> pa.Table:
+    chance = np.random.default_rng(1)
+    x, town = chance.normal(3, 2, ROWS), chance.integers(0, towns, ROWS)
+    columns = {
+        "id": np.arange(ROWS),
+        "x": x,
+        "holes": pa.array(chance.normal(size=ROWS), mask=chance.random(ROWS) < 0.2),
+        "town": [f"t{each}" for each in town],
+        "day": np.datetime64("2025-01-01") + chance.integers(0, 300, ROWS).astype("timedelta64[D]"),
+        "same": ["a"] * ROWS,
+        "y": np.where(x + 4 * (town == 1) > 4, "yes", "no"),
+    }
+    return pa.table({**columns, **changes})
+
+
+def trained(table: pa.Table, **options: Any) -> Any:
+    return penstock.LogisticRegression(validation=0).fit(table, y="y", **options)
+
+
+def run(*words: str) -> str:
+    done = CliRunner().invoke(app, list(words))
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    trained(rows()).save(tmp_path / "m.penstock")
+    return tmp_path / "m.penstock"
+
+
+def test_show_has_a_table_of_columns(saved: Path) -> None:
+    text = run("show", str(saved))
+    assert "column" in text.split("\n\n")[1]
+    assert "left out: same (one value), id (row numbers)" in text
+    assert "coefficient" in text
+    found = json.loads(run("show", str(saved), "--json"))
+    table = {each["column"]: each for each in found["columns"]}
+    assert table["x"]["kind"] == "number"
+    assert table["x"]["mean"] == pytest.approx(3, abs=0.3)
+    assert table["x"]["scale"] == pytest.approx(2, abs=0.3)
+    assert (table["town"]["kind"], table["town"]["levels"], table["holes"]["missing"]) == (
+        "category",
+        3,
+        "own feature",
+    )
+    assert found["left_out"] == {"id": "row numbers", "same": "one value"}
+    sizes = {each["feature"]: abs(each["standardized"]) for each in found["coefficients"]}
+    assert table["town"]["weight"] == pytest.approx(max(s for name, s in sizes.items() if name.startswith("town")))
+    assert [each["weight"] for each in found["columns"]] == sorted(
+        (each["weight"] for each in found["columns"]), reverse=True
+    )
+
+
+def test_the_mean_of_a_date_is_shown_as_a_date(saved: Path) -> None:
+    line = next(line for line in run("show", str(saved)).splitlines() if line.startswith("day  ") and " date " in line)
+    assert " 2025-0" in line
+
+
+def test_features_of_sparse_recipes_have_names() -> None:
+    model = trained(rows(towns=60), hash=["day"]).model_
+    assert model.recipe.sparse
+    names = {each.feature for each in coefficients(model)}
+    assert {"x", "town=t1"} <= names
+    assert any(name.startswith("day#") for name in names)
+
+
+def test_every_kind_names_its_features() -> None:
+    pieces = (
+        Number("a", 0.0, True),
+        Date("d", 0.0),
+        Vector("v", 2, ("v[0]", "v[1]")),
+        Category("c", ("x", "y"), rare=True, missing=True),
+        Hashed("h", 2, missing=True),
+        Pairs(("indices", "values"), 3),
+    )
+    recipe = Recipe(pieces)
+    assert recipe.feature_names(range(recipe.width or 0)) == [
+        *("a", "a is missing", "d in days", "v[0]", "v[1]"),
+        *("c=x", "c=y", "c is rare", "c is missing"),
+        *("h#0", "h#1", "h#2", "h#3", "h is missing"),
+        *("feature 0", "feature 1", "feature 2"),
+    ]
+    for part in pieces:
+        assert list(part.names) in ([], [part.feature_name(place) for place in range(part.width or 0)])
+
+
+def strangers() -> pa.Table:
+    table = rows().slice(0, 100)
+    town, x = table["town"].to_pylist(), table["x"].to_pylist()
+    town[:3], x[5:7] = ["Bonn", "Kiel", "Bonn"], [None, float("nan")]
+    day = table["day"].to_pylist()
+    day[0] = None
+    town[4] = None
+    changed = table.set_column(3, "town", pa.array(town)).set_column(1, "x", pa.array(x, pa.float64()))
+    return changed.set_column(4, "day", pa.array(day, pa.date32()))
+
+
+@pytest.mark.parametrize("towns", [3, 70])
+def test_predictions_count_what_training_did_not_see(tmp_path: Path, towns: int) -> None:
+    trained(rows(towns=towns)).save(tmp_path / "m.penstock")
+    pq.write_table(strangers(), tmp_path / "new.parquet")
+    words = [
+        "predict",
+        str(tmp_path / "m.penstock"),
+        str(tmp_path / "new.parquet"),
+        "--out",
+        str(tmp_path / "p.parquet"),
+    ]
+    found = json.loads(run(*words, "--json"))["unseen"]
+    assert found["missing"] == {"day": 1, "town": 1, "x": 2}
+    assert found["levels"]["town"] == 3
+    text = run(*words)
+    assert "3 rows have levels of 'town' that training did not see" in text
+    assert "2 rows have no 'x'" in text
+
+
+def test_models_on_disk_have_the_table_and_the_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path, folder = tmp_path / "rows.parquet", tmp_path / "model"
+    pq.write_table(rows(), path)
+    with penstock.bigmodel.LogisticRegression(folder, validation=0, epochs=2) as model:
+        model.fit(path, "y", category=["town"])
+        pq.write_table(strangers(), tmp_path / "new.parquet")
+        assert model.predict(tmp_path / "new.parquet", out=tmp_path / "p.parquet") == 100
+    assert any("3 rows have levels of 'town'" in line for line in caplog.messages)
+    found = json.loads(run("show", str(folder), "--json"))
+    assert {each["column"]: each["kind"] for each in found["columns"]}["town"] == "category"
+    assert "town" in run("show", str(folder))
+    words = ["predict", str(folder), str(tmp_path / "new.parquet"), "--out", str(tmp_path / "q.parquet"), "--json"]
+    assert json.loads(run(*words))["unseen"]["levels"]["town"] == 3
+
+
+def test_predictions_of_known_values_count_nothing(tmp_path: Path) -> None:
+    trained(rows()).save(tmp_path / "m.penstock")
+    pq.write_table(rows(), tmp_path / "rows.parquet")
+    words = [
+        "predict",
+        str(tmp_path / "m.penstock"),
+        str(tmp_path / "rows.parquet"),
+        "--out",
+        str(tmp_path / "p.parquet"),
+    ]
+    assert json.loads(run(*words, "--json"))["unseen"] == {"levels": {}, "missing": {}}
+
+
+def test_estimators_log_what_training_did_not_see(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = trained(rows())
+    pq.write_table(strangers(), tmp_path / "new.parquet")
+    with caplog.at_level(logging.WARNING, "penstock"):
+        assert model.predict(tmp_path / "new.parquet", out=tmp_path / "p.parquet") == 100
+    assert any("3 rows have levels of 'town' that training did not see" in line for line in caplog.messages)
+    assert model.model_.recipe.unseen is None
