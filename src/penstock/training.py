@@ -47,10 +47,10 @@ class Columns:
     missing: str | None = None
     null_values: Sequence[str] = ()
 
-    def recipe(self, source: BlockSource, *, wide: bool = False) -> Recipe:
+    def recipe(self, source: BlockSource, *, wide: bool = False, standardize: bool = False) -> Recipe:
         """Settle them for a source; ``wide`` for a model on disk, which may have any number of features.
 
-        Columns of text and dates are passed over once.
+        Columns of text and dates are passed over once, and those of numbers where the recipe is to ``standardize`` them.
         """
         label = self.label if self.label is not None else default_label(source)
         return choose_features(
@@ -68,12 +68,13 @@ class Columns:
             missing=self.missing,
             null_values=self.null_values,
             fit=fit_from(source, wide=wide),
+            standardize=standardize,
         )
 
-    def labelled_recipe(self, source: BlockSource, *, wide: bool = False) -> Recipe:
+    def labelled_recipe(self, source: BlockSource, *, wide: bool = False, standardize: bool = False) -> Recipe:
         """Settle them for a training; that there is no label is said before anything of the features."""
         require_label(self.label if self.label is not None else default_label(source), source)
-        return self.recipe(source, wide=wide)
+        return self.recipe(source, wide=wide, standardize=standardize)
 
     def notice(self, source: BlockSource, recipe: Recipe, stream: Stream) -> None:
         """Tell of the columns that nobody named and that are no features: the index of a stored pandas table, identifiers."""

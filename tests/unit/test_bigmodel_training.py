@@ -20,7 +20,6 @@ from penstock.errors import (
     CorruptFileError,
     DataChangedError,
     FeatureError,
-    LabelError,
     ModelFileError,
     PenstockError,
     UnknownOptionError,
@@ -237,7 +236,6 @@ def test_hashed_text_into_more_features_than_32_bits_can_number(tmp_path):
         ({"indices": [[-5, 3]]}, FeatureError, r"row 400 .*-5"),
         ({"indices": [[6000, 3]]}, FeatureError, r"row 400 .*6000.*5000"),
         ({"values": [[float("nan"), 1.0]]}, FeatureError, r"not a finite number in row 400"),
-        ({"y": [None]}, LabelError, "400"),
     ],
 )
 def test_what_cannot_be_learnt_from_is_named_by_row_and_value(tmp_path, change, error, match):

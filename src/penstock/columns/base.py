@@ -112,7 +112,9 @@ def saved(part: FeatureColumn, **more: Any) -> dict[str, Any]:
         "names": list(part.names),
         "hashed": None,
     }
-    return shared | {name: value for name, value in more.items() if value not in (False, None, ())}
+    return shared | {
+        name: value for name, value in more.items() if not (value is None or value is False or value == ())
+    }
 
 
 def column_of(batch: pa.RecordBatch, name: str) -> pa.Array:

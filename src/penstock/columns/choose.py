@@ -40,6 +40,8 @@ def choose_features(
     missing: str | None = None,
     null_values: Sequence[str] = (),
     fit: FitColumns | None = None,
+    fill: bool = False,
+    standardize: bool = False,
 ) -> Recipe:
     """Settle which columns are features and how they are encoded.
 
@@ -68,6 +70,10 @@ def choose_features(
         Texts that stand for a missing value.
     fit : callable, optional
         Gives columns of text and dates as features, by what they hold; without it they are refused.
+    fill : bool
+        Have ``fit`` find what stands for missing numbers too; else a training does.
+    standardize : bool
+        Have the recipe itself bring numbers and dates to mean 0 and spread 1, by what ``fit`` finds; else a training does.
     """
     if isinstance(hash, (str, Mapping)):
         raise UsageError(
@@ -129,9 +135,9 @@ def choose_features(
             and name not in hashed
             and (asked.get(name) or (isinstance(part, Refusal) and can_fit(field)))
         ):
-            requests.append(ColumnRequest(field, asked.get(name), named, nulls))
-        elif fit is not None and isinstance(part, Number) and wide:
-            requests.append(ColumnRequest(field, "number", named, nulls))  # what stands for missing ones is found here
+            requests.append(ColumnRequest(field, asked.get(name), named, nulls, standardize))
+        elif fit is not None and isinstance(part, Number) and (fill or standardize or wide):
+            requests.append(ColumnRequest(field, "number", named, nulls, standardize))
         elif isinstance(part, Refusal):
             refused[name] = part
         else:
