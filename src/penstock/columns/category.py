@@ -7,7 +7,7 @@ and the hour of a date are categories as well.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -73,8 +73,18 @@ class Category:
         return len(self.levels) + self.rare + self.missing
 
     @property
+    def name(self) -> str:
+        """The column, and what of its dates is the category."""
+        return f"{self.column} {self.of}" if self.of else self.column
+
+    @property
+    def cardinality(self) -> int:
+        """How many numbers `ids` gives: one for each level, one for all other values, and one for missing ones."""
+        return len(self.levels) + 2
+
+    @property
     def names(self) -> tuple[str, ...]:
-        name = f"{self.column} {self.of}" if self.of else self.column
+        name = self.name
         levels = [f"{name}={level}" for level in self.levels]
         return (*levels, *([f"{name} is rare"] * self.rare), *([f"{name} is missing"] * self.missing))
 
@@ -99,6 +109,10 @@ class Category:
         if texts.null_count:
             found[null_mask(texts)] = len(self.levels) + self.rare if self.missing else -1
         return found
+
+    def ids(self, array: pa.Array, place: Place = NO_PLACE) -> NDArray[np.int64]:
+        """Return a number for the level of each row; values of no level share the last but one, missing ones the last."""
+        return replace(self, rare=True, missing=True).codes(array, place)
 
     def write(self, array: pa.Array, into: Floats, place: Place) -> None:
         codes = self.codes(array, place)

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats, indices_of, join_parts, scatter_rows, scatter_values, transpose
 from penstock.columns.base import FeatureColumn, Place, column_of, field_of, stored_column
+from penstock.columns.category import Category
+from penstock.columns.hashing import Hashed
 from penstock.columns.kinds import column_from_dict
 from penstock.columns.labels import LabelMap, missing_labels, numeric
 from penstock.columns.number import Number
@@ -112,6 +114,11 @@ class Recipe:
     def names(self) -> tuple[str, ...] | None:
         """The features' names, in order; None where they are sparse."""
         return None if self.sparse else tuple(name for part in self.parts for name in part.names)
+
+    @property
+    def cardinalities(self) -> dict[str, int]:
+        """How many numbers stand for the values of each column of categories in rows for a network (`TableRows`)."""
+        return {part.name: part.cardinality for part in self.parts if isinstance(part, (Category, Hashed))}
 
     @property
     def row_bytes(self) -> int:

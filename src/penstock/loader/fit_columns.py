@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
+from typing import Any
+
+import pyarrow as pa
 
 from penstock.blocks.base import BlockSource
+from penstock.blocks.memory import as_table
+from penstock.blocks.open import open as open_source
 from penstock.columns.base import FeatureColumn, column_of, is_text, stored_column
+from penstock.columns.choose import choose_features
 from penstock.columns.fit import WIDE_BITS, ColumnRequest, FitColumns, tally_of
 from penstock.columns.hashing import Hashed
+from penstock.columns.labels import LabelTally, missing_labels
+from penstock.columns.recipe import Recipe
 from penstock.parallel import in_order
 
 
@@ -41,3 +50,97 @@ def _fit(
                 for name, tally in tallies.items():
                     tally.add(column_of(batch, name))
     return found | {name: tally.result(policy) for name, tally in tallies.items()}
+
+
+def recipe_for(
+    data: Any,
+    *,
+    label: str | None = None,
+    features: Sequence[str] | None = None,
+    weight: str | None = None,
+    exclude: Sequence[str] = (),
+    hash: Sequence[str] = (),
+    category: Sequence[str] = (),
+    number: Sequence[str] = (),
+    date: Sequence[str] = (),
+    missing: str | None = None,
+    null_values: Sequence[str] = (),
+    classes: bool | None = None,
+) -> Recipe:
+    """Find how the columns of data become numbers and categories: what ``columns`` of a loader may name.
+
+    Passes over the data once. Numbers are brought to mean 0 and spread 1, and missing ones to 0. Columns that tell nothing, and
+    prose, are left out (``recipe.left_out``).
+
+    Parameters
+    ----------
+    data : path, source or table
+        Whatever `penstock.open` takes.
+    label, weight : str, optional
+        The columns of the target and of the row's weight.
+    features, exclude, hash, category, number, date, missing, null_values
+        Which columns are features, and of which kind: see `penstock.columns.choose_features`.
+    classes : bool, optional
+        Whether the label's values are numbered from 0 on, as classes; if not given, text and booleans are.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from penstock import batches
+    >>> rows = {"age": [20, None, 60], "color": ["red", "blue", None], "bought": ["no", "yes", "no"]}
+    >>> table = pa.table({name: 5 * values for name, values in rows.items()})
+    >>> recipe = recipe_for(table, label="bought")
+    >>> recipe.cardinalities  # blue, red, other, missing
+    {'color': 4}
+    >>> with batches(table, 3, shuffle="none", columns=recipe) as stream:
+    ...     batch = next(iter(stream))
+    >>> batch["numbers"].shape, batch["categories"].tolist(), batch["label"].tolist()
+    ((3, 2), [[1], [0], [3]], [0, 1, 0])
+    """
+    source = open_source(as_table(data))
+    try:
+        recipe = choose_features(
+            source.schema,
+            label=label,
+            features=features,
+            weight=weight,
+            exclude=exclude,
+            hash=hash,
+            place=source.name,
+            category=category,
+            number=number,
+            date=date,
+            missing=missing,
+            null_values=null_values,
+            fit=fit_from(source),
+            standardize=True,
+        )
+        prose = [part.column for part in recipe.parts if isinstance(part, Hashed) and part.words]
+        unnamed = [
+            name for name in prose if name not in (features or ()) and name not in [h.partition(":")[0] for h in hash]
+        ]
+        recipe = recipe.without(unnamed, "prose")
+        return recipe if label is None else _with_label(source, recipe, label, classes)
+    finally:
+        if source is not data:
+            source.close()
+
+
+def _with_label(source: BlockSource, recipe: Recipe, label: str, classes: bool | None) -> Recipe:
+    """Return the recipe with the classes of its label, and whether rows lack one."""
+    kind = source.schema.field(label).type
+    if classes is None:
+        classes = is_text(kind) or pa.types.is_boolean(kind)
+    tally, unlabelled = LabelTally(label, place=source.name), False
+    blocks = range(len(source.block_rows))
+    with closing(in_order(lambda block: source.read(block, [label]), blocks, threads=source.threads)) as batches:
+        for batch in batches:
+            missing = missing_labels(batch.column(label))
+            unlabelled = unlabelled or bool(missing.any())
+            if classes:
+                tally.add(batch.column(label).filter(pa.array(~missing)))
+    return replace(
+        recipe,
+        labels=tally.labels(binary=False) if classes else None,
+        unlabelled=unlabelled and recipe.missing != "refuse",
+    )
