@@ -14,7 +14,7 @@ from penstock.blocks.base import BlockSource
 from penstock.class_weights import ClassWeighting, ClassWeights
 from penstock.columns.choose import choose_features
 from penstock.columns.recipe import Recipe
-from penstock.columns.schema_notes import index_notice
+from penstock.columns.schema_notes import index_notice, left_out_notice
 from penstock.config import Config
 from penstock.errors import UsageError, some_of
 from penstock.events import Epoch, Stream, Warned
@@ -127,20 +127,6 @@ class WeightTrainer(Protocol):
     def evaluate(self, batches: Any, *, on_scores: OnScores | None = None) -> EpochStats: ...
     def state(self) -> dict[str, NDArray[Any]]: ...
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None: ...
-
-
-def left_out_notice(left_out: Mapping[str, str]) -> str | None:
-    """Return a sentence about columns that are no features, and why; None where there are none.
-
-    Examples
-    --------
-    >>> left_out_notice({"id": "row numbers"})
-    "left out: 'id' (row numbers); name the features to learn from such columns"
-    """
-    if not left_out:
-        return None
-    shown = some_of(f"{name!r} ({why})" for name, why in left_out.items())
-    return f"left out: {shown}; name the features to learn from such columns"
 
 
 def require_label(label: str | None, source: BlockSource) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from penstock.columns.base import FeatureColumn, Refusal, field_of, is_text
+from penstock.columns.base import FeatureColumn, Refusal, as_ranges, field_of, is_text
 from penstock.columns.category import Category
 from penstock.columns.fit import POLICIES, ColumnRequest, FitColumns
 from penstock.columns.hashing import Hashed
@@ -159,12 +159,17 @@ def choose_features(
         raise ColumnError.no_features(schema.names, place=place)
     if packed and noted.get("encoder"):
         names = noted.get("features") or ()
+        ranges = as_ranges(noted.get("flag_ranges") or ())
         parts = [
-            replace(p, names=tuple(names)) if isinstance(p, Vector) and p.columns == tuple(packed) and names else p
+            replace(p, names=tuple(names), flag_ranges=ranges)
+            if isinstance(p, Vector) and p.columns == tuple(packed) and names
+            else p
             for p in parts
         ]
         if isinstance(parts[-1], Pairs) and noted.get("width"):
-            parts[-1] = replace(parts[-1], width=int(noted["width"]))
+            alone = len(parts) == 1
+            dense, ranges = (int(noted.get("dense") or 0), ranges) if alone else (0, ())
+            parts[-1] = replace(parts[-1], width=int(noted["width"]), dense=dense, flag_ranges=ranges)
     origin = noted.get("encoder") if packed else None
     members = members_of(schema, parts)
     return Recipe(tuple(parts), label, weight, None, place, origin, left_out=reasons, missing=policy, members=members)

@@ -102,6 +102,9 @@ class Recipe:
     @property
     def dense_width(self) -> int:
         """The number of features of plain numbers, which come first; beside sparse ones they are stored even where they are 0."""
+        only = self.parts[0]
+        if len(self.parts) == 1 and isinstance(only, Pairs):
+            return only.dense  # of a converted file
         return sum(part.width or 0 for part in self.parts if not part.sparse)
 
     @property
@@ -178,6 +181,12 @@ class Recipe:
             return self
         base = sum(part.width or 0 for part in others)
         return replace(self, parts=(*others, replace(last, width=width - base)))
+
+    def with_dense(self, features: int) -> Recipe:
+        """Return the recipe of one pair of lists in which every row has all of the first so many features."""
+        (only,) = self.parts
+        assert isinstance(only, Pairs)
+        return replace(self, parts=(replace(only, dense=features),))
 
     def without(self, columns: Sequence[str], reason: str) -> Recipe:
         """Return the recipe with some columns left out, for a reason."""

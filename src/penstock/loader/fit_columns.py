@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -13,9 +13,10 @@ import pyarrow as pa
 from penstock.blocks.base import BlockSource
 from penstock.blocks.memory import as_table
 from penstock.blocks.open import open as open_source
-from penstock.columns.base import FeatureColumn, column_of, is_text, stored_column
+from penstock.columns.base import is_text
 from penstock.columns.choose import choose_features
-from penstock.columns.fit import WIDE_BITS, ColumnRequest, FitColumns, tally_of
+from penstock.columns.fit import FitColumns
+from penstock.columns.fit_pass import fit_batches
 from penstock.columns.hashing import Hashed
 from penstock.columns.labels import LabelTally, missing_labels
 from penstock.columns.recipe import Recipe
@@ -27,29 +28,13 @@ def fit_from(source: BlockSource, *, wide: bool = False) -> FitColumns:
 
     All text of ``wide`` rows, for a model on disk, is hashed, which needs no pass.
     """
-    return partial(_fit, source, wide=wide)
+    return partial(fit_batches, partial(_read, source), source.schema, wide=wide)
 
 
-def _fit(
-    source: BlockSource, requests: Sequence[ColumnRequest], policy: str, *, wide: bool
-) -> Mapping[str, tuple[FeatureColumn, ...] | str]:
-    found: dict[str, tuple[FeatureColumn, ...] | str] = {}
-    tallies = {}
-    for request in requests:
-        name = request.field.name
-        if wide and request.kind is None and is_text(request.field.type):
-            told = policy not in ("fill", "refuse")
-            found[name] = (Hashed(name, WIDE_BITS, False, told, request.null_values),)
-        else:
-            tallies[name] = tally_of(request)
-    if tallies:
-        stored = list(dict.fromkeys(stored_column(source.schema, name) for name in tallies))
-        blocks = range(len(source.block_rows))
-        with closing(in_order(lambda block: source.read(block, stored), blocks, threads=source.threads)) as batches:
-            for batch in batches:
-                for name, tally in tallies.items():
-                    tally.add(column_of(batch, name))
-    return found | {name: tally.result(policy) for name, tally in tallies.items()}
+def _read(source: BlockSource, columns: Sequence[str]) -> Generator[pa.RecordBatch, None, None]:
+    blocks = range(len(source.block_rows))
+    with closing(in_order(lambda block: source.read(block, columns), blocks, threads=source.threads)) as batches:
+        yield from batches
 
 
 def recipe_for(
@@ -132,8 +117,7 @@ def _with_label(source: BlockSource, recipe: Recipe, label: str, classes: bool |
     if classes is None:
         classes = is_text(kind) or pa.types.is_boolean(kind)
     tally, unlabelled = LabelTally(label, place=source.name), False
-    blocks = range(len(source.block_rows))
-    with closing(in_order(lambda block: source.read(block, [label]), blocks, threads=source.threads)) as batches:
+    with closing(_read(source, [label])) as batches:
         for batch in batches:
             missing = missing_labels(batch.column(label))
             unlabelled = unlabelled or bool(missing.any())
