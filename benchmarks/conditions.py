@@ -25,6 +25,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 _serial = itertools.count()
+_RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 def drop_caches() -> bool:
@@ -262,6 +263,19 @@ def _address(target: Callable[..., Any] | str) -> str:
     return f"{module}:{target.__qualname__}"
 
 
+def own_peak_bytes() -> int:
+    """Return the largest resident set of this process since it was started.
+
+    ``ru_maxrss`` would be no less than that of the process that started it: Linux keeps it through fork and exec.
+    """
+    import resource
+
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM:")))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT
+
+
 def _child() -> None:
     """Do one job in this fresh process: call a function, or run a command and watch its memory."""
     import resource
@@ -271,11 +285,11 @@ def _child() -> None:
         module, function = job["call"].split(":")
         value = getattr(importlib.import_module(module), function)(**job["arguments"])
         Path(job["answer"]).write_text(json.dumps(value))
-        status, who = 0, resource.RUSAGE_SELF
+        status, peak = 0, own_peak_bytes()
     else:
-        status, who = subprocess.run(command, check=False).returncode, resource.RUSAGE_CHILDREN
-    scale = 1 if sys.platform == "darwin" else 1024
-    Path(job["usage"]).write_text(json.dumps({"peak_bytes": resource.getrusage(who).ru_maxrss * scale}))
+        status = subprocess.run(command, check=False).returncode
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * _RSS_UNIT
+    Path(job["usage"]).write_text(json.dumps({"peak_bytes": peak}))
     sys.exit(status if status >= 0 else 128 - status)
 
 

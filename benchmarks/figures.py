@@ -35,6 +35,7 @@ SECTIONS = (
     Section("Loaders for neural networks", ("loaders", "training", "images", "gpu")),
     Section("Models bigger than memory", ("bigmodel", "threads", "factor", "hashed")),
     Section("A model for every group", ("groups", "groups_torch", "groups_trees")),
+    Section("Tables with text and nulls", ("mixed_tables", "raw_to_model")),
     Section("Databases", ("database", "extension")),
     Section("Faults", ("faults",)),
 )

@@ -3,7 +3,8 @@
 ``python -m benchmarks.defaults --door file`` puts every table through one door, its training rows once as published and
 once sorted by label, and prints accuracy (R²) and log loss on test rows beside scikit-learn's. Scores are computed here,
 from predictions. `--solver sgd` forces SGD with memory for all, 10 % and 2 % of the data; ``--seeds 10`` shows the spread
-over seeds. Tables are in `tables`, bars in `scores`, and the doors in `doors`.
+over seeds. Tables are in `tables`, bars in `scores`, and the doors in `doors`. ``--suite whole`` takes tables with all their
+columns (`whole_tables`), and scikit-learn with the ColumnTransformer that a careful user writes (`column_transformer`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ def run(quick: bool) -> list[Claim]:
     from benchmarks.defaults.scores import text_table
     from benchmarks.defaults.suite import SHARES, named_door, run_door, run_sgd
     from benchmarks.defaults.tables import FOLDER, LARGEST, READERS
+    from benchmarks.defaults.whole_tables import WHOLE_READERS
 
     name = "defaults: tables behind scikit-learn"
     if not FOLDER.is_dir():
@@ -23,6 +25,7 @@ def run(quick: bool) -> list[Claim]:
     names, most = list(READERS), 2_000 if quick else LARGEST
     claims = []
     runs = {"file": run_door(named_door("file"), names, most=most)}
+    runs["file, whole tables"] = run_door(named_door("file"), list(WHOLE_READERS), suite="whole", most=most)
     for share in SHARES:
         runs[f"file, sgd, memory {share}"] = run_sgd(names, share, most=most)
     for title, found in runs.items():

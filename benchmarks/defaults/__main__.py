@@ -13,8 +13,8 @@ from typing import Any
 
 from benchmarks.defaults.doors import DOORS
 from benchmarks.defaults.scores import Comparison, markdown_table, text_table
-from benchmarks.defaults.suite import SEED_TABLES, SHARES, named_door, run_door, run_seeds, run_sgd
-from benchmarks.defaults.tables import FOLDER, LARGEST, READERS, WITHOUT_NUMBERS
+from benchmarks.defaults.suite import SEED_TABLES, SHARES, SUITES, named_door, run_door, run_seeds, run_sgd
+from benchmarks.defaults.tables import FOLDER, LARGEST, WITHOUT_NUMBERS
 from benchmarks.harness import machine
 
 CACHE = Path(tempfile.gettempdir()) / "penstock-defaults-baselines"
@@ -24,15 +24,23 @@ def parser() -> argparse.ArgumentParser:
     """Return the options."""
     found = argparse.ArgumentParser(prog="python -m benchmarks.defaults", description=__doc__)
     found.add_argument("--door", action="append", choices=[*DOORS, "all"], help="may be repeated [default: file]")
+    found.add_argument(
+        "--suite",
+        choices=list(SUITES),
+        default="numbers",
+        help="whole: all columns, with text and nulls [default: %(default)s]",
+    )
     found.add_argument("--solver", choices=["auto", "sgd"], default="auto", help="sgd: forced, through the file door")
     found.add_argument("--optimizer", default="sgd", metavar="NAME", help="of --solver sgd [default: %(default)s]")
     shares = ", ".join(SHARES).replace("%", "%%")  # which argparse would take for a placeholder
     found.add_argument("--memory", action="append", metavar="SHARE", help=f"of --solver sgd [default: {shares}]")
     found.add_argument("--seeds", type=int, metavar="N", help="print the spread over N seeds of SGD instead")
     found.add_argument(
-        "--layout", choices=["parquet", "csv", "arrow"], help="of files [default: parquet; arrow for less memory]"
+        "--layout",
+        choices=["parquet", "csv", "arrow"],
+        help="of files [default: parquet or as published; arrow for less memory]",
     )
-    found.add_argument("--tables", metavar="A,B", help=f"which [default: all]: {', '.join(READERS)}")
+    found.add_argument("--tables", metavar="A,B", help="which [default: all of the suite]")
     found.add_argument(
         "--rows", type=int, default=LARGEST, metavar="N", help="cut larger tables [default: %(default)s]"
     )
@@ -51,10 +59,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not FOLDER.is_dir():
         print(f"{FOLDER} is not there; set PENSTOCK_DATA to the folder of the data sets", file=sys.stderr)
         return 2
-    names = options.tables.split(",") if options.tables else list(READERS)
-    unknown = [name for name in names if name not in READERS]
+    readers = SUITES[options.suite]
+    names = options.tables.split(",") if options.tables else list(readers)
+    unknown = [name for name in names if name not in readers]
     if unknown:
-        parser().error(f"no table {', '.join(unknown)}; there are: {', '.join(READERS)}")
+        parser().error(f"no table {', '.join(unknown)}; there are: {', '.join(readers)}")
+    if options.suite == "whole" and (options.seeds or options.solver != "auto"):
+        parser().error("--suite whole is measured with defaults only, without --solver and --seeds")
     if options.seeds:
         spreads = run_seeds(names if options.tables else SEED_TABLES, options.seeds, most=options.rows)
         print("\n".join(spread.line() for spread in spreads))
@@ -82,9 +93,9 @@ def _runs(options: argparse.Namespace, names: Sequence[str]) -> dict[str, list[C
     else:
         doors = options.door or ["file"]
         for name in DOORS if "all" in doors else doors:
-            found[name] = run_door(named_door(name, layout=options.layout or "parquet"), names, **common)
+            found[name] = run_door(named_door(name, layout=options.layout), names, suite=options.suite, **common)
             _print(found, options)
-    if not options.tables:
+    if not options.tables and options.suite == "numbers":
         print(f"Left out, because they hold no numbers: {', '.join(WITHOUT_NUMBERS)}")
     return found
 

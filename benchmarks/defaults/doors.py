@@ -28,17 +28,18 @@ PROBABILITY = "probability_"
 
 
 @contextmanager
-def file_door(folder: Path, *, layout: str = "parquet", **options: Any) -> Iterator[Enter]:
+def file_door(folder: Path, *, layout: str | None = None, **options: Any) -> Iterator[Enter]:
     """``LogisticRegression().fit("table.parquet", y="label")``, or ``LinearRegression()``."""
 
     def enter(table: DefaultsTable, train: Part, test: Part) -> Answer:
         import penstock
         from penstock.events import Warned
 
+        stored = layout or table.layout
         paths = [
-            str(write_file(part, folder / name, layout=layout)) for part, name in ((train, "train"), (test, "test"))
+            str(write_file(part, folder / name, layout=stored)) for part, name in ((train, "train"), (test, "test"))
         ]
-        label = None if train.sparse or layout == "arrow" else LABEL
+        label = None if train.sparse or stored == "arrow" else LABEL
 
         def learn(kind: str) -> Any:
             estimators = {
@@ -67,7 +68,8 @@ def cli_door(folder: Path) -> Iterator[Enter]:
 
     def enter(table: DefaultsTable, train: Part, test: Part) -> Answer:
         paths = [
-            str(write_file(part, folder / name, layout="parquet")) for part, name in ((train, "train"), (test, "test"))
+            str(write_file(part, folder / name, layout=table.layout))
+            for part, name in ((train, "train"), (test, "test"))
         ]
         label = () if train.sparse else ("--label", LABEL)
         model, scores = str(folder / "model.penstock"), str(folder / "scores.parquet")
@@ -136,7 +138,11 @@ def postgres_door(folder: Path) -> Iterator[Enter]:
 
 @contextmanager
 def extension_door(folder: Path) -> Iterator[Enter]:
-    """``SELECT * FROM penstock.train('t', 'logistic')`` inside a PostgreSQL that has the extension."""
+    """``SELECT * FROM penstock.train('t', 'logistic')`` inside a PostgreSQL that has the extension.
+
+    Functions of the extension predict from arrays of numbers; rows with text are predicted by ``PREDICT BY``, from the same
+    table of models.
+    """
     from tests.postgres_extension.extension import ExtensionServer, missing
 
     why = missing()
@@ -153,6 +159,8 @@ def extension_door(folder: Path) -> Iterator[Enter]:
                 session.execute("SELECT * FROM penstock.train('t', %s, 'm', '{\"replace\": true}')", (kind,))
 
             _, note = _learn(table, learn)
+            if table.whole:
+                return _predict_by(table, server.address(), note)
             names = [f"c{i}" for i in range(train.width)]
             features = "features_k, features_v" if train.sparse else f"ARRAY[{', '.join(names)}]::real[]"
             if not table.classes:
@@ -178,9 +186,9 @@ def _session(address: str) -> AbstractContextManager[Any]:
 
 
 def _sql_enter(address: str, load: Callable[[Part, Part], None]) -> Enter:
-    import penstock
-
     def enter(table: DefaultsTable, train: Part, test: Part) -> Answer:
+        import penstock
+
         load(train, test)
         with penstock.connect(address) as session:
 
@@ -188,10 +196,17 @@ def _sql_enter(address: str, load: Callable[[Part, Part], None]) -> Enter:
                 session.sql(f"SELECT * FROM t TRAIN BY {kind} AS m WITH (replace = true)")
 
             _, note = _learn(table, learn)
-            query = f"SELECT * FROM (SELECT * FROM t_test PREDICT BY m) AS scored ORDER BY {ROW}"
-            return _from_columns(table, session.sql(query).to_arrow(), note)
+        return _predict_by(table, address, note)
 
     return enter
+
+
+def _predict_by(table: DefaultsTable, address: str, note: str) -> Answer:
+    import penstock
+
+    with penstock.connect(address) as session:
+        query = f"SELECT * FROM (SELECT * FROM t_test PREDICT BY m) AS scored ORDER BY {ROW}"
+        return _from_columns(table, session.sql(query).to_arrow(), note)
 
 
 def _learn(table: DefaultsTable, learn: Callable[[str], Any]) -> tuple[Any, str]:

@@ -1,7 +1,7 @@
 """``python -m benchmarks.defaults.page``: write the figures of docs/defaults.md from benchmarks/results/defaults/*.json.
 
 Each file is what ``python -m benchmarks.defaults --out FILE`` wrote, of one door or several. Doors become columns of one table
-over all tables; the spread over seeds has a table of its own.
+over all tables; the spread over seeds has a table of its own. Those of ``--suite whole`` are in the folder ``whole``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from benchmarks.conditions import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results" / "defaults"
 PAGE = ROOT / "docs" / "defaults.md"
-BEGIN, END = "<!-- figures of the defaults -->", "<!-- end of figures of the defaults -->"
+PARTS = {"figures of the defaults": RESULTS, "figures of whole tables": RESULTS / "whole"}
+"""The generated parts of the page by the names of their marks, and the folders of their results."""
 COLUMNS = {
     "file": "file",
     "cli": "command line",
@@ -111,11 +112,20 @@ def _seeds(seeds: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def fill(text: str, mark: str, body: str) -> str:
+    """Replace what stands between ``<!-- mark -->`` and ``<!-- end of mark -->``."""
+    begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
+    between = re.compile(rf"{re.escape(begin)}\n.*?{re.escape(end)}", re.DOTALL)
+    return between.sub(lambda _: f"{begin}\n{body}\n{end}", text)
+
+
 def main() -> int:
-    """Rewrite the part of the page between its marks."""
+    """Rewrite the parts of the page between their marks; a part without results stays."""
     text = PAGE.read_text()
-    marks = re.compile(rf"{re.escape(BEGIN)}\n.*?{re.escape(END)}", re.DOTALL)
-    PAGE.write_text(marks.sub(lambda _: f"{BEGIN}\n{figures()}\n{END}", text))
+    for mark, folder in PARTS.items():
+        if any(folder.glob("*.json")):
+            text = fill(text, mark, figures(folder))
+    PAGE.write_text(text)
     return 0
 
 

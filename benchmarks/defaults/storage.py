@@ -102,6 +102,12 @@ def _postgres_type(kind: pa.DataType) -> str:
         return {1: "smallint", 2: "smallint" if pa.types.is_signed_integer(kind) else "integer"}.get(
             kind.byte_width, "integer" if kind.bit_width == 32 else "bigint"
         )
+    if pa.types.is_boolean(kind):
+        return "boolean"
+    if pa.types.is_date(kind):
+        return "date"
+    if pa.types.is_timestamp(kind):
+        return "timestamp" if kind.tz is None else "timestamptz"
     if pa.types.is_floating(kind):
         return "real" if kind.bit_width <= 32 else "double precision"
     return "text"

@@ -15,9 +15,12 @@ from typing import Any
 
 from benchmarks.defaults.doors import DOORS, Door, Enter, file_door
 from benchmarks.defaults.scores import DEFAULT_BARS, SGD_BARS, Bars, Comparison, ModelScore, baseline, score
-from benchmarks.defaults.tables import LARGEST, DefaultsTable, read, sorted_by_label
+from benchmarks.defaults.tables import LARGEST, READERS, DefaultsTable, cut, read, sorted_by_label
+from benchmarks.defaults.whole_tables import WHOLE_READERS
 from penstock.errors import BudgetError
 
+SUITES = {"numbers": READERS, "whole": WHOLE_READERS}
+"""Tables of numbers alone, and tables with all their columns; by name."""
 ORDERS = ("published", "sorted")
 SHARES = ("all", "10%", "2%")
 """Memory for the rows: the default, which holds all of these tables, or a share of the data."""
@@ -53,14 +56,20 @@ def attempt(table: DefaultsTable, work: Any) -> ModelScore:
 
 
 def run_door(
-    door: Door, names: Sequence[str], *, bars: Bars = DEFAULT_BARS, most: int = LARGEST, cache: Path | None = None
+    door: Door,
+    names: Sequence[str],
+    *,
+    suite: str = "numbers",
+    bars: Bars = DEFAULT_BARS,
+    most: int = LARGEST,
+    cache: Path | None = None,
 ) -> list[Comparison]:
-    """Put tables through one door."""
+    """Put tables of a suite through one door."""
     found = []
     with tempfile.TemporaryDirectory(prefix="penstock-defaults-") as place, door(Path(place)) as enter:
         for name in names:
             began = time.monotonic()
-            found.append(compare(read(name, most=most), enter, bars, cache))
+            found.append(compare(cut(SUITES[suite][name](), most), enter, bars, cache))
             print(
                 f"  {name}: {found[-1].verdict}, {time.monotonic() - began:.1f} s  {found[-1].remarks}",
                 file=sys.stderr,
@@ -69,8 +78,8 @@ def run_door(
     return found
 
 
-def named_door(name: str, *, layout: str = "parquet") -> Door:
-    """Return a door by its name; files can be of another layout."""
+def named_door(name: str, *, layout: str | None = None) -> Door:
+    """Return a door by its name; files can be of another layout than their table's own."""
     return partial(file_door, layout=layout) if name == "file" else DOORS[name]
 
 

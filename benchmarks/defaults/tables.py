@@ -10,7 +10,7 @@ import gzip
 import lzma
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,12 +69,17 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class DefaultsTable:
-    """A table to learn from: its rows, whether labels are classes, and how many rows it was cut from, if it was."""
+    """A table to learn from: its rows, whether labels are classes, and how many rows it was cut from, if it was.
+
+    A ``whole`` table has its text, dates and nulls; ``layout`` is what files of it are by default.
+    """
 
     name: str
     rows: Part
     classes: bool
     cut_from: int | None = None
+    whole: bool = False
+    layout: str = "parquet"
 
     def split(self) -> tuple[Part, Part]:
         """Return the training and test rows, each in published order."""
@@ -99,7 +104,7 @@ def cut(table: DefaultsTable, most: int) -> DefaultsTable:
     if rows <= most:
         return table
     picks = np.sort(np.random.default_rng(SEED).permutation(rows)[:most])
-    return DefaultsTable(table.name, table.rows.take(picks), table.classes, cut_from=table.cut_from or rows)
+    return replace(table, rows=table.rows.take(picks), cut_from=table.cut_from or rows)
 
 
 def numbers_only(data: pa.Table) -> pa.Table:
@@ -154,13 +159,18 @@ def _higgs() -> DefaultsTable:
     return from_matrix("higgs_10k", data[:, 1:], data[:, 0].astype(np.int64), classes=True)
 
 
-def _kdd99(name: str, *, kinds: bool) -> DefaultsTable:
-    """Read attacks or not or, with ``kinds``, the kinds of traffic of which there are 100 rows or more."""
+def kdd99_rows() -> tuple[pa.Table, pa.ChunkedArray]:
+    """Read all columns of KDD Cup 1999, ``x0`` and on, and the kind of traffic."""
     names = [f"x{i}" for i in range(KDD_NAMES)]
     with gzip.open(FOLDER / "kdd99_10pct" / "kddcup.data_10_percent.gz") as file:
         data = pa_csv.read_csv(file, read_options=pa_csv.ReadOptions(column_names=[*names, LABEL]))
-    kind = pc.utf8_rtrim(data[LABEL], characters=".")
-    data = data.drop_columns([LABEL, *(names[i] for i in KDD_TEXT)])
+    return data.drop_columns([LABEL]), pc.utf8_rtrim(data[LABEL], characters=".")
+
+
+def _kdd99(name: str, *, kinds: bool) -> DefaultsTable:
+    """Read attacks or not or, with ``kinds``, the kinds of traffic of which there are 100 rows or more."""
+    data, kind = kdd99_rows()
+    data = data.drop_columns([f"x{i}" for i in KDD_TEXT])
     if not kinds:
         attack = pc.cast(pc.not_equal(kind, "normal"), pa.int64())
         return from_arrow(name, data.append_column(LABEL, attack), classes=True)
@@ -175,10 +185,15 @@ def _household_power() -> DefaultsTable:
     return from_arrow("household_power", data, classes=False, label="Voltage")
 
 
-def _us_flights() -> DefaultsTable:
+def late_flights() -> tuple[pa.Table, pa.ChunkedArray]:
+    """Read the flights that arrived, and whether each was more than 15 minutes late."""
     data = pq.read_table(FOLDER / "us_flights_jan2024" / "bts_2024_01.parquet")
     data = data.filter(pc.is_valid(data["ArrDelay"]))
-    late = pc.cast(pc.greater(data["ArrDelay"], 15), pa.int64())
+    return data, pc.cast(pc.greater(data["ArrDelay"], 15), pa.int64())
+
+
+def _us_flights() -> DefaultsTable:
+    data, late = late_flights()
     return from_arrow("us_flights", data.drop_columns(list(AFTER_DEPARTURE)).append_column(LABEL, late), classes=True)
 
 

@@ -57,7 +57,8 @@ def measured_recipe(fitted: Recipe, source: BlockSource, label: str | None = Non
         )
     if fitted.labels is not None and wanted is not None:
         fitted = replace(fitted, labels=replace(fitted.labels, column=wanted))  # as messages call it
-    return replace(fitted, label=wanted, weight=weight).for_schema(source.schema, place=source.name, scored=True)
+    scored = replace(fitted, label=wanted, weight=weight).for_schema(source.schema, place=source.name, scored=True)
+    return scored.to_measure()
 
 
 def evaluate(

@@ -298,7 +298,7 @@ class MemoryLearner:
     def _open(self, stack: ExitStack, share: float) -> Measuring:
         job, data, config, test = self._job, self._data, self._config, None
         if job.test is not None:
-            recipe = data.recipe.for_schema(job.test.schema, place=job.test.name, scored=True)
+            recipe = data.recipe.for_schema(job.test.schema, place=job.test.name, scored=True).to_measure()
             test = EncodedRows(job.test, recipe, data.scaling)
         return open_rows(
             stack,

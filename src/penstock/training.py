@@ -154,6 +154,7 @@ def scan_labels(
         width=width,
         weights=True,
         count_classes=job.config.class_weight is not None,
+        fill=True,
         identifiers=columns.features is None,
         stream=job.stream,
     )

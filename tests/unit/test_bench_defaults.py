@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.defaults.column_transformer import ColumnKinds, careful_features, find_kinds, to_frame
 from benchmarks.defaults.scores import (
     DEFAULT_BARS,
     SGD_BARS,
@@ -23,9 +25,11 @@ from benchmarks.defaults.scores import (
     score,
     text_table,
 )
+from benchmarks.defaults.storage import load_duckdb, write_file
 from benchmarks.defaults.suite import SeedSpread, compare
 from benchmarks.defaults.tables import DefaultsTable, Part, cut, from_arrow, from_matrix, sorted_by_label
 from benchmarks.defaults.vowpal_wabbit import clicks
+from benchmarks.defaults.whole_tables import whole_table
 
 
 def made(rows: int = 400, *, classes: bool = True) -> DefaultsTable:
@@ -161,3 +165,77 @@ def test_clicks_have_a_label_that_their_features_tell() -> None:
     assert (x.shape[0], test_x.shape[0], len(test_y)) == (1_000, 200, 200)
     assert (np.diff(x.indptr) <= 39).all()
     assert 0.1 < y.mean() < 0.4
+
+
+def whole_rows(rows: int = 400) -> pa.Table:
+    rng = np.random.default_rng(5)
+    colors = rng.choice(["red", "green", "blue"], rows)
+    number = rng.normal(size=rows)
+    label = (number + 2 * (colors == "red") + 0.3 * rng.normal(size=rows) > 0.5).astype(np.int64)
+    start = np.datetime64("2026-01-01T06:00", "us")
+    return pa.table(
+        {
+            "number": pa.array(number, mask=rng.random(rows) < 0.1),
+            "color": pa.array(colors, mask=rng.random(rows) < 0.1),
+            "coded": ["?" if row % 10 == 0 else f"{row % 7}.5" for row in range(rows)],
+            "day": [str((start + np.timedelta64(row, "D")).astype("datetime64[D]")) for row in range(rows)],
+            "time": start + np.arange(rows).astype("timedelta64[h]"),
+            "name": [f"row {row}" for row in range(rows)],
+            "empty": pa.nulls(rows, pa.string()),
+            "label": label,
+        }
+    )
+
+
+def test_whole_tables_keep_text_and_nulls() -> None:
+    data = whole_rows()
+    table = whole_table("t", data, classes=True)
+    assert isinstance(table.rows.x, pa.Table)
+    assert table.rows.x.equals(data.drop_columns(["label"]))
+    assert cut(table, 100).whole
+    text = whole_table("t", pa.table({"a": [1, 2], "label": ["no", "yes"]}), classes=True)
+    assert text.rows.y.tolist() == ["no", "yes"]
+
+
+def test_the_kinds_of_columns_are_those_that_a_careful_user_sees() -> None:
+    kinds = find_kinds(whole_rows().drop_columns(["label"]))
+    assert kinds == ColumnKinds(("number", "coded"), ("color",), ("day", "time"))
+
+
+def test_dates_are_days_and_parts_and_missing_ones_stay_missing() -> None:
+    data = pa.table({"day": ["2026-01-02", None, "2026-03-01"], "coded": ["1", "?", "2"]})
+    frame, numbers, texts = to_frame(data, ColumnKinds(("coded",), (), ("day",)))
+    assert numbers == ["coded", "day, days"]
+    assert texts == ["day, month", "day, day_of_week", "day, hour"]
+    assert frame["day, days"][2] - frame["day, days"][0] == 58
+    assert frame["day, month"][[0, 2]].tolist() == ["1", "3"]
+    assert frame["day, day_of_week"][[0, 2]].tolist() == ["4", "6"]
+    assert frame.loc[1].isna().all()
+
+
+def test_features_are_fitted_to_the_training_rows_alone() -> None:
+    train = pa.table({"number": [0.0, 2.0, None], "color": ["red", None, "red"]})
+    test = pa.table({"number": [None, 1e6], "color": ["pink", None]})
+    encoded, other = careful_features(train, test)
+    # A scaled number, a scaled indicator, and the values "missing" and "red".
+    assert encoded.shape == (3, 4)
+    assert other[0].tolist()[0] == pytest.approx(0)
+    assert other[:, 2:].tolist() == [[0, 0], [1, 0]]
+
+
+def test_the_baseline_of_a_whole_table_learns_from_its_text(tmp_path: Path) -> None:
+    table = whole_table("t", whole_rows(), classes=True)
+    found = baseline(table, tmp_path)
+    assert found.score > 0.85
+    assert baseline(table, tmp_path) == found
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_whole_table_is_stored_with_its_nulls_and_types(tmp_path: Path) -> None:
+    part = whole_table("t", whole_rows(20), classes=True).rows
+    stored = pq.read_table(write_file(part, tmp_path / "t", layout="parquet"))
+    assert stored["color"].null_count == part.x["color"].null_count
+    duckdb = pytest.importorskip("duckdb")
+    with duckdb.connect() as connection:
+        load_duckdb(connection, "t", part)
+        assert connection.execute("SELECT count(*) - count(c1) FROM t").fetchone() == (part.x["color"].null_count,)

@@ -82,8 +82,8 @@ def little_memory():
     Loader(penstock.open(rows), Columns(label="y").recipe(penstock.open(rows)), memory=100)
 
 
-def text_column():
-    Columns(label="y").recipe(penstock.open(pa.table({"city": ["a", "b"], "y": [0, 1]})))
+def list_column():
+    Columns(label="y").recipe(penstock.open(pa.table({"prices": [[1.0], [2.0, 3.0]], "y": [0, 1]})))
 
 
 def missing_column():
@@ -130,11 +130,11 @@ def other_config():
         ),
         (little_memory, errors.BudgetError, {"option": "memory", "value": 100}),
         (
-            text_column,
+            list_column,
             errors.FeatureError,
             {
                 "place": Location("table"),
-                "fixes": ("encode it", "exclude it", Text("hash it: ", Use("hash", ["city:2^20"]))),
+                "fixes": ("make it a fixed-size list", "give sparse rows as two columns named 'indices' and 'values'"),
             },
         ),
         (missing_column, errors.ColumnError, {"place": Location("table"), "option": None}),

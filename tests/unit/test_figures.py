@@ -70,5 +70,5 @@ def test_a_result_without_a_section_is_refused(tmp_path: Path) -> None:
 
 def test_the_page_of_defaults_has_the_committed_results():
     text = defaults_page.PAGE.read_text()
-    begin, end = text.index(defaults_page.BEGIN), text.index(defaults_page.END)
-    assert text[begin:end] == f"{defaults_page.BEGIN}\n{defaults_page.figures()}\n"
+    for mark, folder in defaults_page.PARTS.items():
+        assert f"<!-- {mark} -->\n{defaults_page.figures(folder)}\n<!-- end of {mark} -->" in text

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks import harness
@@ -58,6 +59,11 @@ def test_child_calls_a_function_in_a_fresh_process() -> None:
     assert result["double"] == 42
     assert result["child"]["peak_bytes"] > 1_000_000
     assert not result["child"]["limited"]
+
+
+def test_the_memory_of_a_child_is_not_that_of_its_parent() -> None:
+    held = np.ones(50_000_000)
+    assert run_child(double, arguments={"number": len(held)})["child"]["peak_bytes"] < 300_000_000
 
 
 def test_child_runs_a_command_that_prints_json() -> None:

@@ -50,7 +50,7 @@ def test_a_row_that_cannot_be_learned_from_is_named_by_its_own_file(tmp_path, su
     with open_source(two_files(tmp_path, suffix, **{column: value})) as source:
         config = Config(model="logistic", epochs=1, standardize=standardize, validation=0.0)
         with pytest.raises((DataError, ArithmeticError)) as caught:
-            linear_job(source, config, Columns(label="y", weight="w")).run()
+            linear_job(source, config, Columns(label="y", weight="w", missing="refuse")).run()
     assert f"b.{suffix}" in str(caught.value)
     assert "1 more" not in str(caught.value)
     assert f"row {BAD}" in str(caught.value)

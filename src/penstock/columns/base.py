@@ -206,7 +206,7 @@ def null_mask(array: pa.Array) -> NDArray[np.bool_]:
     return np.asarray(array.is_null().to_numpy(zero_copy_only=False), np.bool_)
 
 
-def refuse_nulls(array: pa.Array, name: str, place: Place) -> None:
+def require_present(array: pa.Array, name: str, place: Place) -> None:
     """Raise `FeatureError` naming the first row that is null."""
     if array.null_count:
         row = place.first_row + int(np.argmax(null_mask(array)))

@@ -144,7 +144,12 @@ def choose_features(
             found[name] = (replace(part, null_values=nulls) if isinstance(part, Hashed) and nulls else part,)
     reasons: dict[str, str] = {}
     if requests and fit is not None:
-        for name, result in fit(requests, policy).items():
+        results = dict(fit(requests, policy))
+        if not found and not pair and all(isinstance(result, str) for result in results.values()):
+            # Row numbers are features where there are no others.
+            numbered = [r for r in requests if results[r.field.name] == "row numbers"]
+            results |= fit([replace(request, named=True) for request in numbered], policy)
+        for name, result in results.items():
             if isinstance(result, str):
                 reasons[name] = result
             else:

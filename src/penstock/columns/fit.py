@@ -301,6 +301,8 @@ class TextTally:
         """How many values there are; an estimate, good to some percent, where they were not kept."""
         if self.counts is not None:
             return float(len(self.counts))
+        if len(self._smallest) < _SKETCH:
+            return float(len(self._smallest))
         return (_SKETCH - 1) * 2.0**_HASH_BITS / (float(self._smallest[-1]) + 1)
 
     def result(self, policy: str) -> tuple[FeatureColumn, ...] | str:
@@ -361,7 +363,8 @@ class IntegerRun:
     Examples
     --------
     >>> run = IntegerRun()
-    >>> run.add(pa.array([4, 2])); run.add(pa.array([3, 5]))
+    >>> run.add(pa.array(range(50, 100)))
+    >>> run.add(pa.array(range(50)))
     >>> run.is_run
     True
     """

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.batch import Csr, Floats
-from penstock.columns.base import NO_FLAGS, Place, as_texts, field_of, is_number, is_text, refuse_nulls, saved
+from penstock.columns.base import NO_FLAGS, Place, as_texts, field_of, is_number, is_text, require_present, saved
 from penstock.columns.labels import to_numbers
 from penstock.errors import ColumnError, FeatureError, UsageError
 
@@ -102,7 +102,7 @@ class Number:
         if self.missing:
             into[1] = 0
         if self.fill is None:
-            refuse_nulls(array, self.column, place)
+            require_present(array, self.column, place)
         if self.standardized:
             values = to_doubles(array)
             row[:] = (values - self.center) * self.scale

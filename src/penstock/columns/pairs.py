@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.batch import Csr, Floats
-from penstock.columns.base import Place, as_ranges, flags_of, is_list, is_number, refuse_nulls, saved
+from penstock.columns.base import Place, as_ranges, flags_of, is_list, is_number, require_present, saved
 from penstock.columns.labels import to_numbers
 from penstock.errors import FeatureError, UsageError
 
@@ -55,7 +55,7 @@ class Pairs:
     def sparse_rows(self, arrays: Sequence[pa.Array], place: Place, *, wide: bool) -> Csr:
         indices, values = arrays
         for array, name in zip(arrays, self.columns):
-            refuse_nulls(array, name, place)
+            require_present(array, name, place)
         starts = indices.offsets.to_numpy().astype(np.int64)
         value_starts = values.offsets.to_numpy().astype(np.int64)
         lengths = np.diff(starts)

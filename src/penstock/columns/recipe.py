@@ -276,6 +276,10 @@ class Recipe:
             missing=missing,
         )
 
+    def to_measure(self) -> Recipe:
+        """Return the recipe that leaves out rows without a label, unless they are to be refused or rows are packed, which have all."""
+        return replace(self, unlabelled=self.missing != "refuse" and self.packed_column is None)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON, for a model file."""
         return {
@@ -311,7 +315,7 @@ class Recipe:
 
     def _dense(self, batch: pa.RecordBatch, parts: Sequence[FeatureColumn], first_row: int) -> Floats:
         """Return dense parts side by side as C-contiguous rows; a view for one float32 list."""
-        return dense_rows(batch, parts, Place(self.place, first_row))
+        return dense_features(batch, parts, Place(self.place, first_row))
 
     def _sparse(self, batch: pa.RecordBatch, first_row: int, wide: bool) -> Csr:
         dense = [part for part in self.parts if not part.sparse]
@@ -402,7 +406,7 @@ def _stored_as(parts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in part.items() if name not in ("fill", "null_values")} for part in parts]
 
 
-def dense_rows(batch: pa.RecordBatch, parts: Sequence[FeatureColumn], place: Place) -> Floats:
+def dense_features(batch: pa.RecordBatch, parts: Sequence[FeatureColumn], place: Place) -> Floats:
     """Return dense columns side by side as C-contiguous rows; a view for one float32 list."""
     if len(parts) == 1 and isinstance(parts[0], Vector):
         return parts[0].rows(column_of(batch, parts[0].column), place)

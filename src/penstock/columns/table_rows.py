@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from penstock.columns.base import FeatureColumn, Place, column_of
 from penstock.columns.category import Category
 from penstock.columns.hashing import Hashed
-from penstock.columns.recipe import Recipe, dense_rows
+from penstock.columns.recipe import Recipe, dense_features
 from penstock.errors import UsageError
 from penstock.messages import Text, Use
 
@@ -65,7 +65,7 @@ class TableRows:
         numbers, categories = _split(recipe.parts)
         arrays = []
         if numbers:
-            arrays.append(_lists(dense_rows(batch, numbers, place), self.schema.field(NUMBERS)))
+            arrays.append(_lists(dense_features(batch, numbers, place), self.schema.field(NUMBERS)))
         if categories:
             ids = [part.ids(column_of(batch, part.column), place) for part in categories]
             arrays.append(_lists(np.stack(ids, axis=1), self.schema.field(CATEGORIES)))

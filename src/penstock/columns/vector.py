@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.batch import Csr, Floats
-from penstock.columns.base import Place, as_ranges, field_of, flags_of, is_number, null_mask, refuse_nulls, saved
+from penstock.columns.base import Place, as_ranges, field_of, flags_of, is_number, null_mask, require_present, saved
 from penstock.columns.labels import to_numbers
 from penstock.errors import ColumnError, FeatureError, UsageError
 
@@ -45,7 +45,7 @@ class Vector:
 
     def rows(self, array: pa.Array, place: Place) -> Floats:
         """Return the lists as C-contiguous rows; a view where they are of float32."""
-        refuse_nulls(array, self.column, place)
+        require_present(array, self.column, place)
         values = array.values.slice(array.offset * self.width, len(array) * self.width)
         if values.null_count:
             entry = int(np.argmax(null_mask(values)))

@@ -72,7 +72,8 @@ class TrainingRequest:
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> TrainingRequest:
         """Make the job again."""
-        return cls(**{**plain, "config": Config(**plain["config"]), "columns": Columns(**plain["columns"])})
+        columns = Columns(**{name: value for name, value in plain["columns"].items() if value != []})
+        return cls(**{**plain, "config": Config(**plain["config"]), "columns": columns})
 
 
 def run_figures(training: LinearJob, model: LinearModel, *, seconds: float) -> dict[str, Any]:

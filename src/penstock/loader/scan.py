@@ -69,6 +69,7 @@ def scan(
     width: bool = True,
     weights: bool = False,
     count_classes: bool = False,
+    fill: bool = False,
     identifiers: bool = False,
     stream: Stream | None = None,
 ) -> Scan:
@@ -92,15 +93,17 @@ def scan(
         part of the mean and spread of features, so that they make no difference.
     count_classes : bool
         Whether to add up the weights of each class's rows.
+    fill : bool
+        Whether to find what stands for missing numbers, unless they are to be refused.
     identifiers : bool
         Whether to leave out columns that number the rows.
     stream : Stream
         Hears how far the pass is.
     """
     collects = classes and (recipe.labels is None or count_classes)
-    fills = recipe.missing != "refuse" and any(isinstance(p, Number) and p.fill is None for p in recipe.parts)
+    fills = fill and recipe.missing != "refuse" and any(isinstance(p, Number) and p.fill is None for p in recipe.parts)
     whole = standardize or fills or recipe.missing == "drop" or (width and recipe.width is None)
-    drops = weights and recipe.label is not None and recipe.missing != "refuse" and (collects or whole)
+    drops = fill and recipe.label is not None and recipe.missing != "refuse" and (collects or whole)
     if not len(source.block_rows) or not int(source.block_rows.sum()):
         raise DataError(f"{source.name} has no rows; there is nothing to train on")
     if not (collects or whole or (weights and recipe.weighted)):
@@ -187,7 +190,7 @@ def scan(
         recipe = recipe.without(numbered, "row numbers")
     scaling = moments.scaling(recipe) if whole else Scaling.none()
     far = [recipe.names[j] for j in moments.far_from_zero()] if standardize and recipe.names is not None else []
-    if whole:
+    if fills:
         recipe, scaling = _filled(recipe, scaling, moments)
     if not standardize:
         scaling = Scaling.none()
@@ -306,8 +309,6 @@ def _filled(recipe: Recipe, scaling: Scaling, moments: _Moments) -> tuple[Recipe
 
     Where more than 1 % of a column is missing, a feature tells so.
     """
-    if recipe.missing == "refuse" or not any(isinstance(p, Number) and p.fill is None for p in recipe.parts):
-        return recipe, scaling
     share = moments.missing_share
     parts, at, added = [], 0, []  # where a feature is added, and in what share of the rows it is 1
     scale, shift = scaling.scale.copy(), scaling.shift

@@ -27,7 +27,7 @@ from penstock.closing import Closing
 from penstock.columns.base import Place, is_list, is_number
 from penstock.columns.choose import choose_features
 from penstock.columns.pairs import PAIRS
-from penstock.columns.recipe import Recipe, dense_rows
+from penstock.columns.recipe import Recipe, dense_features
 from penstock.errors import ColumnError, DataError, WriteError, some_of
 from penstock.events import Advanced, Finished, Started, Stream
 from penstock.messages import Text, Use
@@ -216,7 +216,7 @@ class _Layout:
             self.width = max(self.width or 0, 0 if where is None else where + 1)
         elif self._recipe is not None:
             others = [name for name in names if name not in self.pack]
-            flat = pa.array(dense_rows(batch, self._recipe.parts, Place(PLACE)).reshape(-1))
+            flat = pa.array(dense_features(batch, self._recipe.parts, Place(PLACE)).reshape(-1))
             arrays = [fixed_lists(flat, len(self.pack), len(batch)), *(batch.column(name) for name in others)]
             names = [*self.metadata["columns"], *others]
         fields = [pa.field(name, array.type, nullable=False) for name, array in zip(names, arrays)]

@@ -1,0 +1,279 @@
+"""What columns become features, by what they hold: text, dates, missing values, identifiers; with and without options."""
+
+from __future__ import annotations
+
+import datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import penstock
+from penstock.blocks.memory import TableSource
+from penstock.columns.category import Category
+from penstock.columns.date import Date
+from penstock.columns.hashing import Hashed
+from penstock.columns.number import Number
+from penstock.config import Config
+from penstock.errors import DataError, FeatureError, LabelError, UsageError
+from penstock.evaluation import evaluate
+from penstock.events import Stream, Warned
+from penstock.memory_learner import linear_job
+from penstock.model import predict
+from penstock.training import Columns
+
+ROWS = 600
+
+
+def table(**more):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=ROWS)
+    return pa.table({"x": x, "label": (x + rng.normal(size=ROWS) > 0).astype(int), **more})
+
+
+def recipe_of(data, **columns):
+    return Columns(label="label", **columns).recipe(TableSource.of(data, block_size=2000))
+
+
+def part_of(values, **columns):
+    """Return the features that one column beside x becomes, or the reason for leaving it out."""
+    recipe = recipe_of(table(c=values), **columns)
+    found = [part for part in recipe.parts if part.columns == ("c",)]
+    return recipe.left_out["c"] if not found else found[0] if len(found) == 1 else found
+
+
+def learned(data, *, config=None, **columns):
+    warnings = []
+    stream = Stream([lambda event: warnings.append(str(event.message)) if isinstance(event, Warned) else None])
+    job = linear_job(TableSource.of(data), config or Config(), Columns(label="label", **columns), stream=stream)
+    return job.run(), warnings
+
+
+def texts(count):
+    return pa.array([f"v{i % count}" for i in range(ROWS)])
+
+
+class TestText:
+    def test_few_values_are_a_category_and_rare_ones_share_a_feature(self):
+        values = ["a"] * 400 + ["b"] * 190 + ["c", "d"] * 2 + ["e"] * 6
+        assert part_of(pa.array(values)) == Category("c", ("a", "b", "e"), rare=True, dense=True)
+
+    def test_a_missing_level_where_there_are_nulls(self):
+        values = ["a", "b", None] * 200
+        for array in (pa.array(values), pa.array(values).dictionary_encode(), pa.array(values, pa.large_string())):
+            assert part_of(array) == Category("c", ("a", "b"), missing=True, dense=True)
+
+    def test_many_values_are_hashed_by_how_many_there_are(self, monkeypatch):
+        monkeypatch.setattr("penstock.columns.fit.MOST_LEVELS", 100)  # a table of 10,000 values would be slow
+        assert part_of(texts(300)) == Hashed("c", 11)
+        with pytest.raises(UsageError, match=r"names 'c', which has about 2\d\d values|about 3\d\d values"):
+            part_of(texts(300), category=["c"])
+
+    def test_prose_is_hashed_by_words(self):
+        values = pa.array([f"the {i} cats of number {i % 7} sat on mat {i % 90}" for i in range(ROWS)])
+        assert part_of(values) == Hashed("c", 18, words=True)
+
+    def test_what_names_the_row_or_is_constant_is_left_out_unless_named(self):
+        assert part_of(texts(ROWS)) == "a value of its own in nearly every row"
+        assert part_of(pa.array(["same"] * ROWS)) == "one value"
+        assert part_of(pa.array([None] * ROWS, pa.string())) == "empty"
+        assert isinstance(part_of(texts(ROWS), features=["x", "c"]), Category)
+
+    def test_numbers_stored_as_text(self):
+        values = [str(i / 4) if i % 10 else "?" for i in range(ROWS)]
+        found = part_of(pa.array(values))
+        assert isinstance(found, Number)
+        assert found.missing
+        assert found.fill == pytest.approx(75.0, abs=1)
+        codes = part_of(pa.array(["1", "2", "3"] * 200))
+        assert codes == Category("c", ("1", "2", "3"), dense=True)
+        assert isinstance(part_of(pa.array(["1", "2", "3"] * 200), number=["c"]), Number)
+        with pytest.raises(UsageError, match=r"names 'c', which has the value 'b', not a number"):
+            part_of(pa.array(["1", "b", "3"] * 200), number=["c"])
+
+    def test_own_null_values(self):
+        found = part_of(pa.array(["a", "b", "-"] * 200), null_values=["-"])
+        assert found == Category("c", ("a", "b"), missing=True, dense=True, null_values=("-",))
+
+    def test_numbers_are_categories_when_asked_for(self):
+        assert part_of(pa.array([1, 2, 2] * 200), category=["c"]) == Category("c", ("1", "2"), dense=True)
+
+    def test_one_column_of_two_kinds_is_refused(self):
+        with pytest.raises(UsageError, match=r"names 'x', which is named for category too") as caught:
+            recipe_of(table(), category=["x"], number=["x"])
+        assert caught.value.option == "number"
+
+    def test_all_text_is_hashed_by_a_star(self):
+        recipe = recipe_of(table(c=texts(3), d=texts(4)), hash=["*"])
+        assert recipe.parts[1:] == (Hashed("c"), Hashed("d"))
+
+    def test_many_levels_are_sparse_and_few_dense(self):
+        assert not recipe_of(table(c=texts(20))).sparse
+        assert recipe_of(table(c=texts(100))).sparse
+
+
+class TestDates:
+    def test_days_and_the_parts_that_vary(self):
+        days = [datetime.date(2026, 1, 1) + datetime.timedelta(days=i % 40) for i in range(ROWS)]
+        found = part_of(pa.array(days))
+        assert [type(part) for part in found] == [Date, Category, Category]
+        assert [part.of for part in found[1:]] == ["month", "weekday"]
+        assert found[1].levels == ("1", "2")
+
+    def test_text_that_is_dates(self):
+        stamps = [f"2026-03-01 {i % 24:02}:30:00" if i % 5 else None for i in range(ROWS)]
+        found = part_of(pa.array(stamps))
+        assert [getattr(part, "of", "") for part in found] == ["", "hour"]
+        assert found[0].missing
+
+    def test_a_text_that_is_no_date(self):
+        with pytest.raises(UsageError, match=r"names 'c', which has the value 'soon', no date"):
+            part_of(pa.array(["2026-01-01", "soon"] * 300), date=["c"])
+        data = table(c=pa.array([f"2026-01-{i % 28 + 1:02}" for i in range(ROWS)]))
+        model, _ = learned(data)
+        odd = data.set_column(2, "c", pa.array(["2026-01-01"] * 3 + ["soon"] + ["2026-01-01"] * (ROWS - 4)))
+        with pytest.raises(FeatureError, match=r"'c' is 'soon' in row 3, where dates were learnt from"):
+            predict(model, TableSource.of(odd))
+
+    def test_times_with_a_zone_are_taken_in_utc(self):
+        stamp = pa.array([datetime.datetime(2026, 1, 1, 23)], pa.timestamp("us", "America/New_York"))
+        naive = stamp.cast(pa.timestamp("us"))
+        hour = Category("c", ("23",), of="hour")
+        assert hour.codes(stamp).tolist() == hour.codes(naive).tolist()
+
+
+class TestMissing:
+    def holed(self):
+        x = table()["x"].to_numpy().copy()
+        x[::3] = np.nan
+        return table(c=pa.array(x, from_pandas=True), d=pa.array(np.where(np.arange(ROWS) % 200, x * 0 + 1, 1)))
+
+    def test_numbers_are_filled_with_their_mean_and_told_where_not_rare(self):
+        data = table(c=pa.array([None, 1.0, 3.0] * 200), d=pa.array([None] + [2.0, 4.0] * 299 + [2.0]))
+        model, _ = learned(data)
+        assert model.recipe.names == ("x", "c", "c is missing", "d")
+        fills = {part.column: part.fill for part in model.recipe.parts}
+        assert fills["c"] == 2.0
+        assert fills["d"] == pytest.approx(3.0, abs=0.01)
+        assert fills["x"] is not None  # a null that comes later is filled as well
+
+    def test_nan_is_missing_and_infinity_refused(self):
+        assert learned(table(c=[float("nan"), 1.0, 3.0] * 200))[0].recipe.names == ("x", "c", "c is missing")
+        with pytest.raises(FeatureError, match="'c' is not a finite number in row 0"):
+            learned(table(c=[float("inf"), 1.0, 3.0] * 200))
+
+    @pytest.mark.parametrize("standardize", [True, False])
+    @pytest.mark.parametrize("solver", ["sgd", "lbfgs"])
+    def test_every_solver_learns_from_missing_values(self, standardize, solver):
+        rng = np.random.default_rng(1)
+        label = rng.integers(0, 2, ROWS)
+        c = pa.array([None if y and i % 2 else float(i % 3) for i, y in enumerate(label)])
+        data = pa.table({"c": c, "city": pa.array(["a", None, "b"] * 200), "label": label})
+        model, _ = learned(data, config=Config(standardize=standardize, solver=solver))
+        assert evaluate(model, TableSource.of(data))["accuracy"] > 0.7
+
+    def test_the_policies(self):
+        data = table(c=pa.array([None, 1.0, 3.0] * 200))
+        assert learned(data, missing="fill")[0].recipe.names == ("x", "c")
+        assert learned(data, missing="indicator")[0].recipe.names == ("x", "c", "c is missing")
+        with pytest.raises(FeatureError, match="column 'c' is null in row 0"):
+            learned(data, missing="refuse")
+        model, warnings = learned(data, missing="drop")
+        assert model.recipe.names == ("x", "c")
+        assert any("200 rows lack a feature and are left out" in each for each in warnings)
+        without, _ = learned(data.filter(pa.compute.is_valid(data["c"])), config=Config(validation=0.0))
+        dropped, _ = learned(data, missing="drop", config=Config(validation=0.0))
+        np.testing.assert_allclose(dropped.weights.coef, without.weights.coef, rtol=1e-3)
+        with pytest.raises(UsageError) as caught:
+            learned(data, missing="guess")
+        assert (caught.value.option, caught.value.value) == ("missing", "guess")
+
+
+class TestLabels:
+    @pytest.mark.parametrize("model", ["logistic", "linear", "svm", "softmax"])
+    def test_rows_without_a_label_are_left_out_and_counted(self, model):
+        data = table()
+        labels = [None if i % 4 == 0 else y for i, y in enumerate(data["label"].to_pylist())]
+        holed = data.set_column(1, "label", pa.array(labels))
+        kept = holed.filter(pa.compute.is_valid(holed["label"]))
+        config = Config(model=model, validation=0.0)
+        found, warnings = learned(holed, config=config)
+        assert any("150 rows have no 'label'" in each for each in warnings)
+        other, _ = learned(kept, config=config)
+        np.testing.assert_allclose(found.weights.coef, other.weights.coef, rtol=0.05, atol=0.02)
+        name = "r2" if model == "linear" else "accuracy"
+        assert evaluate(found, TableSource.of(holed))[name] == pytest.approx(
+            evaluate(found, TableSource.of(kept))[name]
+        )
+        with pytest.raises(LabelError, match=r"'label' is missing \(null\) in row 0"):
+            learned(holed, config=config, missing="refuse")
+
+    def test_a_model_is_measured_on_the_rows_that_have_a_label(self):
+        model, _ = learned(table(), config=Config(validation=0.0))
+        holed = table().set_column(1, "label", pa.array([None, *table()["label"].to_pylist()[1:]]))
+        assert evaluate(model, TableSource.of(holed))["rows"] == ROWS - 1
+
+    def test_no_label_at_all(self):
+        data = table().set_column(1, "label", pa.nulls(ROWS, pa.int64()))
+        with pytest.raises(DataError, match="'label' is missing in every row"):
+            learned(data)
+
+
+class TestIdentifiers:
+    def test_row_numbers_are_left_out_and_told(self):
+        rng = np.random.default_rng(0)
+        for numbers in (np.arange(ROWS), rng.permutation(ROWS) + 1000, np.arange(ROWS).astype(float)):
+            model, warnings = learned(table(id=numbers))
+            assert model.recipe.names == ("x",)
+            assert model.recipe.left_out == {"id": "row numbers"}
+            assert any("left out: 'id' (row numbers)" in each for each in warnings)
+        assert learned(table(id=np.arange(ROWS)), features=["x", "id"])[0].recipe.names == ("x", "id")
+
+    def test_numbers_that_repeat_or_skip_are_features(self):
+        for numbers in (np.arange(ROWS) // 2, np.arange(ROWS) * 2, np.r_[np.arange(ROWS - 1), 5]):
+            assert learned(table(n=numbers))[0].recipe.names == ("x", "n")
+
+    def test_columns_of_unfit_types_are_left_out_and_told(self):
+        model, warnings = learned(table(c=pa.array([[1.0], [1.0, 2.0]] * 300)))
+        assert model.recipe.names == ("x",)
+        assert any("'c' (list<item: double>" in each for each in warnings)
+
+
+def test_members_of_structs_are_features():
+    data = table(s=pa.array([{"a": 1.0, "t": {"b": "u"}}, None, {"a": 3.0, "t": {"b": "w"}}] * 200))
+    model, _ = learned(data)
+    assert model.recipe.names == ("x", "s.a", "s.a is missing", "s.t.b=u", "s.t.b=w", "s.t.b is missing")
+    assert len(predict(model, TableSource.of(data))) == ROWS
+
+
+def test_a_saved_model_scores_new_nulls_and_levels(tmp_path):
+    data = table(c=texts(3), n=np.random.default_rng(2).normal(size=ROWS))
+    pq.write_table(data, tmp_path / "t.parquet")
+    penstock.LogisticRegression().fit(tmp_path / "t.parquet", y="label").save(tmp_path / "m")
+    rows = pa.table({"x": [0.5, None], "c": [None, "new"], "n": [None, 1.0]})
+    rows = rows.set_column(2, "n", rows["n"].cast(pa.float32()))
+    pq.write_table(rows, tmp_path / "new.parquet")
+    assert len(penstock.load(tmp_path / "m").predict(tmp_path / "new.parquet")) == 2
+
+
+def test_rows_sorted_by_label_in_little_memory(tmp_path):
+    rng = np.random.default_rng(3)
+    n = 30_000
+    city = rng.integers(0, 50, n)
+    x = rng.normal(size=n)
+    label = (x + np.sin(city) * 2 + rng.normal(size=n) > 0).astype(int)
+    x[rng.random(n) < 0.1] = np.nan
+    order = np.argsort(label, kind="stable")
+    data = pa.table(
+        {"x": pa.array(x[order], from_pandas=True), "city": [f"c{i}" for i in city[order]], "label": label[order]}
+    )
+    pq.write_table(data, tmp_path / "t.parquet", row_group_size=2000)
+    scores = [
+        penstock.LogisticRegression(memory=memory, seed=1)
+        .fit(tmp_path / "t.parquet", y="label")
+        .score(tmp_path / "t.parquet")
+        for memory in ("200MB", "700KB")
+    ]
+    assert scores[0] > 0.8
+    assert abs(scores[0] - scores[1]) < 0.01
