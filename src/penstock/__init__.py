@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.explanation import explain as explain
     from penstock.loader import Loader as Loader
     from penstock.loader.batches import batches as batches
+    from penstock.loader.fit_columns import recipe_for as recipe_for
     from penstock.model_kinds import load as load
     from penstock.sql import connect as connect
 
@@ -44,6 +45,7 @@ _HOMES = {
     "explain": "penstock.explanation",
     "load": "penstock.model_kinds",
     "open": "penstock.blocks.open",
+    "recipe_for": "penstock.loader.fit_columns",
 }
 
 # Packages that the documentation names; imported when first used, as the names above are.
@@ -63,6 +65,7 @@ __all__ = [
     "explain",
     "load",
     "open",
+    "recipe_for",
 ]
 
 

@@ -14,7 +14,7 @@ from penstock.blocks.base import BlockSource
 from penstock.class_weights import ClassWeighting, ClassWeights
 from penstock.columns.choose import choose_features
 from penstock.columns.recipe import Recipe
-from penstock.columns.schema_notes import index_notice
+from penstock.columns.schema_notes import index_notice, left_out_notice
 from penstock.config import Config
 from penstock.errors import UsageError, some_of
 from penstock.events import Epoch, Stream, Warned
@@ -52,10 +52,18 @@ class Columns:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value}
 
-    def recipe(self, source: BlockSource, *, wide: bool = False, blocks: Sequence[int] | None = None) -> Recipe:
+    def recipe(
+        self,
+        source: BlockSource,
+        *,
+        wide: bool = False,
+        standardize: bool = False,
+        blocks: Sequence[int] | None = None,
+    ) -> Recipe:
         """Settle them for a source; ``wide`` for a model on disk, which may have any number of features.
 
-        Columns of text and dates are passed over once, or in some ``blocks`` alone.
+        Columns of text and dates are passed over once, or in some ``blocks`` alone, and those of numbers where the recipe is to
+        ``standardize`` them.
         """
         label = self.label if self.label is not None else default_label(source)
         return choose_features(
@@ -73,12 +81,13 @@ class Columns:
             missing=self.missing,
             null_values=self.null_values,
             fit=fit_from(source, wide=wide, blocks=blocks),
+            standardize=standardize,
         )
 
-    def labelled_recipe(self, source: BlockSource, *, wide: bool = False) -> Recipe:
+    def labelled_recipe(self, source: BlockSource, *, wide: bool = False, standardize: bool = False) -> Recipe:
         """Settle them for a training; that there is no label is said before anything of the features."""
         require_label(self.label if self.label is not None else default_label(source), source)
-        return self.recipe(source, wide=wide)
+        return self.recipe(source, wide=wide, standardize=standardize)
 
     def notice(self, source: BlockSource, recipe: Recipe, stream: Stream) -> None:
         """Tell of the columns that nobody named and that are no features: the index of a stored pandas table, identifiers."""
@@ -131,20 +140,6 @@ class WeightTrainer(Protocol):
     def evaluate(self, batches: Any, *, on_scores: OnScores | None = None) -> EpochStats: ...
     def state(self) -> dict[str, NDArray[Any]]: ...
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None: ...
-
-
-def left_out_notice(left_out: Mapping[str, str]) -> str | None:
-    """Return a sentence about columns that are no features, and why; None where there are none.
-
-    Examples
-    --------
-    >>> left_out_notice({"id": "row numbers"})
-    "left out: 'id' (row numbers); name the features to learn from such columns"
-    """
-    if not left_out:
-        return None
-    shown = some_of(f"{name!r} ({why})" for name, why in left_out.items())
-    return f"left out: {shown}; name the features to learn from such columns"
 
 
 def require_label(label: str | None, source: BlockSource) -> None:

@@ -61,14 +61,15 @@ convert(path, folder + "/out.arrow", label="y", exclude=["g"], hash=roles["hash"
 
 
 def write(path, rows):
-    """Write text columns of few and of many values, in row groups that a block is a small part of."""
+    """Write text columns of few and of many values, some missing, in row groups that a block is a small part of."""
     rng = np.random.default_rng(0)
     writer = None
     for start in range(0, rows, GROUP):
         count = min(GROUP, rows - start)
         columns = {"y": pa.array(rng.integers(0, 2, count).astype(np.int8)), "g": pa.array(np.arange(count) % 5)}
         for number in range(COLUMNS):
-            values = pa.array(rng.integers(10**14, 10**14 + (20, 10**12)[number % 2], count))
+            missing = rng.random(count) < 0.05 * (number % 3)
+            values = pa.array(rng.integers(10**14, 10**14 + (20, 10**12)[number % 2], count), mask=missing)
             columns[f"c{number}"] = pc.cast(values, pa.string())
         table = pa.table(columns)
         writer = writer or pq.ParquetWriter(path, table.schema, compression="zstd")

@@ -12,9 +12,13 @@ import pytest
 
 from penstock import batch as loops
 from penstock.batch import Csr
+from penstock.columns.base import Place
 from penstock.columns.choose import choose_features
+from penstock.columns.date import Date
 from penstock.columns.hashing import Hashed, count_words, hash_rows_reference, murmur3, murmur3_reference
+from penstock.columns.kinds import column_from_dict
 from penstock.columns.labels import LabelMap, LabelTally, numeric
+from penstock.columns.number import Number
 from penstock.columns.recipe import Recipe
 from penstock.errors import ColumnError, FeatureError, LabelError, UsageError
 
@@ -374,3 +378,16 @@ def test_classes_that_float64_does_not_tell_apart_are_refused():
 def test_weights_that_are_text_are_called_weights():
     with pytest.raises(LabelError, match="rows are weighed by a column of numbers"):
         numeric(pa.array(["a"]), column="w", weight=True)
+
+
+@pytest.mark.parametrize(
+    "column", [Number("a", 0.0), Number("a", 2.0, True, (), 2.0, 0.5), Date("a", 0.0, False, (), 0.1)]
+)
+def test_what_is_zero_or_scaled_survives_json(column):
+    assert column_from_dict(json.loads(json.dumps(column.to_dict()))) == column
+
+
+def test_a_standardized_number_keeps_the_digits_of_numbers_far_from_zero():
+    into = np.empty((2, 3), np.float32)
+    Number("a", 1e9 + 1, True, (), 1e9 + 1, 2.0).write(pa.array([1_000_000_000, None, 1_000_000_002]), into, Place())
+    assert into.tolist() == [[-2.0, 0.0, 2.0], [0.0, 1.0, 0.0]]

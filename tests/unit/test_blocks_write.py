@@ -232,11 +232,13 @@ def test_automatic_block_size(tmp_path):
 
 def test_bad_rows_are_named_by_their_number_in_the_data(tmp_path):
     pq.write_table(pa.table({"a": [1.0] * 50 + [None], "y": [1] * 51}), tmp_path / "a.parquet", row_group_size=20)
-    with pytest.raises(FeatureError, match=r"a\.parquet: column 'a' is null in row 50"):
-        convert(tmp_path / "a.parquet", tmp_path / "a.arrow", label="y")
+    vectors = pa.array([[1.0]] * 50 + [None], pa.list_(pa.float32(), 1))
+    pq.write_table(pa.table({"v": vectors, "y": [1] * 51}), tmp_path / "v.parquet", row_group_size=20)
+    with pytest.raises(FeatureError, match=r"v\.parquet: column 'v' is null in row 50"):
+        convert(tmp_path / "v.parquet", tmp_path / "a.arrow", label="y")
     with pytest.raises(LabelError, match=r"a\.parquet: 'a' is missing \(null\) in row 50"):
         convert(tmp_path / "a.parquet", tmp_path / "a.arrow", label="a")
-    assert leftovers(tmp_path) == ["a.parquet"]
+    assert leftovers(tmp_path) == ["a.parquet", "v.parquet"]
 
 
 def test_own_input_is_not_overwritten(tmp_path):

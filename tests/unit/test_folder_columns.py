@@ -64,9 +64,9 @@ def test_a_column_in_folder_names_can_be_the_label_or_left_out(tmp_path):
 
 
 def test_a_row_that_cannot_be_converted_is_named_by_its_own_file(tmp_path):
-    for name, values in (("a", [1.0, 2.0]), ("b", [3.0, None])):
-        pq.write_table(pa.table({"x": values, "y": [0, 1]}), tmp_path / f"{name}.parquet")
-    with pytest.raises(DataError, match=r"b\.parquet: column 'x' is null in row 1"):
+    for name, labels in (("a", [0, 1]), ("b", [0, None])):
+        pq.write_table(pa.table({"x": [1.0, 2.0], "y": labels}), tmp_path / f"{name}.parquet")
+    with pytest.raises(DataError, match=r"b\.parquet: 'y' is missing \(null\) in row 1"):
         convert(str(tmp_path / "*.parquet"), tmp_path / "t.arrow", label="y")
 
 

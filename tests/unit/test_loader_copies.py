@@ -221,7 +221,7 @@ def test_a_source_that_cannot_be_read_is_not_called_a_disk_that_cannot_be_writte
 @pytest.mark.parametrize("kind", kinds.KINDS)
 def test_what_is_not_finite_is_named_by_its_row_in_the_data(kind, tmp_path, scratch):
     x, y = kinds.rows(1000)
-    x[777, 0] = np.nan
+    x[777, 0] = np.inf
     with kinds.store(kind, tmp_path, x, y) as source:
         recipe = kinds.recipe(source)
         name = "feature 0" if recipe.sparse else recipe.names[0].replace("[", r"\[")

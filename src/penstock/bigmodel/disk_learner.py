@@ -101,7 +101,9 @@ class DiskLearner:
         config = job.config
         storage = self.storage = replace(self.storage, optimizer=config.optimizer or "sgd")
         require_possible(config, storage)
-        self._recipe = recipe_of_dimension(self.columns, job.source, self.dimension)
+        self._recipe = recipe_of_dimension(
+            self.columns, job.source, self.dimension, standardize=bool(config.standardize)
+        )
 
     def require_same(self, saved: Checkpoint, /) -> dict[str, Any]:
         """Raise where a checkpoint has no rows, or other columns, pages or memory; return its config."""
@@ -416,15 +418,19 @@ def require_possible(config: Config, storage: Storage) -> None:
         raise refused("threads", "with ", given, reason, fixes=[Use("batch_size", 1), Use("threads", 1)])
 
 
-def recipe_of_dimension(columns: Columns, source: BlockSource, dimension: int | None) -> Recipe:
+def recipe_of_dimension(
+    columns: Columns, source: BlockSource, dimension: int | None, *, standardize: bool = True
+) -> Recipe:
     """Return what is to be made of the columns, of the dimension declared.
+
+    Numbers are centered by the recipe, if they are to be standardized: pages of weights have no place for a shift.
 
     Raises
     ------
     UsageError
         The columns make another number of features.
     """
-    recipe = columns.labelled_recipe(source, wide=True)
+    recipe = columns.labelled_recipe(source, wide=True, standardize=standardize)
     if dimension is None:
         return recipe
     fixed = sum(part.width or 0 for part in recipe.parts if part.kind != "pairs")

@@ -1,16 +1,18 @@
 """`convert`: any data into the fast layout, in memory of a few blocks.
 
 With a label, features are packed into one fixed-size float32 list (or, sparse, two lists), so that later reads
-need no decoding; without one, columns are kept as they are. Rows keep their order.
+need no decoding; without one, columns are kept as they are. Rows keep their order. Text, dates and missing numbers become
+features as in a training, by a pass over the data before, where they can be read twice.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,12 +25,16 @@ from penstock.blocks.row_streams import RowStream, rows_of
 from penstock.blocks.storage import PathLike, is_remote
 from penstock.blocks.write import BlockWriter
 from penstock.budget import parse_size
+from penstock.columns.base import column_of, flag_ranges_of
 from penstock.columns.choose import choose_features
+from penstock.columns.fit_pass import fit_batches
 from penstock.columns.hashing import Hashed
+from penstock.columns.kinds import can_fit
 from penstock.columns.labels import numeric, refuse_missing
+from penstock.columns.number import Number
 from penstock.columns.pairs import PAIRS
 from penstock.columns.recipe import Recipe
-from penstock.columns.schema_notes import index_notice, layout_of
+from penstock.columns.schema_notes import index_notice, layout_of, left_out_notice
 from penstock.errors import ColumnError, LabelError, UsageError
 from penstock.events import Advanced, Finished, Listener, Started, Stream, Warned
 from penstock.outputs import only_writer, require_file
@@ -125,55 +131,83 @@ def convert(
         if label is None and pair and "label" in rows.schema.names:
             label = "label"
         packing = label is not None or weight is not None or features is not None or bool(hash) or pair is not None
-        form: _Packed | _AsIs = (
-            _Packed.of(
-                rows,
-                choose_features(
-                    rows.schema,
-                    label=label,
-                    weight=weight,
-                    features=features,
-                    hash=hash,
-                    place=rows.name,
-                    exclude=[*exclude, *(k for k in keep if k in rows.schema.names)],
-                ),
-                keep,
-            )
-            if packing
-            else _AsIs.of(rows, exclude)
+        choose = partial(
+            choose_features,
+            rows.schema,
+            label=label,
+            weight=weight,
+            features=features,
+            hash=hash,
+            place=rows.name,
+            exclude=[*exclude, *(k for k in keep if k in rows.schema.names)],
+            fit=partial(fit_batches, partial(_read, rows), rows.schema) if rows.repeatable else None,
         )
         stream = Stream([] if listen is None else [listen])
-        kept = rows.schema.names if form.asked is None else form.asked
-        notice = index_notice(rows.schema, kept, exclude=exclude)
-        if notice is not None:
-            stream.emit(Warned(notice))
-        task = f"convert {rows.name}"
-        stream.emit(Started(task, rows.nbytes, "bytes"))
-        with closing(_shape(rows, form, stream, task)) as shaped:
-            first = list(_until(shaped, SAMPLE))
-            if not rows.typed:
-                for notice in _mixed_text([batch for batch, _ in first], rows.name):
-                    stream.emit(Warned(notice))
-            block_bytes, per_block = _block_shape(first, size, rows)
-            most = max(2 * block_bytes, LARGEST_BLOCK)
-            with BlockWriter(
-                path, form.schema, rows_per_block=per_block, most_bytes=most, metadata=form.metadata
-            ) as writer:
-                while first:
-                    writer.write(first.pop(0)[0])
-                for batch, _ in shaped:
-                    writer.write(batch)
-                writer.width = form.width
-        stream.emit(Finished(task))
+        if not packing:
+            form: _Packed | _AsIs = _AsIs.of(rows, exclude)
+        else:
+            others = {label, weight, *exclude, *keep, *(Hashed.parse(each).column for each in hash if each != "*")}
+            fitted = [f for f in rows.schema if f.name not in others and (features is None or f.name in features)]
+            fill = rows.repeatable and any(map(can_fit, fitted))  # the pass that is made anyway looks at numbers too
+            form = _Packed.of(rows, choose(fill=fill), keep)
+        try:
+            writer = _write(path, rows, form, size, stream, exclude=exclude)
+        except _MissingNumberError:  # what stands for missing numbers has to be found first
+            form = _Packed.of(rows, choose(fill=True), keep)
+            writer = _write(path, rows, form, size, stream, exclude=exclude)
     seconds = time.perf_counter() - started
     return Converted(path, writer.rows, writer.blocks, writer.nbytes, seconds, rows.skipped)
+
+
+def _write(
+    path: str, rows: RowStream, form: _Packed | _AsIs, size: int | None, stream: Stream, *, exclude: Sequence[str]
+) -> BlockWriter:
+    """Write all rows, and return what wrote them."""
+    kept = rows.schema.names if form.asked is None else form.asked
+    for notice in (index_notice(rows.schema, kept, exclude=exclude), left_out_notice(form.left_out)):
+        if notice is not None:
+            stream.emit(Warned(notice))
+    task = f"convert {rows.name}"
+    stream.emit(Started(task, rows.nbytes, "bytes"))
+    with closing(_shape(rows, form, stream, task)) as shaped:
+        first = list(_until(shaped, SAMPLE))
+        if not rows.typed:
+            for notice in _mixed_text([batch for batch, _ in first], rows.name):
+                stream.emit(Warned(notice))
+        block_bytes, per_block = _block_shape(first, size, rows)
+        most = max(2 * block_bytes, LARGEST_BLOCK)
+        with BlockWriter(
+            path, form.schema, rows_per_block=per_block, most_bytes=most, metadata=form.metadata
+        ) as writer:
+            while first:
+                writer.write(first.pop(0)[0])
+            for batch, _ in shaped:
+                writer.write(batch)
+            writer.width = form.width
+    stream.emit(Finished(task))
+    return writer
+
+
+def _read(rows: RowStream, columns: Sequence[str]) -> Generator[pa.RecordBatch, None, None]:
+    with closing(rows.batches(columns)) as batches:
+        for batch, _ in batches:
+            yield batch
+
+
+class _MissingNumberError(Exception):
+    """A number is missing, and nothing is known to stand for it."""
 
 
 class _Packed:
     """Features in one column (two if sparse), then label, weight and columns kept."""
 
-    def __init__(self, recipe: Recipe, schema: pa.Schema, columns: list[str], others: list[str]) -> None:
+    def __init__(
+        self, recipe: Recipe, schema: pa.Schema, columns: list[str], others: list[str], *, watch: bool = False
+    ) -> None:
         self.schema = schema
+        self.left_out = recipe.left_out
+        unfilled = (part.column for part in recipe.parts if isinstance(part, Number) and part.fill is None)
+        self._watched = list(unfilled) if watch else []
         self.asked: list[str] | None = list(dict.fromkeys([*recipe.columns, *others]))
         self.width = recipe.width
         self._recipe = recipe
@@ -187,6 +221,8 @@ class _Packed:
             "weight": recipe.weight,
             "sparse": recipe.sparse,
             "encoder": recipe.origin or [part.to_dict() for part in recipe.parts],
+            "flag_ranges": flag_ranges_of(recipe.parts),
+            "dense": recipe.dense_width if recipe.sparse else None,
         }
 
     @classmethod
@@ -205,7 +241,7 @@ class _Packed:
         packed = [pa.field(name, kind, nullable=False) for name, kind in zip(columns, kinds)]
         if recipe.sparse and columns != ["indices", "values"]:
             raise UsageError(f"the columns {others} cannot be named 'indices' or 'values' beside sparse features")
-        return cls(recipe, pa.schema([*packed, *fields]), columns, others)
+        return cls(recipe, pa.schema([*packed, *fields]), columns, others, watch=rows.repeatable)
 
     def shape(self, batch: pa.RecordBatch, first_row: int, place: str) -> pa.RecordBatch:
         """Return the batch in the fast layout; a row that cannot be used is named by its place."""
@@ -217,7 +253,11 @@ class _Packed:
                 numeric(batch.column(recipe.weight), column=recipe.weight, first_row=first_row, weight=True)
         except LabelError as error:
             raise error.replace(place=recipe.place) from None
+        if any(column_of(batch, name).null_count for name in self._watched):
+            raise _MissingNumberError
         x = self._bare.at(place).encode(batch, first_row=first_row).x
+        if self._watched and np.isnan((x.values if isinstance(x, Csr) else x).sum()):
+            raise _MissingNumberError
         if isinstance(x, Csr):
             if recipe.width is None:
                 self.width = max(self.width or 0, x.width)
@@ -241,6 +281,7 @@ class _AsIs:
         self.asked = asked
         self.metadata = metadata
         self.width: int | None = metadata.get("width")
+        self.left_out: Mapping[str, str] = {}
 
     @classmethod
     def of(cls, rows: RowStream, exclude: Sequence[str]) -> _AsIs:

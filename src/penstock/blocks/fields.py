@@ -14,6 +14,9 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from penstock.columns.base import Place
+from penstock.columns.recipe import Recipe
+from penstock.columns.table_rows import TableRows
 from penstock.errors import ColumnError, DataError
 from penstock.messages import Text, Use
 from penstock.records import Column, Ragged, Records
@@ -129,12 +132,19 @@ class Fields:
     """Whether each row's number in the data is wanted."""
     numbers_from: str | None = None
     """The column that holds these numbers, where rows are not stored in their order."""
+    encoder: TableRows | None = None
+    """What makes these columns of stored ones, where a recipe was named."""
 
     @classmethod
     def of(
-        cls, schema: pa.Schema, columns: Sequence[str] | None = None, *, place: str = "the data", numbered: bool = False
+        cls,
+        schema: pa.Schema,
+        columns: Sequence[str] | Recipe | None = None,
+        *,
+        place: str = "the data",
+        numbered: bool = False,
     ) -> Fields:
-        """Choose columns of a schema by name, or take all.
+        """Choose columns of a schema by name, or take all; or those that a recipe makes of it.
 
         Examples
         --------
@@ -142,6 +152,9 @@ class Fields:
         >>> [(f.name, f.kind, f.shape) for f in Fields.of(schema).fields]
         [('image', 'fixed', (12,)), ('label', 'fixed', ()), ('caption', 'text', ())]
         """
+        if isinstance(columns, Recipe):
+            encoder = TableRows.of(columns, schema, place=place)
+            return cls(tuple(map(Field.of, encoder.schema)), place, numbered, encoder=encoder)
         names = list(schema.names if columns is None else columns)
         for name in names:
             if name not in schema.names:
@@ -159,6 +172,8 @@ class Fields:
     @property
     def columns(self) -> list[str]:
         """The columns to read."""
+        if self.encoder is not None:
+            return list(self.encoder.columns)
         return [field.name for field in self.fields] + ([] if self.numbers_from is None else [self.numbers_from])
 
     @property
@@ -169,7 +184,7 @@ class Fields:
     @property
     def packed(self) -> bool:
         """Whether all rows lie in an Arrow file as they lie in memory."""
-        return all(field.packed for field in self.fields)
+        return self.encoder is None and all(field.packed for field in self.fields)
 
     @property
     def row_bytes(self) -> int:
@@ -183,6 +198,8 @@ class Fields:
 
     def decode(self, batch: pa.RecordBatch, *, first_row: int = 0) -> Records:
         """Return a block's rows."""
+        if self.encoder is not None:
+            batch = self.encoder.encode(batch, Place(self.place, first_row))
         columns = {
             field.name: field.decode(batch.column(field.name), place=self.place, first_row=first_row)
             for field in self.fields
@@ -203,7 +220,8 @@ class Fields:
 
     def of_copy(self) -> Fields:
         """Return the fields that read what `to_arrow` wrote."""
-        return replace(self, place="the shuffled copy", numbers_from=_NUMBERS if self.numbered else None)
+        numbers_from = _NUMBERS if self.numbered else None
+        return replace(self, place="the shuffled copy", numbers_from=numbers_from, encoder=None)
 
 
 _NUMBERS = "__row__"

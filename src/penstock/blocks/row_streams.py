@@ -57,7 +57,7 @@ class Reached:
 class RowStream:
     """A run of batches, each with the stored bytes it came from.
 
-    ``batches`` takes the columns wanted (None for all) and may be called once.
+    ``batches`` takes the columns wanted (None for all) and may be called once, unless the run is ``repeatable``.
     """
 
     name: str
@@ -73,6 +73,8 @@ class RowStream:
     typed: bool = True
     """Whether the data state the types of their columns; those of text are guessed from its first lines."""
     reached: Reached = field(default_factory=Reached)
+    repeatable: bool = False
+    """Whether ``batches`` may be called again."""
 
 
 def rows_of(data: Any, *, format: str | None = None, split: str | None = None, **options: Any) -> RowStream:
@@ -130,6 +132,7 @@ def _from_source(source: BlockSource, files: tuple[str, ...], *, close: bool) ->
         end,
         typed=not isinstance(source, TextSource),
         reached=reached,
+        repeatable=True,
     )
 
 

@@ -174,6 +174,38 @@ class Refusal:
 NO_FLAGS = np.empty(0, np.bool_)
 
 
+def flags_of(ranges: Sequence[tuple[int, int]], width: int) -> NDArray[np.bool_]:
+    """Return which of some features are 0 or 1, given where such features begin and end; empty where none are.
+
+    Examples
+    --------
+    >>> flags_of([(1, 3)], 4).tolist()
+    [False, True, True, False]
+    """
+    if not ranges:
+        return NO_FLAGS
+    flags = np.zeros(width, np.bool_)
+    for start, stop in ranges:
+        flags[start:stop] = True
+    return flags
+
+
+def flag_ranges_of(parts: Sequence[FeatureColumn]) -> tuple[tuple[int, int], ...]:
+    """Return where the features of columns side by side that are 0 or 1 begin and end."""
+    ranges, at = [], 0
+    for part in parts:
+        if len(part.flags):
+            edges = np.flatnonzero(np.diff(np.pad(part.flags.astype(np.int8), 1)))
+            ranges += [(at + start, at + stop) for start, stop in edges.reshape(-1, 2).tolist()]
+        at += part.width or 0
+    return tuple(ranges)
+
+
+def as_ranges(pairs: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:
+    """Return pairs of numbers, as JSON has them, as tuples."""
+    return tuple((int(start), int(stop)) for start, stop in pairs)
+
+
 def saved(part: FeatureColumn, **more: Any) -> dict[str, Any]:
     """Return the JSON that all kinds share, with what one kind adds; facts that are off are left out."""
     shared = {
@@ -183,7 +215,9 @@ def saved(part: FeatureColumn, **more: Any) -> dict[str, Any]:
         "names": list(part.names),
         "hashed": None,
     }
-    return shared | {name: value for name, value in more.items() if value not in (False, None, ())}
+    return shared | {
+        name: value for name, value in more.items() if not (value is None or value is False or value == ())
+    }
 
 
 def column_of(batch: pa.RecordBatch, name: str) -> pa.Array:

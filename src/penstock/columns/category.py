@@ -22,8 +22,8 @@ from penstock.columns.levels import LevelTable
 from penstock.errors import ColumnError
 
 NO_PLACE = Place()
-_NO_LEVEL = -2
-"""The code of a value that is no level, until it is known what such values are."""
+_NO_LEVEL, _NULL_VALUE = -2, -3
+"""Codes of values that are no level, or stand for a missing one, until it is known what becomes of these."""
 DATE_PARTS = ("month", "weekday", "hour")
 
 
@@ -69,9 +69,7 @@ class Category:
     _table: LevelTable = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        codes = {level: code for code, level in enumerate(self.levels)} | dict.fromkeys(
-            self.null_values, self._missing_code
-        )
+        codes = {level: code for code, level in enumerate(self.levels)} | dict.fromkeys(self.null_values, _NULL_VALUE)
         object.__setattr__(self, "_table", LevelTable.of(codes))
 
     @property
@@ -81,6 +79,16 @@ class Category:
     @property
     def width(self) -> int:
         return len(self.levels) + self.rare + self.missing
+
+    @property
+    def name(self) -> str:
+        """The column, and what of its dates is the category."""
+        return f"{self.column} {self.of}" if self.of else self.column
+
+    @property
+    def cardinality(self) -> int:
+        """How many numbers `ids` gives: one for each level, one for all other values, and one for missing ones."""
+        return len(self.levels) + 2
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -103,14 +111,19 @@ class Category:
     def codes(self, array: pa.Array, place: Place = NO_PLACE) -> NDArray[np.int64]:
         """Return the feature of each row, counted from 0; -1 where it has none."""
         other = len(self.levels) if self.rare else -1
+        return self._numbered(array, place, other=other, missing=self._missing_code)
+
+    def _numbered(self, array: pa.Array, place: Place, *, other: int, missing: int) -> NDArray[np.int64]:
+        """Return the number of each row's level, and these for values that are none, and for missing ones."""
         if self.of:
             array = date_part(as_dates(array, self.column, self.null_values, place), self.of)
             codes = pc.index_in(array, pa.array(map(int, self.levels), pa.int64()))
             found = np.asarray(pc.fill_null(codes, _NO_LEVEL).to_numpy(zero_copy_only=False), np.int64)
         else:
             found = self._table.codes(array, _NO_LEVEL)
+        found[found == _NULL_VALUE] = missing
         if array.null_count:
-            found[null_mask(array)] = self._missing_code
+            found[null_mask(array)] = missing
         if place.unseen is not None:
             self._count_unseen(array.null_count, int(np.count_nonzero(found == _NO_LEVEL)), place.unseen)
         found[found == _NO_LEVEL] = other
@@ -122,10 +135,14 @@ class Category:
 
     def _count_unseen(self, missing: int, without_level: int, unseen: UnseenValues) -> None:
         if without_level:
-            name = f"{self.column} {self.of}" if self.of else self.column
-            unseen.count_levels(name, without_level, rare=self.rare)
+            unseen.count_levels(self.name, without_level, rare=self.rare)
         if missing and not self.missing and not self.of:  # of a date its days are counted
             unseen.count_missing(self.column, missing)
+
+    def ids(self, array: pa.Array, place: Place = NO_PLACE) -> NDArray[np.int64]:
+        """Return a number for the level of each row; values of no level share the last but one, missing ones the last."""
+        other, missing = len(self.levels), len(self.levels) + 1
+        return self._numbered(array, place, other=other, missing=missing)
 
     def write(self, array: pa.Array, into: Floats, place: Place) -> None:
         codes = self.codes(array, place)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from penstock.columns.base import FeatureColumn, Refusal, field_of, is_text
+from penstock.columns.base import FeatureColumn, Refusal, as_ranges, field_of, is_text
 from penstock.columns.category import Category
 from penstock.columns.fit import POLICIES, ColumnRequest, FitColumns
 from penstock.columns.hashing import Hashed
@@ -40,6 +40,8 @@ def choose_features(
     missing: str | None = None,
     null_values: Sequence[str] = (),
     fit: FitColumns | None = None,
+    fill: bool = False,
+    standardize: bool = False,
 ) -> Recipe:
     """Settle which columns are features and how they are encoded.
 
@@ -68,6 +70,10 @@ def choose_features(
         Texts that stand for a missing value.
     fit : callable, optional
         Gives columns of text and dates as features, by what they hold; without it they are refused.
+    fill : bool
+        Have ``fit`` find what stands for missing numbers too; else a training does.
+    standardize : bool
+        Have the recipe itself bring numbers and dates to mean 0 and spread 1, by what ``fit`` finds; else a training does.
     """
     if isinstance(hash, (str, Mapping)):
         raise UsageError(
@@ -129,16 +135,21 @@ def choose_features(
             and name not in hashed
             and (asked.get(name) or (isinstance(part, Refusal) and can_fit(field)))
         ):
-            requests.append(ColumnRequest(field, asked.get(name), named, nulls))
-        elif fit is not None and isinstance(part, Number) and wide:
-            requests.append(ColumnRequest(field, "number", named, nulls))  # what stands for missing ones is found here
+            requests.append(ColumnRequest(field, asked.get(name), named, nulls, standardize))
+        elif fit is not None and isinstance(part, Number) and (fill or standardize or wide):
+            requests.append(ColumnRequest(field, "number", named, nulls, standardize))
         elif isinstance(part, Refusal):
             refused[name] = part
         else:
             found[name] = (_with_nulls(part, nulls) if nulls else part,)
     reasons: dict[str, str] = {}
     if requests and fit is not None:
-        for name, result in fit(requests, policy).items():
+        results = dict(fit(requests, policy))
+        if not found and not pair and all(isinstance(result, str) for result in results.values()):
+            # Row numbers are features where there are no others.
+            numbered = [r for r in requests if results[r.field.name] == "row numbers"]
+            results |= fit([replace(request, named=True) for request in numbered], policy)
+        for name, result in results.items():
             if isinstance(result, str):
                 reasons[name] = result
             else:
@@ -153,12 +164,17 @@ def choose_features(
         raise ColumnError.no_features(schema.names, place=place)
     if packed and noted.get("encoder"):
         names = noted.get("features") or ()
+        ranges = as_ranges(noted.get("flag_ranges") or ())
         parts = [
-            replace(p, names=tuple(names)) if isinstance(p, Vector) and p.columns == tuple(packed) and names else p
+            replace(p, names=tuple(names), flag_ranges=ranges)
+            if isinstance(p, Vector) and p.columns == tuple(packed) and names
+            else p
             for p in parts
         ]
         if isinstance(parts[-1], Pairs) and noted.get("width"):
-            parts[-1] = replace(parts[-1], width=int(noted["width"]))
+            alone = len(parts) == 1
+            dense, ranges = (int(noted.get("dense") or 0), ranges) if alone else (0, ())
+            parts[-1] = replace(parts[-1], width=int(noted["width"]), dense=dense, flag_ranges=ranges)
     origin = noted.get("encoder") if packed else None
     members = members_of(schema, parts)
     return Recipe(tuple(parts), label, weight, None, place, origin, left_out=reasons, missing=policy, members=members)

@@ -35,6 +35,8 @@ class Date:
         Whether a feature tells that the date is missing.
     null_values : tuple of str
         Of dates stored as text, the texts that stand for a missing one.
+    scale : float
+        What days are multiplied by; left as it is where training scales features.
 
     Examples
     --------
@@ -51,6 +53,7 @@ class Date:
     origin: float
     missing: bool = False
     null_values: tuple[str, ...] = ()
+    scale: float = 1.0
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -74,7 +77,7 @@ class Date:
     def write(self, array: pa.Array, into: Floats, place: Place) -> None:
         days = to_days(as_dates(array, self.column, self.null_values, place))
         missing = np.isnan(days)
-        into[0] = np.where(missing, 0.0, days - self.origin)
+        into[0] = np.where(missing, 0.0, (days - self.origin) * self.scale)
         if self.missing:
             into[1] = missing
         elif place.unseen is not None and missing.any():
@@ -90,13 +93,14 @@ class Date:
             raise ColumnError(f"{place}: column {self.column!r} is {found}, where dates were learnt from")
 
     def to_dict(self) -> dict[str, Any]:
-        return saved(self, origin=self.origin, missing=self.missing, null_values=self.null_values)
+        made = saved(self, origin=self.origin, missing=self.missing, null_values=self.null_values)
+        return made | ({"scale": self.scale} if self.scale != 1 else {})
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Date:
         """Build the column again."""
         missing, nulls = bool(data.get("missing", False)), tuple(data.get("null_values", ()))
-        return cls(data["columns"][0], float(data["origin"]), missing, nulls)
+        return cls(data["columns"][0], float(data["origin"]), missing, nulls, float(data.get("scale", 1.0)))
 
     def facts(self) -> dict[str, Any]:
         return {"missing": "own feature" if self.missing else "filled"}

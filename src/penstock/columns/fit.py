@@ -19,8 +19,15 @@ from penstock.columns.base import NULL_VALUES, FeatureColumn, Place, as_texts, i
 from penstock.columns.category import DATE_PARTS, Category, date_part
 from penstock.columns.date import Date, as_dates, parse_dates, to_days
 from penstock.columns.hashing import Hashed, count_words
-from penstock.columns.labels import to_numbers
-from penstock.columns.number import Number, as_numbers, is_null_number, null_numbers, to_seconds
+from penstock.columns.number import (
+    Number,
+    as_numbers,
+    inverse_spread,
+    is_null_number,
+    null_numbers,
+    to_doubles,
+    to_seconds,
+)
 from penstock.errors import UsageError
 
 MOST_LEVELS = 10_000
@@ -60,12 +67,15 @@ class ColumnRequest:
         Where it was asked to be hashed, the power of two.
     named : bool
         Whether somebody named the column as a feature, so that it is none to leave out.
+    standardized : bool
+        Whether numbers and dates are brought to mean 0 and spread 1 by the recipe itself.
     """
 
     field: pa.Field
     kind: str | None = None
     named: bool = False
     null_values: tuple[str, ...] = ()
+    standardized: bool = False
 
     @property
     def all_null_values(self) -> tuple[str, ...]:
@@ -101,13 +111,70 @@ def tally_of(request: ColumnRequest) -> Tally:
     return TextTally(request)
 
 
+class Spread:
+    """The mean and the spread of numbers, added up about the first of them, so that a large mean costs no digits.
+
+    Examples
+    --------
+    >>> spread = Spread()
+    >>> spread.add(np.array([1e9, np.inf, 1e9 + 2]))
+    >>> spread.rows, spread.missing, spread.mean, spread.scale
+    (3, 0, 1000000001.0, 1.0)
+    """
+
+    def __init__(self) -> None:
+        self.rows, self.missing = 0, 0
+        self._count, self._origin, self._sum, self._squares = 0, 0.0, 0.0, 0.0
+
+    def add(self, values: NDArray[np.float64]) -> None:
+        """Take in a block; an infinite number is left to be refused by its row."""
+        self.rows += len(values)
+        self.missing += int(np.isnan(values).sum())
+        values = values[np.isfinite(values)]
+        if not len(values):
+            return
+        if not self._count:
+            self._origin = float(values[0])
+        values = values - self._origin
+        self._count += len(values)
+        self._sum += float(values.sum())
+        self._squares += float(np.dot(values, values))
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no number."""
+        return self.missing == self.rows
+
+    @property
+    def missing_share(self) -> float:
+        """The share of the rows without a number."""
+        return self.missing / max(self.rows, 1)
+
+    @property
+    def mean(self) -> float:
+        """The mean of the numbers there are."""
+        return self._origin + self._sum / max(self._count, 1)
+
+    @property
+    def scale(self) -> float:
+        """What brings the numbers to a spread of 1, where missing ones are at the mean; 0 for a constant."""
+        count = max(self._count, 1)
+        squares = self._squares / count - (self._sum / count) ** 2
+        return inverse_spread(self.mean, squares * (1 - self.missing_share))
+
+
 class NumberTally:
-    """The mean of a column of numbers, and how many are missing."""
+    """The mean and spread of a column of numbers, how many are missing, and whether they number the rows."""
 
     def __init__(self, request: ColumnRequest) -> None:
         self._request = request
-        self.missing = 0
-        self._rows, self._sum = 0, 0.0
+        self._spread = Spread()
+        self._run = None if request.named or is_text(request.field.type) else IntegerRun()
+
+    @property
+    def missing(self) -> int:
+        """How many numbers are missing."""
+        return self._spread.missing
 
     def add(self, array: pa.Array) -> None:
         """Take in a block."""
@@ -124,24 +191,27 @@ class NumberTally:
                     fixes=["leave the column out of it", "name the value among those that stand for a missing one"],
                 )
             array = numbers
-        elif pa.types.is_duration(array.type) or pa.types.is_time(array.type):
+        elif self._run is not None:
+            self._run.add(array)
+            self._run = self._run if self._run.possible else None
+        if pa.types.is_duration(array.type) or pa.types.is_time(array.type):
             array = to_seconds(array)
-        values = to_numbers(array.cast(pa.float64()) if array.null_count else array)
-        missing = np.isnan(values)
+        values = to_doubles(array)
         if request.null_values and not is_text(request.field.type):
-            missing |= is_null_number(array, request.null_values)
-        self._rows += len(values)
-        self.missing += int(missing.sum())
-        self._sum += float(np.sum(values, where=~missing, dtype=np.float64))
+            values = np.where(is_null_number(array, request.null_values), np.nan, values)
+        self._spread.add(values)
 
     def result(self, policy: str) -> tuple[FeatureColumn, ...] | str:
         """Return the column, filled with its mean."""
-        if self.missing == self._rows:
+        request, spread = self._request, self._spread
+        if spread.empty:
             return "empty"
-        mean = self._sum / (self._rows - self.missing)
-        told = tells_missing(policy, self.missing / self._rows)
-        nulls = self._request.all_null_values
-        return (Number(self._request.field.name, None if policy == "refuse" else mean, told, nulls),)
+        if self._run is not None and self._run.is_run:
+            return "row numbers"
+        told = tells_missing(policy, spread.missing_share)
+        nulls = request.all_null_values
+        center, scale = (spread.mean, spread.scale) if request.standardized else (0.0, 1.0)
+        return (Number(request.field.name, None if policy == "refuse" else spread.mean, told, nulls, center, scale),)
 
 
 class DateTally:
@@ -149,7 +219,7 @@ class DateTally:
 
     def __init__(self, request: ColumnRequest) -> None:
         self._request = request
-        self._rows, self._missing, self._sum = 0, 0, 0.0
+        self._spread = Spread()
         self._parts = {part: np.zeros(32, np.int64) for part in DATE_PARTS}
 
     def add(self, array: pa.Array) -> None:
@@ -166,28 +236,25 @@ class DateTally:
                     value=[self._request.field.name],
                 )
             array = dates
-        days = to_days(array)
-        missing = np.isnan(days)
-        self._rows += len(days)
-        self._missing += int(missing.sum())
-        self._sum += float(np.sum(days, where=~missing))
+        self._spread.add(to_days(array))
         dates = as_dates(array, self._request.field.name, (), Place())
         for part, counts in self._parts.items():
             counts += np.bincount(date_part(dates, part).drop_null().to_numpy(zero_copy_only=False), minlength=32)
 
     def result(self, policy: str) -> tuple[FeatureColumn, ...] | str:
         """Return the column as days, counted from their mean, and the parts of dates of which several occur."""
-        if self._missing == self._rows:
+        spread = self._spread
+        if spread.empty:
             return "empty"
-        origin = float(round(self._sum / (self._rows - self._missing)))
-        told = tells_missing(policy, self._missing / self._rows)
+        origin = float(round(spread.mean))
+        told = tells_missing(policy, spread.missing_share)
         nulls = self._request.all_null_values if is_text(self._request.field.type) else ()
         name = self._request.field.name
         levels = {part: np.flatnonzero(counts).astype(str).tolist() for part, counts in self._parts.items()}
         parts = [
             Category(name, tuple(found), null_values=nulls, of=of) for of, found in levels.items() if len(found) > 1
         ]
-        return Date(name, origin, told, nulls), *parts
+        return Date(name, origin, told, nulls, spread.scale if self._request.standardized else 1.0), *parts
 
 
 class TextTally:

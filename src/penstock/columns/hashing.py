@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -80,6 +80,16 @@ class Hashed:
         return (self.column,)
 
     @property
+    def name(self) -> str:
+        """The stored column."""
+        return self.column
+
+    @property
+    def cardinality(self) -> int:
+        """How many numbers `ids` gives: one for each bucket, and one for missing values."""
+        return self.buckets + 1
+
+    @property
     def buckets(self) -> int:
         """How many features values are hashed to."""
         return 1 << self.bits
@@ -128,6 +138,10 @@ class Hashed:
         """Return what a table of the columns shows."""
         how = f"2^{self.bits}" + (", by words" if self.words else "")
         return {"levels": how, "missing": "own feature" if self.missing else "no feature"}
+
+    def ids(self, array: pa.Array, place: Place) -> NDArray[np.int64]:
+        """Return the bucket of each row's value, missing ones the number after the last; texts are hashed as a whole."""
+        return replace(self, words=False, missing=True).encode(array, wide=True).indices.astype(np.int64)
 
     def require_narrow(self) -> None:
         """Raise where there are more buckets than a model in memory can have."""

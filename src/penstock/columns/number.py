@@ -5,6 +5,7 @@ A missing number (null or NaN) stands at the mean of the column, and where missi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -35,6 +36,8 @@ _WHOLE = frozenset(
 )
 _PLAIN = _WHOLE | {pa.float32().id, pa.float64().id}
 """Types that become numbers as they are; few comparisons count where blocks are small and columns many."""
+_ROUNDING = 1e-12
+"""A spread below this share of the mean is what is left of the digits of doubles."""
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
@@ -52,6 +55,8 @@ class Number:
         Whether a second feature tells that the number is missing.
     null_values : tuple of str
         Texts that stand for a missing number, in columns of text; those that are numbers do so in columns of numbers too.
+    center, scale : float
+        The feature is the number less ``center``, times ``scale``; both are left as they are where training scales features.
 
     Examples
     --------
@@ -68,6 +73,8 @@ class Number:
     fill: float | None = None
     missing: bool = False
     null_values: tuple[str, ...] = ()
+    center: float = 0.0
+    scale: float = 1.0
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -100,6 +107,12 @@ class Number:
             into[1] = 0
         if self.fill is None:
             require_present(array, self.column, place)
+        if self.standardized:
+            values = to_doubles(array)
+            row[:] = (values - self.center) * self.scale
+            if self.fill is not None:
+                self._fill(into, np.isnan(values), place)
+        elif self.fill is None:
             row[:] = to_numbers(array)
         elif array.null_count:
             row[:] = to_numbers(array.cast(pa.float64()))  # a null comes to NaN
@@ -111,6 +124,11 @@ class Number:
         if self.null_values and not text:
             self._replace_nulls(array, into, place)
 
+    @property
+    def standardized(self) -> bool:
+        """Whether the feature is another number than the stored one."""
+        return self.center != 0 or self.scale != 1
+
     def _replace_nulls(self, array: pa.Array, into: Floats, place: Place) -> None:
         """Take numbers that stand for a missing one as missing."""
         missing = is_null_number(array, self.null_values)
@@ -120,7 +138,8 @@ class Number:
             self._fill(into, missing, place)
 
     def _fill(self, into: Floats, missing: NDArray[np.bool_], place: Place) -> None:
-        into[0, missing] = self.fill
+        assert self.fill is not None
+        into[0, missing] = (self.fill - self.center) * self.scale
         if self.missing:
             into[1, missing] = 1
         elif place.unseen is not None:
@@ -136,13 +155,15 @@ class Number:
             raise ColumnError(f"{place}: column {self.column!r} is {found}, where numbers were learnt from")
 
     def to_dict(self) -> dict[str, Any]:
-        return saved(self, fill=self.fill, missing=self.missing, null_values=self.null_values)
+        made = saved(self, fill=self.fill, missing=self.missing, null_values=self.null_values)
+        return made | ({"center": self.center, "scale": self.scale} if self.standardized else {})
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Number:
         """Build the column again."""
         nulls = tuple(data.get("null_values", ()))
-        return cls(data["columns"][0], data.get("fill"), data.get("missing", False), nulls)
+        center, scale = data.get("center", 0.0), data.get("scale", 1.0)
+        return cls(data["columns"][0], data.get("fill"), data.get("missing", False), nulls, center, scale)
 
     def facts(self) -> dict[str, Any]:
         return {"missing": "own feature" if self.missing else "filled" if self.fill is not None else "refused"}
@@ -177,6 +198,19 @@ def to_seconds(array: pa.Array) -> pa.Array:
     kind = array.type
     whole = array.cast(pa.int32()).cast(pa.int64()) if kind.bit_width == 32 else array.cast(pa.int64())
     return pc.multiply(whole.cast(pa.float64(), safe=False), _SECONDS[kind.unit])
+
+
+def to_doubles(array: pa.Array) -> NDArray[np.float64]:
+    """Return numbers or booleans in double precision, with NaN for missing ones."""
+    if pa.types.is_decimal(array.type):
+        array = array.cast(pa.float64())
+    return np.asarray(array.to_numpy(zero_copy_only=False), np.float64)
+
+
+def inverse_spread(mean: float, squares: float) -> float:
+    """Return what brings numbers of a mean and a mean square about it to a spread of 1; 0 where they vary by rounding only."""
+    spread = math.sqrt(max(squares, 0.0))
+    return 1 / spread if spread > _ROUNDING * abs(mean) else 0.0
 
 
 def as_numbers(texts: pa.Array) -> pa.Array | None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.batch import Csr, Floats
-from penstock.columns.base import NO_FLAGS, Place, is_list, is_number, require_present, saved
+from penstock.columns.base import Place, as_ranges, flags_of, is_list, is_number, require_present, saved
 from penstock.columns.labels import to_numbers
 from penstock.errors import FeatureError, UsageError
 
@@ -29,13 +29,17 @@ class Pairs:
 
     columns: tuple[str, str]
     width: int | None = None
+    dense: int = 0
+    """Of a converted file, how many of the first features are numbers that every row has."""
+    flag_ranges: tuple[tuple[int, int], ...] = ()
+    """And which features are 0 or 1: from each first up to a last one."""
 
     def feature_name(self, place: int) -> str:
         return f"feature {place}"
 
     @property
     def flags(self) -> NDArray[np.bool_]:
-        return NO_FLAGS
+        return flags_of(self.flag_ranges, self.width or 0)
 
     @classmethod
     def of(cls, schema: pa.Schema, pair: tuple[str, str], *, place: str) -> Pairs:
@@ -91,12 +95,13 @@ class Pairs:
         Pairs.of(schema, self.columns, place=place)
 
     def to_dict(self) -> dict[str, Any]:
-        return saved(self)
+        return saved(self, dense=self.dense or None, flag_ranges=self.flag_ranges)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Pairs:
         """Build the columns again."""
-        return cls((data["columns"][0], data["columns"][1]), data["width"])
+        ranges = as_ranges(data.get("flag_ranges", ()))
+        return cls((data["columns"][0], data["columns"][1]), data["width"], data.get("dense", 0), ranges)
 
     def facts(self) -> dict[str, Any]:
         return {"missing": "refused"}

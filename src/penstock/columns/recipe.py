@@ -30,6 +30,8 @@ from penstock.columns.base import (
     null_mask,
     stored_column,
 )
+from penstock.columns.category import Category
+from penstock.columns.hashing import Hashed
 from penstock.columns.kinds import column_from_dict
 from penstock.columns.labels import LabelMap, missing_labels, numeric
 from penstock.columns.number import Number, is_null_number
@@ -113,6 +115,9 @@ class Recipe:
     @property
     def dense_width(self) -> int:
         """The number of features of plain numbers, which come first; beside sparse ones they are stored even where they are 0."""
+        only = self.parts[0]
+        if len(self.parts) == 1 and isinstance(only, Pairs):
+            return only.dense  # of a converted file
         return sum(part.width or 0 for part in self.parts if not part.sparse)
 
     @property
@@ -141,6 +146,11 @@ class Recipe:
             at = min(int(np.searchsorted(ends, feature, side="right")), len(self.parts) - 1)
             found.append(self.parts[at].feature_name(feature - int(ends[at - 1] if at else 0)))
         return found
+
+    @property
+    def cardinalities(self) -> dict[str, int]:
+        """How many numbers stand for the values of each column of categories in rows for a network (`TableRows`)."""
+        return {part.name: part.cardinality for part in self.parts if isinstance(part, (Category, Hashed))}
 
     @property
     def row_bytes(self) -> int:
@@ -200,6 +210,12 @@ class Recipe:
             return self
         base = sum(part.width or 0 for part in others)
         return replace(self, parts=(*others, replace(last, width=width - base)))
+
+    def with_dense(self, features: int) -> Recipe:
+        """Return the recipe of one pair of lists in which every row has all of the first so many features."""
+        (only,) = self.parts
+        assert isinstance(only, Pairs)
+        return replace(self, parts=(replace(only, dense=features),))
 
     def without(self, columns: Sequence[str], reason: str) -> Recipe:
         """Return the recipe with some columns left out, for a reason."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+
+from penstock.errors import some_of
 
 METADATA_KEY = b"penstock"
 """Under this name the schema of a file that Penstock wrote says how it is laid out."""
@@ -53,3 +55,17 @@ def index_notice(schema: pa.Schema, used: Collection[str], *, exclude: Sequence[
     shown = ", ".join(map(repr, names))
     verb = "is the index" if len(names) == 1 else "are the indices"
     return f"{shown} {verb} of the pandas table that was stored, and left out; name features to learn from it"
+
+
+def left_out_notice(left_out: Mapping[str, str]) -> str | None:
+    """Return a sentence about columns that are no features, and why; None where there are none.
+
+    Examples
+    --------
+    >>> left_out_notice({"id": "row numbers"})
+    "left out: 'id' (row numbers); name the features to learn from such columns"
+    """
+    if not left_out:
+        return None
+    shown = some_of(f"{name!r} ({why})" for name, why in left_out.items())
+    return f"left out: {shown}; name the features to learn from such columns"

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.batch import Csr, Floats
-from penstock.columns.base import NO_FLAGS, Place, field_of, is_number, null_mask, require_present, saved
+from penstock.columns.base import Place, as_ranges, field_of, flags_of, is_number, null_mask, require_present, saved
 from penstock.columns.labels import to_numbers
 from penstock.errors import ColumnError, FeatureError, UsageError
 
@@ -26,6 +26,8 @@ class Vector:
     column: str
     width: int
     names: tuple[str, ...] = ()
+    flag_ranges: tuple[tuple[int, int], ...] = ()
+    """Of a converted file, the elements that are 0 or 1: from each first up to a last one."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -36,7 +38,7 @@ class Vector:
 
     @property
     def flags(self) -> NDArray[np.bool_]:
-        return NO_FLAGS
+        return flags_of(self.flag_ranges, self.width)
 
     @classmethod
     def of(cls, field: pa.Field) -> Vector:
@@ -75,12 +77,12 @@ class Vector:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        return saved(self)
+        return saved(self, flag_ranges=self.flag_ranges)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Vector:
         """Build the column again."""
-        return cls(data["columns"][0], data["width"], tuple(data["names"]))
+        return cls(data["columns"][0], data["width"], tuple(data["names"]), as_ranges(data.get("flag_ranges", ())))
 
     def facts(self) -> dict[str, Any]:
         return {"missing": "refused"}

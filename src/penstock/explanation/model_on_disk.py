@@ -205,7 +205,7 @@ def _recipe(source: BlockSource, columns: Columns, model: str, dimension: int | 
         raise UnknownOptionError.of("model", model, KINDS)
     if model not in KINDS:
         raise UsageError(f"a {model} model cannot live on disk; choose one of: {', '.join(KINDS)}")
-    recipe = columns.recipe(source, wide=True)
+    recipe = columns.recipe(source, wide=True, standardize=True)
     if not recipe.sparse:
         advice = "a model on disk is for sparse rows (lists of indices and values, LibSVM text, or columns to hash):"
         raise UsageError(

@@ -22,6 +22,7 @@ from penstock.blocks.refined_source import with_row_counts
 from penstock.blocks.storage import convert_line
 from penstock.budget import Budget
 from penstock.closing import Closing
+from penstock.columns.recipe import Recipe
 from penstock.errors import DataError, NoLengthError, UnknownOptionError, UsageError
 from penstock.events import log
 from penstock.loader.batches_state import BatchesState
@@ -86,8 +87,9 @@ class Batches(Closing):
         order: ``none``, ``once``, ``epoch``, ``sliding-window``, ``mrs``, ``block-only``.
     memory : str, int or Budget
         What reading ahead and shuffling may hold.
-    columns : tuple or list of str, optional
+    columns : tuple or list of str, or Recipe, optional
         Which columns: a tuple gives batches as tuples in this order, a list or None (all columns) as dicts.
+        Or a recipe (`penstock.recipe_for`): dicts of ``numbers``, ``categories`` (one number a column, for embeddings), ``label``.
     transform : callable, optional
         Applied to each batch, or with ``per_sample`` to each row, in threads beside reading; what it returns is given
         out. Rows come as dicts or tuples of their values, and what becomes of them is stacked again.
@@ -123,7 +125,7 @@ class Batches(Closing):
         *,
         shuffle: str | Order = "corgipile",
         memory: str | int | Budget = "512MB",
-        columns: Sequence[str] | None = None,
+        columns: Sequence[str] | Recipe | None = None,
         transform: Transform | None = None,
         per_sample: bool = False,
         workers: int | None = None,

@@ -25,7 +25,7 @@ from penstock.records import Records
 
 def record_decoder(source: BlockSource, fields: Fields) -> Decoder[Records]:
     """Return the fastest way of reading these columns."""
-    layout = source.row_layout(fields)
+    layout = source.row_layout(fields) if fields.encoder is None else None
     return ArrowDecoder(source, fields) if layout is None else LayoutDecoder(source, fields, layout)
 
 

@@ -180,6 +180,8 @@ def copy_entries_reference(
 
 def sparse_decoder(source: BlockSource, recipe: Recipe, scaling: Scaling) -> BlockDecoder | None:
     """Return the way straight to a source's sparse rows, or None where there is none."""
+    if recipe.dense_width and len(scaling.shift):
+        return None  # numbers are centered on another way
     if len(recipe.parts) != 1 or recipe.parts[0].kind != "pairs" or recipe.weighted != (recipe.weight is not None):
         return None
     kinds = [source.schema.field(name).type for name in recipe.parts[0].columns]

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
 from penstock.blocks.base import BlockSource
-from penstock.columns.base import FeatureColumn, column_of, is_text, stored_column
-from penstock.columns.fit import WIDE_BITS, ColumnRequest, FitColumns, tally_of
+from penstock.blocks.memory import as_table
+from penstock.blocks.open import open as open_source
+from penstock.columns.base import is_text
+from penstock.columns.choose import choose_features
+from penstock.columns.fit import FitColumns
+from penstock.columns.fit_pass import fit_batches
 from penstock.columns.hashing import Hashed
+from penstock.columns.labels import LabelTally, missing_labels
+from penstock.columns.recipe import Recipe
 from penstock.parallel import in_order
 
 _RUN_ROWS, _RUN_BYTES = 16_384, 4 << 20
@@ -23,29 +31,8 @@ def fit_from(source: BlockSource, *, wide: bool = False, blocks: Sequence[int] |
 
     All text of ``wide`` rows, for a model on disk, is hashed, which needs no pass. Some ``blocks`` are looked at, or all.
     """
-    return partial(_fit, source, wide=wide, blocks=range(len(source.block_rows)) if blocks is None else blocks)
-
-
-def _fit(
-    source: BlockSource, requests: Sequence[ColumnRequest], policy: str, *, wide: bool, blocks: Sequence[int]
-) -> Mapping[str, tuple[FeatureColumn, ...] | str]:
-    found: dict[str, tuple[FeatureColumn, ...] | str] = {}
-    tallies = {}
-    for request in requests:
-        name = request.field.name
-        if wide and request.kind is None and is_text(request.field.type):
-            told = policy not in ("fill", "refuse")
-            found[name] = (Hashed(name, WIDE_BITS, False, told, request.null_values),)
-        else:
-            tallies[name] = tally_of(request)
-    if tallies:
-        stored = list(dict.fromkeys(stored_column(source.schema, name) for name in tallies))
-        runs = _runs(source, blocks)
-        with closing(in_order(lambda run: _read(source, run, stored), runs, threads=source.threads)) as batches:
-            for batch in batches:
-                for name, tally in tallies.items():
-                    tally.add(column_of(batch, name))
-    return found | {name: tally.result(policy) for name, tally in tallies.items()}
+    wanted = range(len(source.block_rows)) if blocks is None else blocks
+    return partial(fit_batches, partial(_read, source, blocks=wanted), source.schema, wide=wide)
 
 
 def _runs(source: BlockSource, blocks: Sequence[int]) -> list[Sequence[int]]:
@@ -60,11 +47,108 @@ def _runs(source: BlockSource, blocks: Sequence[int]) -> list[Sequence[int]]:
     return runs
 
 
-def _read(source: BlockSource, blocks: Sequence[int], columns: Sequence[str]) -> pa.RecordBatch:
-    """Read a run of blocks as one batch."""
-    batches = source.read_many(list(blocks), columns)
-    if len(batches) == 1:
-        return batches[0]
-    table = pa.Table.from_batches(batches).combine_chunks()
-    found = table.to_batches()
-    return found[0] if found else batches[0]
+def _read(
+    source: BlockSource, columns: Sequence[str], *, blocks: Sequence[int]
+) -> Generator[pa.RecordBatch, None, None]:
+    """Yield the rows of blocks, those of many small ones together."""
+
+    def read(run: Sequence[int]) -> pa.RecordBatch:
+        batches = source.read_many(list(run), columns)
+        joined = pa.Table.from_batches(batches).combine_chunks().to_batches() if len(batches) > 1 else batches
+        return joined[0] if joined else batches[0]
+
+    with closing(in_order(read, _runs(source, blocks), threads=source.threads)) as found:
+        yield from found
+
+
+def recipe_for(
+    data: Any,
+    *,
+    label: str | None = None,
+    features: Sequence[str] | None = None,
+    weight: str | None = None,
+    exclude: Sequence[str] = (),
+    hash: Sequence[str] = (),
+    category: Sequence[str] = (),
+    number: Sequence[str] = (),
+    date: Sequence[str] = (),
+    missing: str | None = None,
+    null_values: Sequence[str] = (),
+    classes: bool | None = None,
+) -> Recipe:
+    """Find how the columns of data become numbers and categories: what ``columns`` of a loader may name.
+
+    Passes over the data once. Numbers are brought to mean 0 and spread 1, and missing ones to 0. Columns that tell nothing, and
+    prose, are left out (``recipe.left_out``).
+
+    Parameters
+    ----------
+    data : path, source or table
+        Whatever `penstock.open` takes.
+    label, weight : str, optional
+        The columns of the target and of the row's weight.
+    features, exclude, hash, category, number, date, missing, null_values
+        Which columns are features, and of which kind: see `penstock.columns.choose_features`.
+    classes : bool, optional
+        Whether the label's values are numbered from 0 on, as classes; if not given, text and booleans are.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from penstock import batches
+    >>> rows = {"age": [20, None, 60], "color": ["red", "blue", None], "bought": ["no", "yes", "no"]}
+    >>> table = pa.table({name: 5 * values for name, values in rows.items()})
+    >>> recipe = recipe_for(table, label="bought")
+    >>> recipe.cardinalities  # blue, red, other, missing
+    {'color': 4}
+    >>> with batches(table, 3, shuffle="none", columns=recipe) as stream:
+    ...     batch = next(iter(stream))
+    >>> batch["numbers"].shape, batch["categories"].tolist(), batch["label"].tolist()
+    ((3, 2), [[1], [0], [3]], [0, 1, 0])
+    """
+    source = open_source(as_table(data))
+    try:
+        recipe = choose_features(
+            source.schema,
+            label=label,
+            features=features,
+            weight=weight,
+            exclude=exclude,
+            hash=hash,
+            place=source.name,
+            category=category,
+            number=number,
+            date=date,
+            missing=missing,
+            null_values=null_values,
+            fit=fit_from(source),
+            standardize=True,
+        )
+        prose = [part.column for part in recipe.parts if isinstance(part, Hashed) and part.words]
+        unnamed = [
+            name for name in prose if name not in (features or ()) and name not in [h.partition(":")[0] for h in hash]
+        ]
+        recipe = recipe.without(unnamed, "prose")
+        return recipe if label is None else _with_label(source, recipe, label, classes)
+    finally:
+        if source is not data:
+            source.close()
+
+
+def _with_label(source: BlockSource, recipe: Recipe, label: str, classes: bool | None) -> Recipe:
+    """Return the recipe with the classes of its label, and whether rows lack one."""
+    kind = source.schema.field(label).type
+    if classes is None:
+        classes = is_text(kind) or pa.types.is_boolean(kind)
+    tally, unlabelled = LabelTally(label, place=source.name), False
+    with closing(_read(source, [label], blocks=range(len(source.block_rows)))) as batches:
+        for batch in batches:
+            missing = missing_labels(batch.column(label))
+            unlabelled = unlabelled or bool(missing.any())
+            if classes:
+                tally.add(batch.column(label).filter(pa.array(~missing)))
+    return replace(
+        recipe,
+        labels=tally.labels(binary=False) if classes else None,
+        unlabelled=unlabelled and recipe.missing != "refuse",
+    )

@@ -233,7 +233,7 @@ class FeatureForm:
         label, weight = (name if name in schema.names else None for name in ("label", "weight"))
         chosen = choose_features(schema, label=label, weight=weight, place="the shuffled copy")
         if self.recipe.sparse and self.recipe.width is not None:
-            chosen = chosen.with_width(self.recipe.width)
+            chosen = chosen.with_width(self.recipe.width).with_dense(self.recipe.dense_width)
         return FeatureForm(chosen, self.scaling)
 
     def decode(self, batch: pa.RecordBatch, *, first_row: int = 0) -> Batch:

@@ -22,6 +22,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from penstock.blocks.base import BlockSource
 from penstock.budget import Budget
 from penstock.closing import Closing
+from penstock.columns.recipe import Recipe
 from penstock.errors import DataError, NoLengthError, UnknownOptionError, UsageError
 from penstock.loader.batches import Uneven
 from penstock.loader.stream_pass import ActivePass, Pass, end_left
@@ -71,9 +72,10 @@ class CorgiPileDataset(Closing, IterableDataset[Any]):
     shuffle : str, bool or Order
         ``corgipile`` (also ``True``), ``none`` (also ``False``) or any other order. ``once`` and ``epoch`` write a copy
         of the data for each process; ``global`` does not, and shuffles as well.
-    columns : tuple or list of str, optional
+    columns : tuple or list of str, or Recipe, optional
         Columns of stored data: a tuple gives samples as tuples in this order, a list or None (all columns) as dicts.
         Values are tensors; text and bytes are ``str`` and ``bytes``.
+        Or a recipe (`penstock.recipe_for`): dicts of ``numbers``, ``categories`` (one number a column, for embeddings), ``label``.
     transform : callable, optional
         Applied to each sample, by the worker that read it.
     seed : int
@@ -111,7 +113,7 @@ class CorgiPileDataset(Closing, IterableDataset[Any]):
         buffer: int | None = None,
         memory: str | int | Budget | None = None,
         shuffle: str | bool | Order = "corgipile",
-        columns: Sequence[str] | None = None,
+        columns: Sequence[str] | Recipe | None = None,
         transform: Callable[[Any], Any] | None = None,
         seed: int = 0,
         rank: int | None = None,

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset, SequentialSampler, default_collate
 
 from penstock.budget import Budget
 from penstock.closing import Closing
+from penstock.columns.recipe import Recipe
 from penstock.errors import UsageError
 from penstock.loader.batches import Batches, Uneven
 from penstock.loader.transforms import ROW_NUMBERS
@@ -88,8 +89,9 @@ class DataLoader(Closing):
         ``none`` (also ``False``), or any other order.
     memory : str or int
         What reading ahead and shuffling may hold in this process.
-    columns : tuple or list of str, optional
+    columns : tuple or list of str, or Recipe, optional
         Which columns: a tuple gives batches as tuples in this order, a list or None (all columns) as dicts.
+        Or a recipe (`penstock.recipe_for`): dicts of ``numbers``, ``categories`` (one number a column, for embeddings), ``label``.
     transform : callable, optional
         Applied to each batch of tensors (or each row, with ``per_sample``) in threads beside reading. It must not
         change what it shares with other threads.
@@ -133,7 +135,7 @@ class DataLoader(Closing):
         *,
         shuffle: str | bool | Order = "corgipile",
         memory: str | int | Budget = "512MB",
-        columns: Sequence[str] | None = None,
+        columns: Sequence[str] | Recipe | None = None,
         transform: Callable[[Any], Any] | None = None,
         per_sample: bool = False,
         collate_fn: Callable[[list[Any]], Any] | None = None,

@@ -20,6 +20,7 @@ from penstock.blocks.fields import Fields
 from penstock.blocks.open import open as open_source
 from penstock.blocks.refined_source import with_row_counts
 from penstock.budget import Budget, Bytes
+from penstock.columns.recipe import Recipe
 from penstock.errors import BudgetError, DataError, UsageError
 from penstock.events import log
 from penstock.loader.loader import Loader
@@ -204,7 +205,7 @@ class SampleStorage:
     data: Any
     order: Order
     memory: Budget
-    columns: Sequence[str] | None
+    columns: Sequence[str] | Recipe | None
     seed: int
     row_numbers: bool
     scratch: str | os.PathLike[str] | None
