@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from penstock.blocks.base import BlockSource
 from penstock.blocks.file_kinds import STREAM_MARK, is_json_object, refuse_foreign
+from penstock.blocks.frames import dataset_files, is_dataset, is_frame
 from penstock.blocks.samples.formats import FORMATS, format_by_suffix, marked_format
 from penstock.blocks.storage import expand, is_remote, open_file
 from penstock.budget import parse_size
@@ -52,8 +53,8 @@ def open(data: Any, *, block_size: int | str | None = None, format: str | None =
     data : path, address, folder, glob, list of these, table or source
         Parquet, Arrow IPC, ``.npy``, CSV/TSV or LibSVM files; ``s3://``, ``gs://`` or ``https://`` addresses
         of these; a table of a DuckDB file (``shop.duckdb::clicks``) or of a PostgreSQL server
-        (``postgresql://user@host/shop::public.clicks``); a pyarrow Table, a pandas DataFrame or an array; a source passes
-        through.
+        (``postgresql://user@host/shop::public.clicks``); a pandas or Polars DataFrame, a DuckDB relation, a pyarrow Table
+        or Dataset, or an array; a source passes through.
     block_size : int or str, optional
         The size of a block where the file itself does not fix it, such as ``"1MB"``.
     format : str, optional
@@ -197,11 +198,26 @@ def _open_object(data: Any, size: int | None) -> BlockSource:
         )
     if isinstance(data, BlockSource):
         return data
-    if isinstance(data, (pa.Table, pa.RecordBatch)) or type(data).__module__.split(".")[0] == "pandas":
+    if is_dataset(data):
+        return _open_dataset(data, size)
+    if is_frame(data):
         return TableSource.of(data, block_size=size)
     if isinstance(data, np.ndarray) or hasattr(data, "tocsr"):
         return ArraySource(data, block_size=size)
     raise UsageError(f"{type(data).__name__} cannot be opened; give a path, an address, a table, an array or a source")
+
+
+def _open_dataset(dataset: Any, size: int | None) -> BlockSource:
+    """Open a pyarrow Dataset: by its files where these are all there is to it, otherwise as a table in memory."""
+    from penstock.blocks.memory import TableSource
+
+    files = dataset_files(dataset)
+    if files:
+        source = open(files, block_size=size, format="parquet")
+        if set(dataset.schema.names) == set(source.schema.names):
+            return source
+        source.close()
+    return TableSource.of(dataset.to_table(), block_size=size)
 
 
 def split_table(data: Any) -> tuple[str, str] | None:
