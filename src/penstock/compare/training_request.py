@@ -31,7 +31,7 @@ class TrainingRequest:
     True
     """
 
-    data: str
+    data: str | list[str]
     config: Config
     columns: Columns = field(default_factory=Columns)
     test: str | None = None
