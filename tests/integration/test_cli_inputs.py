@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
@@ -61,3 +62,33 @@ def test_files_of_several_formats_are_refused(place):
     pq.write_table(clicks(), "a.parquet")
     Path("b.csv").write_text("age,country,clicked\n1,FR,1\n")
     assert "several formats" in run("train", "a.parquet", "b.csv", "--label", "clicked", code=2).stderr
+
+
+def write_hive(table: pa.Table, root: Path) -> None:
+    for country in ("FR", "IT", "NO"):
+        part = table.filter(pa.compute.equal(table["country"], country)).drop_columns("country")
+        (root / f"country={country}").mkdir(parents=True)
+        pq.write_table(part, root / f"country={country}" / "part-0.parquet")
+
+
+@pytest.mark.parametrize("named", ["hive", "hive/country=*/*.parquet"])
+def test_columns_in_the_names_of_folders_are_features(place, named):
+    """A column that stands in the paths is learned from and found again for predictions."""
+    table = clicks()
+    write_hive(table, place / "hive")
+    pq.write_table(table, "flat.parquet")
+    as_json("train", named, "--label", "clicked", "--out", "m")
+    without = as_json("train", named, "--label", "clicked", "--exclude", "country", "--out", "n")
+    found = as_json("evaluate", "m", named)
+    assert found["accuracy"] > as_json("evaluate", "n", named)["accuracy"] + 0.1
+    assert without["features"] == 1
+    assert as_json("evaluate", "m", "flat.parquet")["accuracy"] == found["accuracy"]
+    run("predict", "m", named, "--out", "p.parquet", "--keep", "country")
+    assert set(pq.read_table("p.parquet").column("country").to_pylist()) == {"FR", "IT", "NO"}
+    assert as_json("explain", named, "--label", "clicked", "--no-storage")["shape"]["rows"] == 900
+
+
+def test_a_column_in_the_names_of_folders_can_be_the_label(place):
+    write_hive(clicks(), place / "hive")
+    trained = as_json("train", "hive", "--label", "country", "--out", "m")
+    assert trained["model"] == "softmax"

@@ -207,3 +207,13 @@ def test_column_of_several_types_is_text():
     mixed = pandas.DataFrame({"code": [1, "a", None, "b"] * 30, "label": [0, 1, 0, 1] * 30})
     model = LogisticRegression().fit(mixed, y="label")
     assert model.score(mixed, "label") == 1.0
+
+
+def test_partitioned_data_set_keeps_its_partitions(frame, tmp_path):
+    """The columns of hive partitions are those of the folders' names."""
+    table = pa.Table.from_pandas(frame[["age", "member", "label"]], preserve_index=False)
+    ds.write_dataset(table, tmp_path, format="parquet", partitioning=["label"], partitioning_flavor="hive")
+    dataset = ds.dataset(tmp_path, partitioning="hive")
+    with penstock.open(dataset) as source:
+        assert source.schema.names == ["age", "member", "label"]
+    assert LogisticRegression().fit(dataset, y="label").classes_.tolist() == ["no", "yes"]

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from penstock.blocks.base import BlockSource
 from penstock.blocks.file_kinds import STREAM_MARK, is_json_object, refuse_foreign
+from penstock.blocks.folder_source import with_folder_columns
 from penstock.blocks.frames import dataset_files, is_dataset, is_frame
 from penstock.blocks.samples.formats import FORMATS, format_by_suffix, marked_format
 from penstock.blocks.storage import expand, is_remote, open_file
@@ -41,6 +42,8 @@ _COMPRESSED_MAGIC = {
     b"BZh": "bz2",
     b"\xfd7zXZ": "xz",
 }
+_WITH_FOLDERS = ("parquet", "arrow", "csv")
+"""Formats whose files may stand in folders such as ``country=FR``, which are columns."""
 _SERVERS = ("postgresql://", "postgres://")
 _LIBSVM = re.compile(rb"\s*[^\s:,]+(?:\s+(?:qid|\d+):\S+)+\s*(#.*)?")
 
@@ -101,7 +104,7 @@ def open(data: Any, *, block_size: int | str | None = None, format: str | None =
             fixes=[Text("turn them into an Arrow file first: ", Convert(_shown(data)))],
         )
     source: BlockSource = _source_class(found)(files, size, options)
-    return source
+    return with_folder_columns(source, data, files, suffixes) if found in _WITH_FOLDERS else source
 
 
 def detect(path: str) -> str:

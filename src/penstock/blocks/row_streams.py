@@ -24,6 +24,7 @@ from penstock.blocks.base import BlockSource
 from penstock.blocks.csv import CsvFormat
 from penstock.blocks.file_kinds import refuse_other_format
 from penstock.blocks.folder_columns import folder_columns
+from penstock.blocks.folder_source import FolderSource
 from penstock.blocks.open import (
     COMPRESSED,
     JSON_LINES,
@@ -129,7 +130,7 @@ def _from_source(source: BlockSource, files: tuple[str, ...], *, close: bool) ->
         files,
         lambda columns: read_ahead(source, columns, reached),
         end,
-        typed=not isinstance(source, TextSource),
+        typed=not isinstance(source.stored if isinstance(source, FolderSource) else source, TextSource),
         reached=reached,
     )
 
