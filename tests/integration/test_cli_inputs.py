@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -92,3 +93,32 @@ def test_a_column_in_the_names_of_folders_can_be_the_label(place):
     write_hive(clicks(), place / "hive")
     trained = as_json("train", "hive", "--label", "country", "--out", "m")
     assert trained["model"] == "softmax"
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.jsonl.gz", "t.csv.gz"])
+def test_json_lines_and_compressed_text_are_trained_on(place, name):
+    """They are copied to the scratch folder, which is said, and the copy does not stay."""
+    rows = clicks(600).to_pylist()
+    if "jsonl" in name:
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+    else:
+        text = "age,country,clicked\n" + "".join(",".join(map(str, row.values())) + "\n" for row in rows)
+    Path(name).write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    Path("scratch").mkdir()
+    told = run("train", name, "--label", "clicked", "--scratch", "scratch", "--out", "m")
+    assert f"{name} cannot be read in blocks, and was copied to scratch" in told.stderr
+    assert not list(Path("scratch").iterdir())
+    assert as_json("evaluate", "m", name)["rows"] == 600
+    assert as_json("predict", "m", name, "--out", "p.parquet", "--keep", "country")["rows"] == 600
+    made = as_json("groups", "train", name, "--by", "country", "--label", "clicked", "--out", "g", "--workers", "1")
+    assert made["groups"] == 3
+
+
+def test_folders_of_compressed_files_keep_their_columns(place):
+    for country in ("FR", "IT"):
+        folder = place / "hive" / f"country={country}"
+        folder.mkdir(parents=True)
+        rows = "".join(f"{i % 7},{int(country == 'FR')}\n" for i in range(60))
+        (folder / "part.csv.gz").write_bytes(gzip.compress(f"a,y\n{rows}".encode()))
+    as_json("train", "hive", "--label", "y", "--out", "m")
+    assert as_json("evaluate", "m", "hive")["accuracy"] == 1.0
