@@ -246,14 +246,14 @@ class ColumnError(DataError):
     def missing(cls, wanted: str, present: Iterable[str], *, place: str, role: str = "column") -> ColumnError:
         """Build the error for a column that is not there, naming those that are.
 
-        Where the path in ``place`` has a folder such as ``label=0``, the message says that folder names are no columns.
+        Where the path in ``place`` has a folder such as ``label=0``, the message says when folder names are columns.
         """
         names = list(present)
         fixes = []
         if folder := re.search(rf"(?:^|[/\\])({re.escape(wanted)}=[^/\\]*)[/\\]", place):
             fixes.append(
-                f"{wanted!r} stands in the folder names ({folder[1]!r}), which only penstock groups reads as a column:"
-                f" write {wanted!r} into the files, as a column"
+                f"{wanted!r} stands in the folder names ({folder[1]!r}), which are columns of the folder above them: name that"
+                " folder"
             )
         its, theirs = ("have", "they have") if _names_several(place) else ("has", "it has")
         reason = f" {its} no {role} {wanted!r}; {theirs}: {some_of(names)}{nearest(wanted, names)}"

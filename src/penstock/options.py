@@ -33,7 +33,7 @@ class Option:
     name : str
         Its name in Python and SQL; the command line makes a flag of it.
     kind : str
-        whole, number, flag, word, choice, text, texts, size, memory, column, columns, hash, class_weight or cache.
+        whole, number, flag, word, choice, text, texts, paths, size, memory, column, columns, hash, class_weight or cache.
     help : str
         What it does. ``{l1}`` stands for another option, and `` `l2=1` `` for something to be written as it is.
     default : object
@@ -138,7 +138,7 @@ _OPTIONS = (
     _option("model_file", "text", "A model that `train` saved: a file, or a model's directory.", panel=ARGUMENT, metavar="MODEL", default=REQUIRED,
             doors="evaluate predict show"),
     _option("models", "text", "A folder of models that `groups train` made.", panel=ARGUMENT, metavar="MODELS", default=REQUIRED, doors="groups-report"),
-    _option("data", "text", "A file, folder, glob or address of rows.", panel=ARGUMENT, metavar="DATA", default=REQUIRED,
+    _option("data", "paths", "A file, folder, glob or address of rows, or several of one format.", panel=ARGUMENT, metavar="DATA", default=REQUIRED,
             doors="explain train compare groups-train groups-explain evaluate predict"),
     _option("source", "text", "Rows in any format; JSON lines, compressed text, Arrow streams; a Hugging Face folder, a folder of images,"
             " WebDataset tars, MDS shards.", panel=ARGUMENT, metavar="SRC", default=REQUIRED, doors="convert"),

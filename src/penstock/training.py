@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.blocks.base import BlockSource
+from penstock.blocks.text_copy import copy_notice
 from penstock.class_weights import ClassWeighting, ClassWeights
 from penstock.columns.choose import choose_features
 from penstock.columns.recipe import Recipe
@@ -172,6 +173,9 @@ def scan_labels(
         stream=job.stream,
     )
     columns.notice(job.source, found.recipe, job.stream)
+    copied = copy_notice(job.source)
+    if copied is not None:
+        job.stream.emit(Warned(copied))
     return found
 
 

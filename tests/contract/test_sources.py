@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+import penstock
 from penstock.blocks.arrow import ArrowSource
 from penstock.blocks.memory import ArraySource, TableSource
 from penstock.blocks.numpy import NpySource
@@ -60,6 +61,29 @@ class TestArrowSeveral(SourceContract):
         write_arrow(self.table().slice(0, 400), folder / "0.arrow", 90)
         write_arrow(self.table().slice(400), folder / "1.arrow", 110)
         return lambda: ArrowSource(folder)
+
+
+class TestArrowFolders(SourceContract):
+    suffix = "arrow"
+
+    def table(self):
+        return super().table().append_column("day", pa.array([7] * 400 + [9] * (self.rows - 400), pa.int64()))
+
+    def make(self, folder):
+        for day, part in ((7, self.table().slice(0, 400)), (9, self.table().slice(400))):
+            (folder / f"day={day}").mkdir()
+            self.write(part.drop_columns("day"), folder / f"day={day}" / f"a.{self.suffix}")
+        return lambda: penstock.open(folder)
+
+    def write(self, table, path):
+        write_arrow(table, path, 90)
+
+
+class TestParquetFolders(TestArrowFolders):
+    suffix = "parquet"
+
+    def write(self, table, path):
+        pq.write_table(table, path, row_group_size=130)
 
 
 class TestParquet(SourceContract):

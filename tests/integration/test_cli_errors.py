@@ -247,32 +247,14 @@ def test_evaluate_and_predict_name_missing_columns() -> None:
     assert "'nam'" in refused("predict", "model.penstock", "test.parquet", "--keep", "nam")
 
 
-def test_compressed_text_is_refused_with_the_line_that_converts_it() -> None:
-    import gzip
-
-    Path("clicks.csv.gz").write_bytes(gzip.compress(Path("clicks.csv").read_bytes()))
-    assert "penstock convert clicks.csv.gz" in train("clicks.csv.gz")
-
-
-def test_a_folder_of_compressed_files_is_to_be_converted_whole() -> None:
-    import gzip
-
-    for value in (0, 1):
-        folder = Path("hive", f"label={value}")
-        folder.mkdir(parents=True)
-        (folder / "part.csv.gz").write_bytes(gzip.compress(b"a,b\n1,2\n"))
-    assert "penstock convert hive DST.arrow" in train("hive", label="label")
-
-
 def test_a_column_that_stands_in_the_folder_names_is_told_of() -> None:
     for value in (0, 1):
         folder = Path("hive", f"label={value}")
         folder.mkdir(parents=True)
         pq.write_table(pa.table({"a": [1.0, 2.0], "b": [3.0, 4.0]}), folder / "p.parquet")
-    message = train("hive", label="label")
-    assert "hive/label=0/p.parquet and 1 more have no label column 'label'; they have: a, b" in message
-    assert "'label' stands in the folder names ('label=0')" in message
-    assert "'label' stands in the folder names" in train("hive", "--features", "a,label", label="b")
+    message = train("hive/label=0/p.parquet", label="label")
+    assert "hive/label=0/p.parquet has no label column 'label'; it has: a, b" in message
+    assert "'label' stands in the folder names ('label=0'), which are columns of the folder above them" in message
     assert "folder names" not in train("hive", label="abel")
 
 

@@ -17,7 +17,14 @@ from penstock.blocks.base import BlockSource
 from penstock.blocks.file_kinds import FORMAT_NAMES
 from penstock.blocks.open import COMPRESSED, SUFFIXES, detect_bytes
 from penstock.blocks.open import open as open_source
-from penstock.errors import CorruptFileError, SourceError, SourceNotFoundError, UnknownOptionError, UsageError
+from penstock.errors import (
+    CorruptFileError,
+    ParseError,
+    SourceNotFoundError,
+    UnknownOptionError,
+    UsageError,
+    WriteError,
+)
 
 
 def table():
@@ -118,10 +125,27 @@ def test_what_cannot_be_opened(folder):
 
 
 @pytest.mark.parametrize("name", ["a.csv.gz", "plain"])
-def test_compressed_text_names_the_line_to_run(tmp_path, name):
+def test_compressed_text_is_copied_and_the_copy_removed(tmp_path, name):
     (tmp_path / name).write_bytes(gzip.compress(b"x,y\n1,2\n"))
-    with pytest.raises(SourceError, match=rf"compressed with gzip.*penstock convert .*{name} DST\.arrow"):
-        open_source(tmp_path / name)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with open_source(tmp_path / name, scratch=scratch) as source:
+        assert len(list(scratch.iterdir())) == 1
+        assert source.read(0).to_pylist() == [{"x": 1.0, "y": 2.0}]
+        assert source.name == str(tmp_path / name)
+        assert source.file_of(0) == (str(tmp_path / name), 0)
+    assert not list(scratch.iterdir())
+
+
+def test_a_copy_that_fails_leaves_nothing(tmp_path):
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"x,y\n" + b"1,2\n" * 2_000_000 + b"1,z\n"))
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with pytest.raises(ParseError, match=r"a\.csv\.gz.*'y' holds numbers"):
+        open_source(tmp_path / "a.csv.gz", scratch=scratch)
+    assert not list(scratch.iterdir())
+    with pytest.raises(WriteError, match="scratch="):
+        open_source(tmp_path / "a.csv.gz", scratch=tmp_path / "nowhere")
 
 
 def test_every_format_that_is_told_has_a_name_for_messages():

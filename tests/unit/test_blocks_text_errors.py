@@ -145,7 +145,6 @@ def test_files_that_differ(tmp_path: Path) -> None:
     for text, told in (
         ("a,c\n1,2\n", ["no 'b'", "no 'c'"]),
         ("a,b,c\n1,2,3\n", ["one.csv has no 'c'"]),
-        ("b,a\n1,2\n", ["another order"]),
     ):
         with pytest.raises(SchemaError) as raised:
             CsvSource([one, write(tmp_path / "two.csv", text)])

@@ -240,7 +240,7 @@ def open_files(path):
 def test_arguments_that_do_not_belong_together_are_refused(table):
     x, y = data()
     with pytest.raises(UsageError, match="give y and sample_weight as column names, not as arrays"):
-        LogisticRegression().fit(table, y)
+        LogisticRegression().fit("t.parquet", y)
     with pytest.raises(ColumnError, match=r"no label column 'lable'.*did you mean 'label'"):
         LogisticRegression().fit(table, y="lable")
     with pytest.raises(LabelError, match="only one class"):
@@ -410,7 +410,7 @@ def test_features_can_be_chosen_left_out_and_hashed(table):
     wide = table.append_column("colour", colour)
     assert LogisticRegression(epochs=1).fit(wide, y="label", features=["f2", "f0"]).n_features_in_ == 2
     assert LogisticRegression(epochs=1).fit(wide, y="label", exclude=["colour", "f1"]).n_features_in_ == 3
-    assert LogisticRegression(epochs=1).fit(wide, y="label", hash=["colour:2^8"]).n_features_in_ == 4 + 256
+    assert LogisticRegression(epochs=1).fit(wide, y="label", hash=["colour:2^8"]).coef_.shape[1] == 4 + 256
 
 
 @pytest.mark.parametrize("sparse", [False, True])

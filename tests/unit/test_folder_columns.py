@@ -53,6 +53,26 @@ def test_columns_in_folder_names_are_converted(tmp_path, name):
     assert source.schema.field("day").type == pa.int64()
 
 
+@pytest.mark.parametrize("name", ["p.parquet", "p.arrow", "p.csv"])
+def test_columns_in_folder_names_are_columns_of_the_source(tmp_path, name):
+    with penstock.open(hive(tmp_path / "hive", name)) as source:
+        assert source.schema.names == ["x", "country", "day"]
+        assert source.schema.field("day").type == pa.int64()
+        blocks = range(len(source.block_rows))
+        found = [row for block in blocks for row in source.read(block, ["day", "x"]).to_pylist()]
+        assert sum(len(source.read(block, ["country"])) for block in blocks) == 6
+    wanted = [{"day": d, "x": x} for (_, d), values in ROWS.items() for x in values]
+    assert sorted(found, key=lambda row: row["x"]) == wanted
+
+
+def test_folders_above_the_files_named_are_no_columns(tmp_path):
+    data = hive(tmp_path / "run=3", "p.parquet")
+    with penstock.open(data) as source:
+        assert source.schema.names == ["x", "country", "day"]
+    with penstock.open(data / "country=FR" / "day=1" / "p.parquet") as source:
+        assert source.schema.names == ["x"]
+
+
 def test_a_column_in_folder_names_can_be_the_label_or_left_out(tmp_path):
     data = hive(tmp_path / "hive", "p.parquet")
     convert(data, tmp_path / "t.arrow", label="country", features=["x", "day"])

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from penstock.blocks.base import Int64s, PackedLayout, Source, require_block, require_columns, select_columns
 from penstock.blocks.block_sums import content_of, verify_block
+from penstock.blocks.common_schema import common_schema, conform
 from penstock.blocks.fields import Fields
 from penstock.blocks.ipc import BatchHeader, Footer, leading_buffers, read_footer, read_header
 from penstock.blocks.ipc_rows import BatchSlice, read_rows, slices_of
@@ -30,7 +31,6 @@ from penstock.blocks.storage import (
     expand,
     fingerprint,
     open_file,
-    require_equal,
     show_names,
 )
 from penstock.columns.schema_notes import layout_of
@@ -54,7 +54,7 @@ class ArrowSource(Source):
     Parameters
     ----------
     paths : path, folder, glob, or a list of these
-        Files in the Arrow IPC file format with equal columns.
+        Files in the Arrow IPC file format with the same columns; their order, and how wide their types are, may differ.
     block_size : int, optional
         Record batches of other writers that are larger than this (1 MB if not given) are served in pieces,
         where they are uncompressed. Those of converted files are always one block.
@@ -84,12 +84,11 @@ class ArrowSource(Source):
             for name in names:
                 self._files.append(open_file(name, random=True))
                 self._footers.append(read_footer(self._files[-1]))
-                require_equal(self._footers[0].schema, self._footers[-1].schema, names=(names[0], name))
+            self.schema = common_schema([footer.schema for footer in self._footers], names)
             blocks = [self._find_blocks(n, block_size or BLOCK_SIZE) for n in range(len(self._files))]
         except BaseException:
             self.close()
             raise
-        self.schema = self._footers[0].schema
         self.block_rows, self.block_bytes, self._offsets, self._metas, self._batches = (
             np.concatenate(parts) for parts in zip(*(found.columns for found in blocks))
         )
@@ -121,7 +120,7 @@ class ArrowSource(Source):
             wanted = list(self.schema.names if columns is None else columns)
             require_columns(self.schema, wanted, place=self.name)
             self._verify_new(np.array([block]))
-            return read_rows(file, self._pieces[block], self._footers[number].schema, wanted)
+            return conform(read_rows(file, self._pieces[block], self._footers[number].schema, wanted), self.schema)
         if self._footers[number].dictionaries:
             batch = self._read_with_dictionaries(number, int(self._batches[block]))
         else:
@@ -137,7 +136,9 @@ class ArrowSource(Source):
             raise CorruptFileError(
                 f"{file.name}: block {block} has {batch.num_rows} rows where {self.block_rows[block]} were expected"
             )
-        return select_columns(batch, columns, place=self.name)
+        if columns is None and batch.schema.names != self.schema.names:
+            columns = self.schema.names
+        return conform(select_columns(batch, columns, place=self.name), self.schema)
 
     def refine(self, rows: int, most: int) -> RefinedSource | None:
         """Return the same rows in smaller blocks, of which only the bytes are read; see `BlockSource.refine`.
@@ -165,7 +166,7 @@ class ArrowSource(Source):
             self._verify_new(np.array([block]))
             piece = pieces[block]
             part = replace(piece, start=piece.start + start, stop=piece.start + stop)
-            return read_rows(file, part, self._footers[number].schema, wanted)
+            return conform(read_rows(file, part, self._footers[number].schema, wanted), self.schema)
 
         # A batch with a checksum is read as a whole once, to verify it.
         verified = int(self.block_bytes.max(initial=0)) if any(footer.summed for footer in self._footers) else 0
@@ -218,6 +219,11 @@ class ArrowSource(Source):
 
     def row_layout(self, fields: Fields) -> RowLayout | None:
         """Return where single rows lie, or None where they need decoding; see `penstock.blocks.row_layout`."""
+        if any(
+            footer.schema.names != self.schema.names or footer.schema.types != self.schema.types
+            for footer in self._footers
+        ):
+            return None
         noted = [layout_of(footer.schema) for footer in self._footers]
         stored = StoredBlocks(
             self.name,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -129,14 +129,42 @@ class CsvFormat:
         schema = self.schema if columns is None else pa.schema([self.schema.field(i) for i in picks])
         return pa.RecordBatch.from_arrays([made[i] for i in picks], schema=schema)
 
-    def header_of(self, sample: bytes, name: str) -> int:
-        """Return the bytes ahead of the rows in another file of the same data set, whose sample is given."""
+    def format_of(self, sample: bytes, name: str) -> CsvFormat:
+        """Return how another file of the same data set, whose sample is given, is written: its columns may come in any order.
+
+        Raises
+        ------
+        SchemaError
+            It has other columns.
+        """
         layout = CsvLayout.of(sample, name)
         fields = split_line(layout.first, self.delimiter)
         found = header_names(fields) if self.header else [f"column_{i}" for i in range(len(fields))]
-        if found != self.schema.names:
+        if sorted(found) != sorted(self.schema.names):
             raise SchemaError(_difference(self.name, self.schema.names, name, found, header=self.header))
-        return layout.after if self.header else layout.begin
+        schema = pa.schema([self.schema.field(each) for each in found], self.schema.metadata)
+        return replace(self, name=name, schema=schema, skip=layout.after if self.header else layout.begin)
+
+    def misfits(self, rows: bytes) -> list[str]:
+        """Return the columns of which some value in these lines is not of their type; text fits anything."""
+        typed = [field.name for field in self.schema if field.type != pa.string()]
+        if self._fits(rows, typed) or not self._fits(
+            rows, []
+        ):  # lines of too few fields are told of when they are read
+            return []
+        return [name for name in typed if not self._fits(rows, [name])]
+
+    def with_text(self, columns: Sequence[str]) -> CsvFormat:
+        """Return the format with these columns as text."""
+        kinds = [field.with_type(pa.string()) if field.name in columns else field for field in self.schema]
+        return replace(self, schema=pa.schema(kinds, self.schema.metadata))
+
+    def _fits(self, rows: bytes, columns: list[str]) -> bool:
+        try:
+            self.parse(rows, columns)
+        except ParseError:
+            return False
+        return True
 
     def _read_others(
         self, data: NDArray[np.uint8], others: list[int], rows: int, *, name: str, first_line: LineNumber
@@ -270,7 +298,8 @@ class CsvSource(TextSource):
     Parameters
     ----------
     paths : path, folder, glob, or a list of these
-        Text files with the same columns, read in this order. The types are those found in the first.
+        Text files with the same columns, in any order, read one after another. The types are those found in the first, or text
+        where the first lines of another do not fit them.
     block_size : int or str, optional
         Bytes in a block, such as ``"256KB"``; by default 1 MB, less for small files.
     delimiter, header
@@ -303,8 +332,16 @@ class CsvSource(TextSource):
             whole = len(files) == 1 and len(sample) == files[0].file.size
             format = csv_format(sample, files[0].name, delimiter=delimiter, header=header, whole=whole)
             files[0].skip = format.skip
+            text: set[str] = set()
+            formats = [format]
             for f in files[1:]:
-                f.skip = format.header_of(f.sample(65536), f.name)
+                head = f.sample(65536)
+                formats.append(format.format_of(head, f.name))
+                f.skip = formats[-1].skip
+                text.update(formats[-1].misfits(head[f.skip :]))
+            for f, own in zip(files, formats, strict=True):
+                f.format = own.with_text(list(text)) if own.schema.names != format.schema.names else None
+            format = format.with_text(list(text))
             rows = max(1, sample.count(b"\n") - format.header)
             super().__init__(files, format, line_bytes=max(1.0, len(sample) / rows), block_size=block_size)
         except BaseException:
@@ -354,8 +391,6 @@ def _difference(first: str, names: Sequence[str], other: str, found: Sequence[st
     """Say how the columns of two files differ."""
     if not header:
         told = f"{len(names)} fields against {len(found)}"
-    elif set(names) == set(found):
-        told = f"the same columns in another order: {', '.join(names)} against {', '.join(found)}"
     else:
         lacks, adds = [n for n in names if n not in found], [n for n in found if n not in names]
         told = "; ".join(

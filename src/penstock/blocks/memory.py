@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import Source, require_block, select_columns
+from penstock.blocks.frames import frame_to_arrow
 from penstock.blocks.refined_source import RefinedSource, by_rows
 from penstock.columns.pairs import with_pair_width
 from penstock.errors import FeatureError, SourceError, UsageError
@@ -66,11 +67,8 @@ class TableSource(Source):
 
     @classmethod
     def of(cls, table: Any, *, block_size: int | None = None, name: str = "table") -> TableSource:
-        """Take a pyarrow Table or RecordBatch, or a pandas DataFrame."""
-        if isinstance(table, pa.RecordBatch):
-            table = pa.Table.from_batches([table])
-        if not isinstance(table, pa.Table):
-            table = pa.Table.from_pandas(table, preserve_index=False)
+        """Take a table in memory: see `penstock.blocks.frames`."""
+        table = frame_to_arrow(table)
         return cls(table.to_batches(), schema=table.schema, block_size=block_size, name=name)
 
     @property

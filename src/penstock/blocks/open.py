@@ -1,8 +1,8 @@
 """`open`: a source for whatever a user names: a file, folder, glob or list, an address, a table, a source.
 
-The format is told by the name's suffix, and by the first bytes where the name says nothing. What cannot be
-read in blocks (compressed text, JSON lines, Arrow streams, one-shot readers, data sets of samples) is refused with the
-line that converts it.
+The format is told by the name's suffix, and by the first bytes where the name says nothing. Compressed text and JSON lines are
+copied to a temporary file first; what else cannot be read in blocks (Arrow streams, one-shot readers, data sets of samples) is
+refused with the line that converts it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import pyarrow as pa
 
 from penstock.blocks.base import BlockSource
 from penstock.blocks.file_kinds import STREAM_MARK, is_json_object, refuse_foreign
+from penstock.blocks.folder_source import with_folder_columns
+from penstock.blocks.frames import dataset_files, is_dataset, is_frame
 from penstock.blocks.samples.formats import FORMATS, format_by_suffix, marked_format
-from penstock.blocks.storage import expand, is_remote, open_file
+from penstock.blocks.storage import expand, is_remote, open_file, show_names
 from penstock.budget import parse_size
 from penstock.errors import CorruptFileError, SourceError, UnknownOptionError, UsageError
 from penstock.messages import Convert, Text, Use
@@ -40,24 +42,35 @@ _COMPRESSED_MAGIC = {
     b"BZh": "bz2",
     b"\xfd7zXZ": "xz",
 }
+_WITH_FOLDERS = ("parquet", "arrow", "csv")
+"""Formats whose files may stand in folders such as ``country=FR``, which are columns."""
 _SERVERS = ("postgresql://", "postgres://")
 _LIBSVM = re.compile(rb"\s*[^\s:,]+(?:\s+(?:qid|\d+):\S+)+\s*(#.*)?")
 
 
-def open(data: Any, *, block_size: int | str | None = None, format: str | None = None, **options: Any) -> BlockSource:
+def open(
+    data: Any,
+    *,
+    block_size: int | str | None = None,
+    format: str | None = None,
+    scratch: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> BlockSource:
     """Open data as a source of blocks.
 
     Parameters
     ----------
     data : path, address, folder, glob, list of these, table or source
-        Parquet, Arrow IPC, ``.npy``, CSV/TSV or LibSVM files; ``s3://``, ``gs://`` or ``https://`` addresses
+        Parquet, Arrow IPC, ``.npy``, CSV/TSV or LibSVM files; JSON lines and compressed text, which are copied first; ``s3://``, ``gs://`` or ``https://`` addresses
         of these; a table of a DuckDB file (``shop.duckdb::clicks``) or of a PostgreSQL server
-        (``postgresql://user@host/shop::public.clicks``); a pyarrow Table, a pandas DataFrame or an array; a source passes
-        through.
+        (``postgresql://user@host/shop::public.clicks``); a pandas or Polars DataFrame, a DuckDB relation, a pyarrow Table
+        or Dataset, or an array; a source passes through.
     block_size : int or str, optional
         The size of a block where the file itself does not fix it, such as ``"1MB"``.
     format : str, optional
-        One of ``parquet``, ``arrow``, ``npy``, ``csv``, ``libsvm``, ``duckdb``; told from the data if not given.
+        One of ``parquet``, ``arrow``, ``npy``, ``csv``, ``libsvm``, ``jsonl``, ``duckdb``; told from the data if not given.
+    scratch : path, optional
+        A folder for the copy of JSON lines or compressed text, which is removed with the source; the system's if not given.
     **options
         For CSV: ``delimiter`` and ``header``. For Parquet: ``max_open``. For DuckDB: ``table``, ``columns``, ``nulls``.
         For PostgreSQL these, ``connections`` and ``exact``.
@@ -82,25 +95,31 @@ def open(data: Any, *, block_size: int | str | None = None, format: str | None =
         return _postgres(data, size, options)
     if format in FORMATS:
         raise _not_in_blocks(data, format)
-    if format == "jsonl":
-        raise _json_in_blocks(_shown(data))
-    if format is not None and format not in SUFFIXES:
+    if format is not None and format not in (*SUFFIXES, "jsonl"):
         raise UnknownOptionError.of("format", format, SUFFIXES)
-    suffixes = SUFFIXES[format] if format else [s for group in SUFFIXES.values() for s in group]
+    suffixes: Sequence[str] = ()
+    if format is not None:
+        suffixes = SUFFIXES.get(format, JSON_LINES)
+    else:
+        suffixes = [s for group in SUFFIXES.values() for s in group]
     if format is None:
         _refuse_marked(data)
     files = _files_of(data, suffixes, any_name=format is not None)
     samples = format_by_suffix(files[0]) if format is None else None
     if samples is not None and not FORMATS[samples].marks:  # a file of one that has marks tells nothing by itself
         raise _not_in_blocks(data, samples)
-    found = format or _common_format(files, data)
+    found = format or _common_format(files)
+    if found == "jsonl" or found in COMPRESSED.values() or _is_packed_text(files[0], found):
+        from penstock.blocks.text_copy import copy_text
+
+        return copy_text(data, name=show_names(files), format=format, block_size=size, folder=scratch, **options)
     if found == "arrow" and len(files) > 1 and is_stream(files[0]):
         raise SourceError(
             f"{_shown(data)} holds Arrow streams ({os.path.basename(files[0])}), which have no index of their blocks",
             fixes=[Text("turn them into an Arrow file first: ", Convert(_shown(data)))],
         )
     source: BlockSource = _source_class(found)(files, size, options)
-    return source
+    return with_folder_columns(source, data, files, suffixes) if found in _WITH_FOLDERS else source
 
 
 def detect(path: str) -> str:
@@ -178,12 +197,6 @@ def _not_in_blocks(data: Any, kind: str) -> SourceError:
     )
 
 
-def _json_in_blocks(name: str) -> SourceError:
-    return SourceError(
-        f"{name} holds JSON lines, which cannot be read in blocks", fixes=[Text("convert them first: ", Convert(name))]
-    )
-
-
 def _shown(data: Any) -> str:
     return os.fspath(data) if isinstance(data, (str, os.PathLike)) else " ".join(map(os.fspath, data[:1])) + " …"
 
@@ -197,11 +210,26 @@ def _open_object(data: Any, size: int | None) -> BlockSource:
         )
     if isinstance(data, BlockSource):
         return data
-    if isinstance(data, (pa.Table, pa.RecordBatch)) or type(data).__module__.split(".")[0] == "pandas":
+    if is_dataset(data):
+        return _open_dataset(data, size)
+    if is_frame(data):
         return TableSource.of(data, block_size=size)
     if isinstance(data, np.ndarray) or hasattr(data, "tocsr"):
         return ArraySource(data, block_size=size)
     raise UsageError(f"{type(data).__name__} cannot be opened; give a path, an address, a table, an array or a source")
+
+
+def _open_dataset(dataset: Any, size: int | None) -> BlockSource:
+    """Open a pyarrow Dataset: by its files where these are all there is to it, otherwise as a table in memory."""
+    from penstock.blocks.memory import TableSource
+
+    files = dataset_files(dataset)
+    if files:
+        source = open(files, block_size=size, format="parquet")
+        if set(dataset.schema.names) == set(source.schema.names):
+            return source
+        source.close()
+    return TableSource.of(dataset.to_table(), block_size=size)
 
 
 def split_table(data: Any) -> tuple[str, str] | None:
@@ -274,7 +302,12 @@ def _files_of(data: Any, suffixes: Sequence[str], *, any_name: bool) -> list[str
     return known or found
 
 
-def _common_format(files: list[str], data: Any) -> str:
+def _is_packed_text(file: str, format: str) -> bool:
+    """Whether a file that is named as text has the suffix of a compressed one."""
+    return format in ("csv", "libsvm") and file.split("?")[0].lower().endswith(tuple(COMPRESSED))
+
+
+def _common_format(files: list[str]) -> str:
     formats = {detect(file): file for file in files}
     if len(formats) > 1:
         told = ", ".join(f"{format} ({file})" for format, file in sorted(formats.items()))
@@ -283,13 +316,6 @@ def _common_format(files: list[str], data: Any) -> str:
             fixes=["name files of one format", Text("give ", Use("format"))],
         )
     (format,) = formats
-    if format == "jsonl":
-        raise _json_in_blocks(_shown(data))
-    if format in COMPRESSED.values():
-        raise SourceError(
-            f"{files[0]} is compressed with {format} and cannot be read in blocks",
-            fixes=[Text("convert the data first: ", Convert(_shown(data)))],
-        )
     return format
 
 

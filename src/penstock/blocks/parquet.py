@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.blocks.base import Source, require_block, require_columns
+from penstock.blocks.common_schema import common_schema, conform
 from penstock.blocks.storage import (
     PathLike,
     ReadAt,
@@ -34,7 +35,6 @@ from penstock.blocks.storage import (
     expand,
     fingerprint,
     open_file,
-    require_equal,
     show_names,
 )
 from penstock.errors import CorruptFileError, PenstockError, SourceError
@@ -58,7 +58,7 @@ class ParquetSource(Source):
     Parameters
     ----------
     paths : path, folder, glob, or a list of these
-        Files with equal columns.
+        Files with the same columns; their order, and how wide their types are, may differ.
     block_size : int
         The decoded bytes above which a row group is served in sub-blocks; 256 KiB if not given, and less, down to
         16 KiB, where the data would make under 1024 blocks.
@@ -83,6 +83,7 @@ class ParquetSource(Source):
         self.name = show_names(names)
         self._files: list[ReadAt] = []
         self._metadata: list[Any] = []
+        schemas: list[pa.Schema] = []
         self._cursors: OrderedDict[tuple[Any, ...], _Cursor] = OrderedDict()
         self._lock = threading.Lock()
         self.max_open = max_open
@@ -93,10 +94,8 @@ class ParquetSource(Source):
         try:
             for number, name in enumerate(names):
                 self._files.append(open_file(name))
-                schema = self._read_metadata(number)
-                if number == 0:
-                    self.schema = schema
-                require_equal(self.schema, schema, names=(names[0], name))
+                schemas.append(self._read_metadata(number))
+            self.schema = common_schema(schemas, names)
             self._memory = self._column_memory()
             self._size = block_size or self._fitting_size()
             self._lay_out()
@@ -160,7 +159,7 @@ class ParquetSource(Source):
                     del self._cursors[key]
         if batch.num_rows != rows:
             raise CorruptFileError(f"{self.name}: block {block} has {batch.num_rows} rows where {rows} were expected")
-        return batch.select(list(wanted))
+        return conform(batch.select(list(wanted)), self.schema)
 
     def file_of(self, block: int) -> tuple[str, int]:
         """Return the name of the file that a block lies in, and the first block of that file."""
@@ -298,7 +297,8 @@ class ParquetSource(Source):
 
     def _decoded_bytes(self, column: Any) -> int:
         """Return what a column chunk takes in memory; text stored by dictionary takes more than is stored."""
-        width = self._memory[column.path_in_schema][1].value_bytes
+        known = self._memory.get(column.path_in_schema)  # writers differ in what they call the values of lists
+        width = None if known is None else known[1].value_bytes
         stored = int(column.total_uncompressed_size)
         if width is None:
             return stored

@@ -21,8 +21,10 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.blocks.base import BlockSource
+from penstock.blocks.csv import CsvFormat
 from penstock.blocks.file_kinds import refuse_other_format
 from penstock.blocks.folder_columns import folder_columns
+from penstock.blocks.folder_source import FolderSource
 from penstock.blocks.open import (
     COMPRESSED,
     JSON_LINES,
@@ -35,7 +37,7 @@ from penstock.blocks.open import (
 )
 from penstock.blocks.open import open as open_source
 from penstock.blocks.samples.formats import FORMATS, sample_format, sample_reader
-from penstock.blocks.storage import ReadAt, SeekableView, expand, open_file, require_equal, show_names
+from penstock.blocks.storage import ReadAt, SeekableView, expand, open_file, show_names
 from penstock.blocks.text import TextSource
 from penstock.errors import CorruptFileError, ParseError, PenstockError, UnknownOptionError, UsageError
 from penstock.parallel import in_order
@@ -130,7 +132,7 @@ def _from_source(source: BlockSource, files: tuple[str, ...], *, close: bool) ->
         files,
         lambda columns: read_ahead(source, columns, reached),
         end,
-        typed=not isinstance(source, TextSource),
+        typed=not isinstance(source.stored if isinstance(source, FolderSource) else source, TextSource),
         reached=reached,
         repeatable=True,
     )
@@ -212,14 +214,18 @@ def _from_text(files: list[str], format: str | None, options: dict[str, Any]) ->
     def batches(columns: Sequence[str] | None) -> Batches:
         for number, (file, stream) in enumerate(zip(opened, streams)):
             head = heads.pop() if number == 0 else read_chunk(stream, file.name)
-            # Types come from the first file, so that all agree; each file has its own header to pass over.
-            own = text if number == 0 else _text_format(found, head, file.name, options)
-            require_equal(_untyped(text.schema), _untyped(own.schema), names=(files[0], file.name))
+            # Types come from the first file, so that all agree; each file has its own header, and order of columns.
+            own = text
+            if number and isinstance(text, CsvFormat):
+                own = text.format_of(head, file.name)
+                columns = text.schema.names if columns is None else columns
+            elif number:
+                own = _text_format(found, head, file.name, options)
             line = 1 + head[: own.skip].count(b"\n")
             before = 0
             for chunk in whole_lines(head[own.skip :], stream, file.name):
                 reached.file = file.name
-                yield text.parse(chunk, columns, name=file.name, first_line=line), position(stream) - before
+                yield own.parse(chunk, columns, name=file.name, first_line=line), position(stream) - before
                 line += chunk.count(b"\n")
                 before = position(stream)
 
@@ -340,7 +346,3 @@ def _stem(name: str) -> str:
     """Return a file's name without the suffix of its compression, in lower case."""
     name = name.split("?")[0].lower()
     return next((name.removesuffix(suffix) for suffix in COMPRESSED if name.endswith(suffix)), name)
-
-
-def _untyped(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([(name, pa.null()) for name in schema.names])

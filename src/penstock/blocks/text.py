@@ -121,6 +121,7 @@ class TextFile:
             self.file.close()
             raise
         self.skip = 0
+        self.format: TextFormat | None = None  # where it is not that of all files
 
     def sample(self, nbytes: int = SAMPLE_BYTES) -> bytes:
         """Return about so many bytes from the start, whole lines, and at least one of them."""
@@ -228,7 +229,9 @@ class TextSource(Source):
         file.file.check()
         data, offset = file.lines(begin + start, begin + stop, slack=self._slack)
         try:
-            return self.format.parse(data, columns, name=file.name, first_line=lambda: file.line_number(offset))
+            format = file.format or self.format
+            wanted = self.schema.names if columns is None and file.format is not None else columns
+            return format.parse(data, wanted, name=file.name, first_line=lambda: file.line_number(offset))
         except ParseError:
             file.file.check()  # lines of a file being rewritten are not the user's to correct
             raise

@@ -11,7 +11,7 @@ from penstock.cli import options as o
 def evaluate_command(
     *,
     model_file: str,
-    data: str,
+    data: str | list[str],
     label: str | None,
     memory: str,
     format: str | None,

@@ -14,6 +14,7 @@ import typer
 
 from penstock.blocks.open import open as open_source
 from penstock.blocks.open import without_password
+from penstock.blocks.storage import show_names
 from penstock.budget import peak_memory, show_bytes
 from penstock.cli import options as o
 from penstock.cli.explain import show_explanation
@@ -211,9 +212,9 @@ def trainable_of(params: dict[str, Any]) -> Trainable:
     return GroupedLinear(config)
 
 
-def require_new(data: str, given: list[str], label: str | None) -> None:
+def require_new(data: str | list[str], given: list[str], label: str | None) -> None:
     """Raise `UsageError` where rows have no label, or are grouped already and are given what that has settled."""
-    if not (Path(data) / NOTE).is_file():
+    if isinstance(data, list) or not (Path(data) / NOTE).is_file():
         if label is None:
             raise UsageError("say which column is to be learnt: --label clicked, say")
         return
@@ -271,7 +272,7 @@ def run(params: dict[str, Any], *, by: list[str], search: Search, what: Trainabl
         )
         told = {
             **figures(result),
-            "data": without_password(params["data"]),
+            "data": _shown_data(params["data"]),
             "label": result.registry.index.label,
             "trained": len(trained),
         }
@@ -288,7 +289,7 @@ def run(params: dict[str, Any], *, by: list[str], search: Search, what: Trainabl
         )
         if params["report"] is not None:
             told["report"] = params["report"]
-            write_group_page(result, Path(params["report"]), title=params["out"], data=params["data"])
+            write_group_page(result, Path(params["report"]), title=params["out"], data=told["data"])
             screen.say(f"wrote {params['report']}")
         if useless is not None and not params["keep_anyway"]:
             screen.say(
@@ -301,6 +302,10 @@ def run(params: dict[str, Any], *, by: list[str], search: Search, what: Trainabl
         screen.give(told)
         if without or (useless is not None and not params["keep_anyway"]):
             raise typer.Exit(1)
+
+
+def _shown_data(data: str | list[str]) -> str:
+    return without_password(data) if isinstance(data, str) else show_names(data)
 
 
 def _is_group(event: Event) -> bool:

@@ -53,7 +53,7 @@ def warn_unfinished(model: Model, path: str, stream: Stream) -> None:
         stream.emit(Warned(f"the training of {path} was not finished{lacking}; go on with it by --resume"))
 
 
-def open_data(model: Model, data: str, *, format: str | None, reading: Mapping[str, Any]) -> BlockSource:
+def open_data(model: Model, data: str | list[str], *, format: str | None, reading: Mapping[str, Any]) -> BlockSource:
     """Open the data that a model is asked about; the columns of groups may stand in their paths."""
     from penstock.blocks.open import open as open_source
 

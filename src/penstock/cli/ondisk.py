@@ -36,7 +36,7 @@ from penstock.training import Columns
 class Inputs:
     """The data to train on and to test with, as they were named."""
 
-    data: str
+    data: str | list[str]
     test: str | None = None
     format: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)

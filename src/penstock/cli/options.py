@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
-_TYPES = {"whole": int, "number": float, "flag": bool, "columns": list[str], "texts": list[str], "hash": list[str]}
+_LISTS = ("columns", "texts", "hash", "paths")
+_TYPES = {"whole": int, "number": float, "flag": bool, **dict.fromkeys(_LISTS, list[str])}
 _ENVIRONMENT = {("sql", "db"): "PENSTOCK_DB"}
 
 
@@ -30,10 +32,20 @@ def takes(door: str) -> Callable[[Command], Command]:
         parameters = [_parameter(option, door) for option in options_of(door).values()]
         if "ctx" in inspect.signature(command).parameters:
             parameters.insert(0, inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
-        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer reads
-        return command
+
+        @functools.wraps(command)
+        def call(**params: Any) -> None:
+            command(**{name: _paths(value) if name == "data" else value for name, value in params.items()})
+
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer reads
+        return cast(Command, call)
 
     return decorate
+
+
+def _paths(given: Sequence[str]) -> str | list[str]:
+    """Return the one path that was given, or the list of several, as the shell makes of ``*``."""
+    return given[0] if len(given) == 1 else list(given)
 
 
 def flag_of(name: str) -> str:

@@ -12,7 +12,7 @@ from penstock.cli import options as o
 def predict_command(
     *,
     model_file: str,
-    data: str,
+    data: str | list[str],
     out: str,
     keep: list[str] | None,
     unseen: str | None,

@@ -31,7 +31,7 @@ class TrainingRequest:
     True
     """
 
-    data: str
+    data: str | list[str]
     config: Config
     columns: Columns = field(default_factory=Columns)
     test: str | None = None
@@ -44,10 +44,9 @@ class TrainingRequest:
     def opened(self, stream: Stream | None = None, **more: Any) -> Iterator[LinearJob]:
         """Open the data and give the training job; the files are closed afterwards."""
         with ExitStack() as stack:
-            source = stack.enter_context(open_source(self.data, format=self.format, **self.options))
-            test = None
-            if self.test is not None:
-                test = stack.enter_context(open_source(self.test, format=self.format, **self.options))
+            reading = {"format": self.format, "scratch": self.scratch, **self.options}
+            source = stack.enter_context(open_source(self.data, **reading))
+            test = None if self.test is None else stack.enter_context(open_source(self.test, **reading))
             yield linear_job(
                 source,
                 self.config,

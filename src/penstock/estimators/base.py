@@ -17,7 +17,17 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import BlockSource
-from penstock.blocks.memory import ArraySource
+from penstock.blocks.frames import (
+    frame_names,
+    frame_to_arrow,
+    is_dataset,
+    is_frame,
+    is_pandas,
+    is_plain_pandas,
+    values_to_arrow,
+    with_column,
+)
+from penstock.blocks.memory import ArraySource, TableSource
 from penstock.blocks.open import open as open_source
 from penstock.class_weights import BALANCED, ClassWeighting, ClassWeights, class_codes
 from penstock.closing import Closing
@@ -25,6 +35,8 @@ from penstock.columns.base import UnseenValues
 from penstock.columns.choose import choose_features
 from penstock.columns.kinds import column_from_dict
 from penstock.columns.labels import LabelMap
+from penstock.columns.pairs import Pairs
+from penstock.columns.vector import Vector
 from penstock.config import Config
 from penstock.errors import NoMethodError, UsageError
 from penstock.events import Listener, Stream
@@ -138,7 +150,8 @@ class LinearEstimator(Closing, BaseEstimator):
         Parameters
         ----------
         X : array, sparse matrix, path, address, source or table
-            The rows.
+            The rows. Tables in memory are pandas and Polars frames, DuckDB relations, pyarrow Tables and Datasets; text, dates
+            and missing values in them become features as in files, and all their rows are learned from.
         y : array, or the name of the label column
             The targets; a converted file names its own label.
         sample_weight : array, or the name of a column
@@ -205,13 +218,30 @@ class LinearEstimator(Closing, BaseEstimator):
         return Config(model=self._kind, **params)
 
     def _opened(self, X: Any, y: Any, weight: Any, **chosen: Any) -> tuple[BlockSource, Columns]:
-        if _is_stored(X) or isinstance(y, str):
-            if not (y is None or isinstance(y, str)) or not (weight is None or isinstance(weight, str)):
-                raise UsageError("for a path, source or table give y and sample_weight as column names, not as arrays")
+        named = all(given is None or isinstance(given, str) for given in (y, weight))
+        if named and (_is_stored(X) or isinstance(y, str)):
             return open_source(X), Columns(label=y, weight=weight, **chosen)
+        if _is_outside(X):
+            raise UsageError("for a path or source give y and sample_weight as column names, not as arrays")
+        if is_frame(X) and y is not None and (any(chosen.values()) or not (is_pandas(X) and is_plain_pandas(X))):
+            return self._opened_frame(X, y, weight, chosen)
         x, y, weight = self._checked(X, y, weight, reset=True)
         self._note_target(y)
         return ArraySource(x, y, weight=weight), Columns(label="label", weight=None if weight is None else "weight")
+
+    def _opened_frame(self, X: Any, y: Any, weight: Any, chosen: dict[str, Any]) -> tuple[BlockSource, Columns]:
+        """Open a table in memory with labels, and weights, that are a column of it or stand beside it."""
+        table = frame_to_arrow(X)
+        roles = [each for each in (y, weight) if isinstance(each, str)]
+        self.feature_names_in_ = np.array([name for name in table.schema.names if name not in roles], object)
+        if not isinstance(y, str):
+            labels = values_to_arrow(y)
+            named = getattr(y, "name", None)
+            table, y = with_column(table, labels, [*([named] if isinstance(named, str) and named else []), "label"])
+            self._note_target(self._check_target(_present(labels)))
+        if weight is not None and not isinstance(weight, str):
+            table, weight = with_column(table, values_to_arrow(weight), ["weight"])
+        return TableSource.of(table), Columns(label=y, weight=weight, **chosen)
 
     def _checked(self, X: Any, y: Any, weight: Any, *, reset: bool) -> tuple[Any, Any, Any]:
         numeric = not loss_of(self._kind).classifies
@@ -238,11 +268,12 @@ class LinearEstimator(Closing, BaseEstimator):
         self.model_ = model
         self.history_ = list(model.history)
         self.n_iter_ = len(self.history_)
-        self.n_features_in_ = model.weights.width
         self.coef_ = model.weights.coef
         self.intercept_ = model.weights.intercept
         if not hasattr(self, "feature_names_in_") and _columns_of(model) is not None:
             self.feature_names_in_ = np.array(_columns_of(model), object)
+        by_name = hasattr(self, "feature_names_in_")
+        self.n_features_in_ = len(self.feature_names_in_) if by_name else model.weights.width
         return self
 
     def _scores(self, X: Any) -> NDArray[Any]:
@@ -251,6 +282,8 @@ class LinearEstimator(Closing, BaseEstimator):
             with _open(X) as source:
                 parts = list(self.model_.block_scores(source))
                 return np.concatenate(parts) if parts else np.empty(0, np.float32)
+        if _columns_of(self.model_) is not None and self.model_.weights.width != self.n_features_in_:
+            return self._scores(self._named_columns(X))
         x = validate_data(self, X, accept_sparse="csr", dtype=[np.float32, np.float64], reset=False)
         return self.model_.scores(_as_batch(x))
 
@@ -259,7 +292,16 @@ class LinearEstimator(Closing, BaseEstimator):
         if _is_stored(X):
             return True
         names = _columns_of(self.model_)
-        return names is not None and _is_frame(X) and all(name in X.columns for name in names)
+        if names is None or not is_frame(X):
+            return False
+        return self.model_.weights.width != len(names) or set(names) <= set(frame_names(X))
+
+    def _named_columns(self, X: Any) -> pa.Table:
+        """Return the rows of an array as a table with the columns that the estimator was fitted with, in their order."""
+        x, names = np.asarray(X), list(self.feature_names_in_)
+        if x.ndim != 2 or x.shape[1] != len(names):
+            raise UsageError(f"X has the shape {x.shape}, and this model expects rows of {len(names)} columns: {names}")
+        return pa.table({name: pa.array(x[:, at].tolist(), from_pandas=True) for at, name in enumerate(names)})
 
     def _predict_to(self, X: Any, out: str | os.PathLike[str], keep: Sequence[str]) -> int:
         """Write the predictions of stored data to a Parquet file; values that training did not see are counted in the log."""
@@ -340,27 +382,33 @@ def _known_class_weights(
 
 
 def _is_stored(X: Any) -> bool:
-    """Whether the data are a path, address, source or Arrow table rather than arrays."""
-    return isinstance(X, (str, os.PathLike, pa.Table, pa.RecordBatch, BlockSource))
+    """Whether the data are a path, address, source or table rather than arrays; a pandas frame may be either."""
+    return _is_outside(X) or (is_frame(X) and not is_pandas(X))
 
 
 def _is_outside(X: Any) -> bool:
-    """Whether the rows are not in memory: a path, an address or a source; some are then held out to measure on.
+    """Whether the rows are not in memory: a path, address, source or data set; some are then held out to measure on.
 
     All rows of arrays, matrices and tables are learned from, as scikit-learn's users expect.
     """
-    return isinstance(X, (str, os.PathLike, BlockSource))
+    if isinstance(X, (list, tuple)):
+        return bool(X) and all(isinstance(each, (str, os.PathLike)) for each in X)
+    return isinstance(X, (str, os.PathLike, BlockSource)) or is_dataset(X)
 
 
-def _is_frame(X: Any) -> bool:
-    return type(X).__module__.split(".")[0] == "pandas"
+def _present(labels: pa.Array) -> NDArray[Any]:
+    """Return the labels that are not missing, as NumPy has them."""
+    values = np.asarray(labels.drop_null().to_numpy(zero_copy_only=False))
+    return values[~np.isnan(values)] if values.dtype.kind == "f" else values
 
 
 def _columns_of(model: LinearModel) -> list[str] | None:
-    """Return the columns of numbers that a model was learnt from, one a feature; None for anything else."""
+    """Return the columns that a model was learnt from; None where some are lists, of many features each."""
     origin, parts = model.recipe.origin, model.recipe.parts
     parts = parts if origin is None else tuple(map(column_from_dict, origin))
-    return [part.columns[0] for part in parts] if all(part.kind == "number" for part in parts) else None
+    if any(isinstance(part, (Vector, Pairs)) for part in parts):
+        return None
+    return list(dict.fromkeys(name for part in parts for name in part.columns))
 
 
 def _open(data: Any) -> AbstractContextManager[BlockSource]:

@@ -18,10 +18,11 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.blocks.base import BlockSource, Int64s, Source, require_block, require_columns
+from penstock.blocks.common_schema import common_schema, conform
 from penstock.blocks.folder_columns import folder_columns, typed
-from penstock.blocks.open import SUFFIXES, is_table
+from penstock.blocks.open import COMPRESSED, SUFFIXES, detect, is_table
 from penstock.blocks.open import open as open_source
-from penstock.blocks.storage import is_remote, require_equal, show_names
+from penstock.blocks.storage import is_remote, show_names
 from penstock.errors import DataChangedError
 
 
@@ -30,7 +31,9 @@ def partitioned(data: Any, by: Sequence[str]) -> PartitionedSource | None:
     if not isinstance(data, (str, os.PathLike, list, tuple)) or is_table(data):
         return None
     found = folder_columns(data, by, suffixes=[suffix for group in SUFFIXES.values() for suffix in group])
-    return None if found is None else PartitionedSource(found.files, found.values, found.names, keys=found.keys)
+    if found is None or detect(found.files[0]) in ("jsonl", *COMPRESSED.values()):  # which are copied as a whole
+        return None
+    return PartitionedSource(found.files, found.values, found.names, keys=found.keys)
 
 
 @contextmanager
@@ -85,13 +88,13 @@ class PartitionedSource(Source):
         digest = hashlib.blake2b(digest_size=16)
         shapes: list[tuple[Int64s, Int64s]] = []
         units: list[Int64s] = []
+        own: list[pa.Schema] = []
         pieces = 0
         for number, file in enumerate(self._files):
             with open_source(file) as source:
+                own.append(source.schema)
                 if not number:
-                    self.schema = source.schema
                     self.exact_rows, self.threads = source.exact_rows, source.threads
-                require_equal(self.schema, source.schema, names=(self._files[0], file))
                 self._stamps.append(_stamp(file))
                 self._prints.append(source.fingerprint)
                 digest.update(f"{values[chosen[number]]}{self._prints[-1]}|".encode())
@@ -100,6 +103,7 @@ class PartitionedSource(Source):
                     units.append(source.units + pieces)
                     pieces += int(source.units.max(initial=-1)) + 1
                 self.unit_bytes = max(self.unit_bytes, source.unit_bytes)
+        self.schema = common_schema(own, self._files)
         self._print = digest.hexdigest()
         self.block_rows, self.block_bytes = (np.concatenate(each) for each in zip(*shapes))
         self.units = np.concatenate(units) if units else None
@@ -125,7 +129,7 @@ class PartitionedSource(Source):
         stored = [name for name in wanted if name not in self._added]
         # Some column has to be asked for, to know how many rows there are.
         asked = stored or [next(name for name in self.schema.names if name not in self._added)]
-        rows = self._source(number).read(block - int(self._first[number]), asked)
+        rows = conform(self._source(number).read(block - int(self._first[number]), asked), self.schema)
         arrays = [
             pa.repeat(self._added[name][number], len(rows)) if name in self._added else rows.column(name)
             for name in wanted
