@@ -86,13 +86,13 @@ def test_rows_that_are_not_finite_in_a_group_without_a_model() -> None:
     table = visits(1_500, 0).drop_columns(["seconds"])
     bad = np.flatnonzero((table["country"].to_numpy() == "DE") & (table["device"].to_numpy() == "ios"))
     age = table["age"].to_numpy().copy()
-    age[bad[::2]] = np.nan
+    age[bad[::2]] = np.inf
     pq.write_table(table.set_column(2, "age", pa.array(age)), "visits.parquet")
     told = as_json(*TRAIN)
     assert told["groups_without_model"] == 2
     told = as_json("groups", "predict", "models", "visits.parquet")
     assert told["without_model"] >= len(bad)
-    age[np.flatnonzero(table["country"].to_numpy() == "FR")[3]] = np.nan
+    age[np.flatnonzero(table["country"].to_numpy() == "FR")[3]] = np.inf
     pq.write_table(table.set_column(2, "age", pa.array(age)), "visits.parquet")
     assert "'age' is not a finite number in row" in refused("groups", "predict", "models", "visits.parquet", code=1)
 

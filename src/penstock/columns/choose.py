@@ -40,6 +40,7 @@ def choose_features(
     missing: str | None = None,
     null_values: Sequence[str] = (),
     fit: FitColumns | None = None,
+    fill: bool = False,
 ) -> Recipe:
     """Settle which columns are features and how they are encoded.
 
@@ -68,6 +69,9 @@ def choose_features(
         Texts that stand for a missing value.
     fit : callable, optional
         Gives columns of text and dates as features, by what they hold; without it they are refused.
+    fill : bool
+        Whether ``fit`` finds what stands for missing numbers too, as it always does for ``wide`` rows; else the pass over the
+        data before training does.
     """
     if isinstance(hash, (str, Mapping)):
         raise UsageError(
@@ -130,7 +134,7 @@ def choose_features(
             and (asked.get(name) or (isinstance(part, Refusal) and can_fit(field)))
         ):
             requests.append(ColumnRequest(field, asked.get(name), named, nulls))
-        elif fit is not None and isinstance(part, Number) and wide:
+        elif fit is not None and isinstance(part, Number) and (wide or fill):
             requests.append(ColumnRequest(field, "number", named, nulls))  # what stands for missing ones is found here
         elif isinstance(part, Refusal):
             refused[name] = part

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats, indices_of, join_parts, scatter_rows, scatter_values, transpose
-from penstock.columns.base import FeatureColumn, Place, column_of, field_of, stored_column
+from penstock.columns.base import NO_FLAGS, FeatureColumn, Place, column_of, field_of, stored_column
 from penstock.columns.kinds import column_from_dict
 from penstock.columns.labels import LabelMap, missing_labels, numeric
 from penstock.columns.number import Number
@@ -112,6 +112,14 @@ class Recipe:
     def names(self) -> tuple[str, ...] | None:
         """The features' names, in order; None where they are sparse."""
         return None if self.sparse else tuple(name for part in self.parts for name in part.names)
+
+    @property
+    def flags(self) -> NDArray[np.bool_]:
+        """Which features are 0 or 1 and keep that size when features are scaled; empty where none are."""
+        if not any(len(part.flags) for part in self.parts):
+            return NO_FLAGS
+        found = [part.flags if len(part.flags) else np.zeros(part.width or 0, np.bool_) for part in self.parts]
+        return np.concatenate(found)
 
     @property
     def row_bytes(self) -> int:

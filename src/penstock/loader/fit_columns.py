@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
+
+import pyarrow as pa
 
 from penstock.blocks.base import BlockSource
 from penstock.columns.base import FeatureColumn, column_of, is_text, stored_column
@@ -34,10 +36,14 @@ def _fit(
         else:
             tallies[name] = tally_of(request)
     if tallies:
-        stored = list(dict.fromkeys(stored_column(source.schema, name) for name in tallies))
-        blocks = range(len(source.block_rows))
-        with closing(in_order(lambda block: source.read(block, stored), blocks, threads=source.threads)) as batches:
+        with closing(read_columns(source, tallies)) as batches:
             for batch in batches:
                 for name, tally in tallies.items():
                     tally.add(column_of(batch, name))
     return found | {name: tally.result(policy) for name, tally in tallies.items()}
+
+
+def read_columns(source: BlockSource, names: Iterable[str]) -> Generator[pa.RecordBatch, None, None]:
+    """Yield some columns of each block, in order; the whole struct of one that is a member of it."""
+    stored = list(dict.fromkeys(stored_column(source.schema, name) for name in names))
+    return in_order(lambda block: source.read(block, stored), range(len(source.block_rows)), threads=source.threads)
