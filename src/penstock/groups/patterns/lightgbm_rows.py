@@ -35,10 +35,13 @@ class Rows:
         classes: int,
         features: NDArray[np.int64] | None,
         categories: Sequence[int] = (),
+        *,
+        drop: bool = False,
     ) -> Rows:
         """Take the rows of one part of the split; they are copied where some of a block are left out.
 
-        Features that are ``categories`` are codes; they come before all sparse features, which ``features`` chooses among. Of two ``classes`` targets are 0 and 1, whatever stands for them.
+        Features that are ``categories`` are codes; they come before all sparse features, which ``features`` chooses among. Rows of
+        weight 0 are left out where they are to ``drop``. Of two ``classes`` targets are 0 and 1, whatever stands for them.
         """
         x: list[Any] = []
         y: list[Floats] = []
@@ -47,6 +50,8 @@ class Rows:
             if part is None and wanted != TRAINING:
                 continue
             taken = batch if part is None else batch.take(np.flatnonzero(part == wanted))
+            if drop and taken.weight is not None:  # they would count among the rows of a leaf
+                taken = taken.take(np.flatnonzero(taken.weight))
             if len(taken):
                 assert taken.y is not None
                 x.append(taken.x if features is None else matrix(taken.x, features))

@@ -250,9 +250,11 @@ class BoostWorker(Worker):
     ) -> Share:
         """Train all configs on some rows, whose weights are divided by their mean over the group."""
         lightgbm, features = library(), self._features(group)
-        coded = categorical_features(self.grouped.recipe)
+        recipe = self.grouped.recipe
+        coded, drop = categorical_features(recipe), recipe.unlabelled or recipe.missing == "drop"
         learnt, aside = (
-            Rows.of(*each, self.job.classes, features, coded) for each in ((parts, TRAINING), (held, SELECTION))
+            Rows.of(*each, self.job.classes, features, coded, drop=drop)
+            for each in ((parts, TRAINING), (held, SELECTION))
         )
         learnt = learnt.divided(mean_weight)
         share, sets = Share.of(self.job.configs, weight=learnt.mass), self.job.lanes()
