@@ -41,7 +41,7 @@ def with_bad() -> pa.Table:
     country = np.array(table["country"].to_pylist(), object)
     clicked, a = table["clicked"].to_numpy().copy(), table["a"].to_numpy().copy()
     clicked[country == "one"] = True
-    a[np.flatnonzero(country == "not a")[:30]] = np.nan  # more than can all be held out
+    a[np.flatnonzero(country == "not a")[:30]] = np.inf  # more than can all be held out
     columns = {name: table[name] for name in table.column_names} | {"clicked": clicked, "a": a}
     return pa.table(columns).drop_columns(["amount"])
 

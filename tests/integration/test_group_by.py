@@ -292,13 +292,13 @@ class TestShapes:
         assert (told["held_out_accuracy"], told["held_out_rows"], told["selection_accuracy"]) == (None, None, None)
 
     @pytest.mark.parametrize("part", [SELECTION, HELD_OUT])
-    def test_a_nan_among_rows_not_trained_on_is_told(self, part: int) -> None:
+    def test_an_infinite_number_among_rows_not_trained_on_is_told(self, part: int) -> None:
         data = rows_of({("x",): 100, ("y",): 50}, by=("g",)).drop_columns(["amount"])
         own = np.flatnonzero(np.array(data["g"].to_pylist()) == "x")
         number = 0 if data["g"][0].as_py() == "x" else 1
         held = np.flatnonzero(Split.of(0.1, 0, chooses=True).parts(number, 0, 100) == part)
         b = data["b"].to_numpy().copy()
-        b[own[held[0]]] = np.nan
+        b[own[held[0]]] = np.inf
         spoilt = data.set_column(data.column_names.index("b"), "b", pa.array(b, from_pandas=False))
         found = GroupBy(spoilt, by="g").fit(logistic(), y="clicked", search={"l2": [1.0, 1e-3]})
         for row in frame_rows(found, ("x",)):

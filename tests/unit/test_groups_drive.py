@@ -306,9 +306,9 @@ class TestSplitGroupsThatFail:
         fits, _ = self.fits(tmp_path, pa.table(columns))
         assert not fits[0].reason
 
-    def test_a_feature_that_is_not_a_number(self, tmp_path: Path) -> None:
+    def test_a_feature_that_is_not_finite(self, tmp_path: Path) -> None:
         columns = self.table()
-        columns["x"][17] = np.nan
+        columns["x"][17] = np.inf
         fits, _ = self.fits(tmp_path, pa.table(columns), validation=0.0)
         assert (fits[0].status == terms.FAILED).all()
         assert fits[0].epochs.tolist() == [1, 1]

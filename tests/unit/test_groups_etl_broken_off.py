@@ -109,7 +109,7 @@ def test_a_changed_bit_in_what_is_taken_up_again_changes_no_rows(way, names, tmp
             assert_grouped(group(path, "city", folder / "g", label="y", memory=MEMORY), table)
 
 
-@pytest.mark.parametrize(("scatter", "tasks"), [(0, ["scan", "group", "write"]), (64_000_000, ["scan", "group"])])
+@pytest.mark.parametrize(("scatter", "tasks"), [(0, ["fit", "group", "write"]), (64_000_000, ["fit", "scan", "group"])])
 def test_an_interruption_before_anything_is_done_leaves_nothing(scatter, tasks, tmp_path, monkeypatch):
     settle = etl.SortingPlan.of
     monkeypatch.setattr(etl.SortingPlan, "of", lambda *args: dataclasses.replace(settle(*args), scatter=scatter))
@@ -176,7 +176,7 @@ def test_data_that_cannot_be_used_leave_nothing(tmp_path):
     table = rows_table().set_column(3, "y", pa.array([*range(1999), None], pa.float64()))
     source = TableSource.of(table, block_size=1000, name="here")
     with pytest.raises(LabelError, match=r"here: 'y' is missing \(null\) in row 1999"):
-        group(source, "city", tmp_path / "g", label="y", memory=MEMORY, model="linear")
+        group(source, "city", tmp_path / "g", label="y", memory=MEMORY, model="linear", missing="refuse")
     assert os.listdir(tmp_path) == []
 
 
@@ -220,7 +220,11 @@ def test_a_failure_to_write_a_run_is_raised_and_leaves_nothing(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("way", "tasks"), [("small_runs", ["group table", "write groups"]), ("small_chunks", ["scan", "group table"])]
+    ("way", "tasks"),
+    [
+        ("small_runs", ["fit columns", "group table", "write groups"]),
+        ("small_chunks", ["fit columns", "scan", "group table"]),
+    ],
 )
 def test_progress_is_told(way, tasks, tmp_path, request):
     request.getfixturevalue(way)

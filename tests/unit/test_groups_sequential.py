@@ -41,7 +41,7 @@ def rows_of(*, sparse: bool = False) -> pa.Table:
     x = rng.standard_normal((len(owner), 4)).astype(np.float32)
     y = x @ np.array([1, -1, 0.5, 0]) + rng.standard_normal(len(owner)) > 0
     y[owner == ONE_CLASS] = True
-    x[np.flatnonzero(owner == NOT_A_NUMBER)[3], 1] = np.nan
+    x[np.flatnonzero(owner == NOT_A_NUMBER)[3], 1] = np.inf
     if sparse:
         kept = rng.integers(0, 2, x.shape).astype(bool)
         kept[owner == NOT_A_NUMBER] = True

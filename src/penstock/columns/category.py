@@ -95,10 +95,9 @@ class Category:
         return tuple(map(self.feature_name, range(self.width)))
 
     def feature_name(self, place: int) -> str:
-        name = f"{self.column} {self.of}" if self.of else self.column
         if place < len(self.levels):
-            return f"{name}={self.levels[place]}"
-        return f"{name} is rare" if self.rare and place == len(self.levels) else f"{name} is missing"
+            return f"{self.name}={self.levels[place]}"
+        return f"{self.name} is {'rare' if self.rare and place == len(self.levels) else 'missing'}"
 
     @property
     def sparse(self) -> bool:

@@ -15,10 +15,11 @@ from penstock.columns.date import Date
 from penstock.columns.hashing import Hashed
 from penstock.columns.number import Number, is_numeric
 from penstock.columns.pairs import Pairs
+from penstock.columns.tree import TreeColumn
 from penstock.columns.vector import Vector, is_vector
 from penstock.messages import Text, Use
 
-KINDS: dict[str, Any] = {kind.kind: kind for kind in (Number, Category, Date, Hashed, Vector, Pairs)}
+KINDS: dict[str, Any] = {kind.kind: kind for kind in (Number, Category, Date, Hashed, Vector, Pairs, TreeColumn)}
 
 
 def column_from_dict(data: dict[str, Any]) -> FeatureColumn:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats, indices_of, join_parts, scatter_rows, scatter_values, transpose
 from penstock.columns.base import (
+    NO_FLAGS,
     FeatureColumn,
     Place,
     UnseenValues,
@@ -151,6 +152,14 @@ class Recipe:
     def cardinalities(self) -> dict[str, int]:
         """How many numbers stand for the values of each column of categories in rows for a network (`TableRows`)."""
         return {part.name: part.cardinality for part in self.parts if isinstance(part, (Category, Hashed))}
+
+    @property
+    def flags(self) -> NDArray[np.bool_]:
+        """Which features are 0 or 1 and keep that size when features are scaled; empty where none are."""
+        if not any(len(part.flags) for part in self.parts):
+            return NO_FLAGS
+        found = [part.flags if len(part.flags) else np.zeros(part.width or 0, np.bool_) for part in self.parts]
+        return np.concatenate(found)
 
     @property
     def row_bytes(self) -> int:

@@ -247,7 +247,7 @@ def explain_groups(
                 stack.enter_context(source)
             title = source.name
             sizes = sizes_of(source, by, seconds=_COUNTING, seed=seed)
-            grouped, bundles, sorting = _sorted(source, by, sizes, folder, label, model.kind, columns or {}, seed)
+            grouped, bundles, sorting = _sorted(source, by, sizes, folder, label, model, columns or {}, seed)
         stack.enter_context(grouped)
         rates = run_pilot(model, grouped, bundles, choices=choices, validation=share)
     costs = [_approach_cost(approach, sizes.rows, count, rates) for count in counts for approach in APPROACHES]
@@ -353,7 +353,7 @@ def _sorted(
     sizes: Sizes,
     folder: Path,
     label: str,
-    kind: str,
+    model: Trainable,
     columns: Mapping[str, Any],
     seed: int,
 ) -> tuple[Grouped, list[list[int]], float | None]:
@@ -365,8 +365,9 @@ def _sorted(
     hashed = [Hashed.parse(each).column for each in columns.get("hash") or ()]
     named = columns.get("features") or ()
     left_out = [*(columns.get("exclude") or ()), *(name for name in by if name not in hashed and name not in named)]
-    options: dict[str, Any] = {**columns, "exclude": left_out, "label": label, "memory": "512MB", "model": kind}
-    if loss_of(kind).classifies and len(table) < sizes.total and len(table[label].unique()) == 1:
+    options: dict[str, Any] = {**columns, "exclude": left_out, "label": label, "memory": "512MB", "model": model.kind}
+    options["trees"] = model.family == "trees"
+    if loss_of(model.kind).classifies and len(table) < sizes.total and len(table[label].unique()) == 1:
         raise UsageError(
             f"{source.name}: all {len(table):,} rows of the pilot run have one value of {label!r}; others, if there are"
             " any, are too rare for it: look at the label, or train without a forecast"

@@ -44,6 +44,11 @@ _OWN = {
     "is_unbalance": Parameter("bool"),
     "max_bin": Parameter("int", least=2, most=65_535),
     "min_data_in_bin": Parameter("int", least=1),
+    "min_data_per_group": Parameter("int", least=1),
+    "max_cat_to_onehot": Parameter("int", least=1),
+    "max_cat_threshold": Parameter("int", least=1),
+    "cat_smooth": Parameter("number", least=0),
+    "cat_l2": Parameter("number", least=0),
 }
 _ALSO = {
     "n_estimators": "rounds",

@@ -22,17 +22,16 @@ import pyarrow as pa
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import BlockSource, Int64s
 from penstock.budget import Budget, give_back, parse_size
-from penstock.columns.choose import choose_features
 from penstock.columns.hashing import Hashed
-from penstock.columns.labels import LabelMap
 from penstock.columns.recipe import Recipe
-from penstock.columns.schema_notes import index_notice
-from penstock.errors import ColumnError, DataError, UsageError
+from penstock.columns.schema_notes import index_notice, left_out_notice
+from penstock.errors import DataError, UsageError
 from penstock.events import Advanced, Finished, Started, Stream, Warned
 from penstock.groups import external_sort
 from penstock.groups.external_sort import RunFolder, Sorter, merge_runs, merged
 from penstock.groups.group_counts import Counted, count, stretches
 from penstock.groups.group_files import GroupedWriter
+from penstock.groups.group_recipe import GroupColumns
 from penstock.groups.grouped import VERSION, Grouped
 from penstock.groups.keys import Key, Numbering, coded, key_type
 from penstock.groups.memory_shares import HEADER, SortingPlan, decoded_bytes, dense_bytes
@@ -42,7 +41,6 @@ from penstock.groups.row_scatter import Scatter, chunk_bytes
 from penstock.groups.scratch import Placed, Scratch, reusable
 from penstock.groups.sorted_runs import RowShape, SortedRun, StoredRun
 from penstock.linear import encoded
-from penstock.loader.scan import scan
 from penstock.messages import Given, Name, Text, Use
 from penstock.parallel import in_order
 from penstock.sgd.losses import loss_of
@@ -69,6 +67,7 @@ def group(
     missing: str | None = None,
     null_values: Sequence[str] = (),
     model: str = "logistic",
+    trees: bool = False,
     block_size: int | str = BLOCK_SIZE,
     stream: Stream | None = None,
 ) -> Grouped:
@@ -83,12 +82,14 @@ def group(
     folder : path
         The folder to make. Rows of the same columns before the data changed are replaced; anything else is refused.
     label, weight, features, exclude, hash, category, number, date, missing, null_values
-        The columns, as in `penstock.columns.choose_features`.
+        The columns, as in `penstock.columns.choose_features`. Levels and what stands for missing values are those of all rows.
     memory : int or str
         Bytes to do it in, such as ``"1GB"``, or a share of the decoded data, such as ``"10%"``, beside the interpreter and some 500 bytes for each group. Data that have to
         be sorted and fit into about a third of it are so without runs on disk.
     model : str
         ``svm`` for two classes, ``logistic`` or ``softmax`` for any number of them, ``linear`` for numbers.
+    trees : bool
+        Whether the rows are for trees: a category is one feature, its code, and a missing value is NaN.
     block_size : int or str
         The most bytes of a block, the smallest part of a group that can be given to a worker.
     stream : Stream, optional
@@ -109,12 +110,10 @@ def group(
     budget, block = Budget.parse(memory), parse_size(block_size, option="block_size")
     stream = stream or Stream()
     with open_data(source, names) as opened:
-        asked_kinds: dict[str, Any] = {"category": category, "number": number, "date": date}
-        asked_kinds |= {"missing": missing, "null_values": null_values}
-        recipe = _recipe(opened, names, label, weight, features, exclude, hash, **asked_kinds)
-        notice = index_notice(opened.schema, [*recipe.columns, *names], exclude=exclude)
-        if notice is not None:
-            stream.emit(Warned(notice))
+        columns = GroupColumns(
+            names, label, weight, features, exclude, hash, category, number, date, missing, null_values, trees
+        )
+        request = columns.to_dict(opened)
         kinds = [key_type(opened.schema.field(name).type, column=name, place=opened.name) for name in names]
         if not len(opened.block_rows) or not int(opened.block_rows.sum()):
             raise DataError(f"{opened.name} has no rows; there is nothing to group")
@@ -123,18 +122,20 @@ def group(
             "fingerprint": opened.fingerprint,
             "by": names,
             "kinds": [str(kind) for kind in kinds],
-            "encoder": recipe.to_dict(),
+            **request,
             "classes": "numbered" if loss.many else loss.classifies,
             "block_size": block,
         }
         found = reusable(Path(folder), asked)
         if found is not None:
+            _notice(opened, columns, found.recipe, stream)
             return found
+        recipe = _classified(columns.recipe(opened, classes=loss.classifies, stream=stream), model, opened.name)
+        _notice(opened, columns, recipe, stream)
         plan = SortingPlan.of(opened, recipe, budget.resolve(decoded_bytes(opened, recipe)), block)
         with Scratch(Path(folder), asked) as scratch:
             work = _Work(opened, names, kinds, recipe, plan, stream)
-            counted = work.count(scratch, classes=loss.classifies) if plan.scatter else None
-            recipe = work.labelled(model, None if counted is None else counted.labels)
+            counted = work.count(scratch) if plan.scatter else None
             give_back()
             with GroupedWriter(scratch.out, recipe, most=block - HEADER) as writer:
                 numbering = work.write(scratch, writer, counted)
@@ -166,53 +167,18 @@ class _Work:
         self._source, self._by, self._kinds = source, by, kinds
         self._recipe, self._plan, self._stream = recipe, plan, stream
 
-    def count(self, scratch: Scratch, *, classes: bool) -> Counted:
-        """Find the group of each row, and the classes of the label."""
-        plan, label = self._plan, self._recipe.label if classes else None
+    def count(self, scratch: Scratch) -> Counted:
+        """Find the group of each row."""
+        plan = self._plan
         return count(
             self._source,
             self._by,
             self._kinds,
             scratch.path,
-            label=label,
             together=plan.count,
             threads=plan.threads,
             stream=self._stream,
         )
-
-    def labelled(self, model: str, labels: LabelMap | None) -> Recipe:
-        """Settle the classes of the label, which may have to be looked for in all the data."""
-        source, recipe = self._source, self._recipe
-        if labels is not None:
-            recipe = recipe.with_labels(labels)
-        elif not self._plan.scatter:
-            recipe = scan(source, recipe, classes=loss_of(model).classifies, width=False, stream=self._stream).recipe
-        if loss_of(model).many and recipe.labels is not None:
-            recipe = recipe.with_labels(recipe.labels.as_binary(False))
-        elif recipe.labels is not None and not recipe.labels.binary:
-            self._require_classes(model, len(recipe.labels.classes))
-        self._recipe = recipe
-        return recipe
-
-    def _require_classes(self, model: str, count: int) -> None:
-        """Refuse a label of more than two classes for svm, and one of so many for logistic that they are numbers."""
-        if not (several := loss_of(model).several) or count > _MOST_CLASSES:
-            most = f"at most {_MOST_CLASSES}" if several else "two"
-            raise UsageError(
-                f"the label {self._recipe.label!r} has {count} classes, and ",
-                Given("model", model),
-                f" tells {most} apart",
-                place=self._source.name,
-                fixes=[
-                    "name another label",
-                    Text("use ", Use("model", "linear"), " for numbers"),
-                    Text(
-                        f"for classes {'logistic' if count <= _MOST_CLASSES else 'softmax'!r} or LightGBM (",
-                        Use("model", "lightgbm"),
-                        ", or penstock.groups.Boosting)",
-                    ),
-                ],
-            )
 
     def write(self, scratch: Scratch, writer: GroupedWriter, counted: Counted | None) -> Numbering:
         """Write rows by group, in the way that suits them."""
@@ -353,29 +319,45 @@ def _require_names(names: Sequence[str], label: str, weight: str | None) -> None
             )
 
 
-def _recipe(
-    source: BlockSource,
-    by: Sequence[str],
-    label: str,
-    weight: str | None,
-    features: Sequence[str] | None,
-    exclude: Sequence[str],
-    hash: Sequence[str | Hashed],
-    **kinds: Any,
-) -> Recipe:
-    """Choose the features; grouping columns are none unless they are named or hashed."""
-    for name in by:
-        if name not in source.schema.names:
-            raise ColumnError.missing(name, source.schema.names, place=source.name, role="column to group by")
-    hashed = [Hashed.parse(each).column for each in hash] if not isinstance(hash, str) else []
-    left_out = [*exclude, *(name for name in by if name not in hashed and name not in exclude)]
-    return choose_features(
-        source.schema,
-        label=label,
-        weight=weight,
-        features=features,
-        exclude=left_out,
-        hash=hash,
-        place=source.name,
-        **kinds,
+def _notice(source: BlockSource, columns: GroupColumns, recipe: Recipe, stream: Stream) -> None:
+    """Tell of the columns that nobody named and that are no features."""
+    for message in (
+        index_notice(source.schema, [*recipe.columns, *columns.by], exclude=columns.exclude),
+        left_out_notice(recipe.left_out),
+    ):
+        if message is not None:
+            stream.emit(Warned(message))
+
+
+def _classified(recipe: Recipe, model: str, place: str) -> Recipe:
+    """Return the recipe with the classes of its label numbered as a model takes them.
+
+    Raises
+    ------
+    UsageError
+        There are more than two for svm, or so many for logistic that they are numbers.
+    """
+    loss, labels = loss_of(model), recipe.labels
+    if labels is None:
+        return recipe
+    if loss.many:
+        return recipe.with_labels(labels.as_binary(False))
+    count = len(labels.classes)
+    if labels.binary or (loss.several and count <= _MOST_CLASSES):
+        return recipe
+    most = f"at most {_MOST_CLASSES}" if loss.several else "two"
+    raise UsageError(
+        f"the label {recipe.label!r} has {count} classes, and ",
+        Given("model", model),
+        f" tells {most} apart",
+        place=place,
+        fixes=[
+            "name another label",
+            Text("use ", Use("model", "linear"), " for numbers"),
+            Text(
+                f"for classes {'logistic' if count <= _MOST_CLASSES else 'softmax'!r} or LightGBM (",
+                Use("model", "lightgbm"),
+                ", or penstock.groups.Boosting)",
+            ),
+        ],
     )

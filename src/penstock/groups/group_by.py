@@ -19,6 +19,7 @@ from penstock.config import Config
 from penstock.errors import UnknownOptionError, UsageError
 from penstock.events import Listener, Stream, Warned
 from penstock.groups.etl import group as write_grouped
+from penstock.groups.group_recipe import made_for_trees
 from penstock.groups.grouped import NOTE, Grouped
 from penstock.groups.held_out_scores import judge
 from penstock.groups.patterns.base import GroupJob, Trainable
@@ -60,7 +61,8 @@ class GroupBy:
     rows : path, optional
         The folder for rows by group, to be used again; a temporary one if not given.
     weight, features, exclude, hash, category, number, date, missing, null_values
-        The columns, as in `penstock.columns.choose_features`.
+        The columns, as in `penstock.columns.choose_features`. Levels, and what stands for missing numbers, are those of all
+        rows; `Boosting` gets categories and missing values as they are.
 
     Examples
     --------
@@ -236,6 +238,8 @@ class GroupBy:
                 raise UsageError(
                     f"{self.data} holds rows whose label is taken as {had}; group the data anew for {what.kind}"
                 )
+            if made_for_trees(grouped.recipe) and what.family != "trees":
+                raise UsageError(f"{self.data} holds rows for trees; group the data anew for {what.kind}")
             return grouped
         if y is None:
             raise UsageError("say which column is the label: ", Given("y", "clicked"), ", say")
@@ -258,6 +262,7 @@ class GroupBy:
             missing=self.missing,
             null_values=self.null_values,
             model=what.kind,
+            trees=what.family == "trees",
             stream=stream,
         )
 

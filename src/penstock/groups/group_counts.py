@@ -1,13 +1,13 @@
 """The group of each row, found by reading the grouping columns alone: the first of two passes over data read cheaply.
 
 Groups are numbered by first occurrence. The number of each row goes to a file, so that memory does not grow with the rows;
-the keys and the classes of the label go to a note beside it when all rows were seen. With both, an interrupted attempt is
+the keys go to a note beside it when all rows were seen. With both, an interrupted attempt is
 resumed. Notes of another boot of the machine are not trusted, nor is a file whose checksum differs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,6 @@ from penstock.blocks.numpy import NpySource
 from penstock.blocks.parquet import ParquetSource
 from penstock.blocks.storage import is_remote
 from penstock.checksum import checksum_path
-from penstock.columns.labels import LabelMap
 from penstock.events import Advanced, Finished, Started, Stream
 from penstock.groups.keys import Numbering, coded, from_text, to_text
 from penstock.groups.scratch import boot
@@ -71,8 +70,6 @@ class Counted:
         A file with the number of each row's group, as int32.
     numbering : Numbering
         The groups.
-    labels : LabelMap or None
-        The classes of the label, where they were looked for.
     rows : int64 array
         The rows of each group.
     resumed : bool
@@ -81,7 +78,6 @@ class Counted:
 
     numbers: Path
     numbering: Numbering
-    labels: LabelMap | None
     rows: Int64s
     resumed: bool = False
 
@@ -100,7 +96,6 @@ def count(
     kinds: Sequence[pa.DataType],
     folder: Path,
     *,
-    label: str | None,
     together: int,
     threads: int,
     stream: Stream,
@@ -115,8 +110,6 @@ def count(
         The grouping columns and the types of their keys.
     folder : Path
         Where numbers and note are kept.
-    label : str or None
-        The column whose classes are to be found, if any are.
     together : int
         Bytes that a task may take.
     threads : int
@@ -128,44 +121,30 @@ def count(
     found = _resumed(folder, kinds, total)
     if found is not None:
         return found
-    columns = list(dict.fromkeys([*by, *([label] if label is not None else [])]))
+    columns = list(by)
     tasks = list(stretches(_sizes(source, columns), together))
 
-    def read(number: int) -> tuple[NDArray[np.int64], list[Any], pa.Array | None]:
+    def read(number: int) -> tuple[NDArray[np.int64], list[Any]]:
         parts = [source.read(block, columns) for block in tasks[number]]
-        codes, keys = coded([pa.chunked_array([rows.column(name) for rows in parts]) for name in by], kinds)
-        return codes, keys, None if label is None else pa.concat_arrays([rows.column(label) for rows in parts])
+        return coded([pa.chunked_array([rows.column(name) for rows in parts]) for name in by], kinds)
 
     numbering = Numbering()
     path = folder / NUMBERS
     stream.emit(Started("scan", total, "rows"))
-
-    def passed() -> Generator[pa.Array | None, None, None]:
-        """Write the numbers of all rows, and yield the labels."""
-        with path.open("wb") as file, closing(in_order(read, range(len(tasks)), threads=threads)) as results:
-            for codes, keys, labels in results:
-                with writing(path):
-                    file.write(numbering.number(keys).astype(np.int32)[codes].data)
-                yield labels
-                stream.emit(Advanced("scan", len(codes)))
-
-    classes = None
-    with closing(passed()) as labels:
-        if label is None:
-            for _ in labels:
-                pass
-        else:
-            classes = LabelMap.collect(labels, column=label, place=source.name)
+    with path.open("wb") as file, closing(in_order(read, range(len(tasks)), threads=threads)) as results:
+        for codes, keys in results:
+            with writing(path):
+                file.write(numbering.number(keys).astype(np.int32)[codes].data)
+            stream.emit(Advanced("scan", len(codes)))
     note = {
         "boot": boot(),
         "pyarrow": pa.__version__,
         "keys": [to_text(key) for key in numbering.keys],
-        "labels": None if classes is None else classes.to_dict(),
         "numbers": checksum_path(path),
     }
     write_note(folder / COUNTED, note)
     stream.emit(Finished("scan"))
-    return Counted(path, numbering, classes, count_numbers(path, total, len(numbering)))
+    return Counted(path, numbering, count_numbers(path, total, len(numbering)))
 
 
 def count_numbers(numbers: Path, rows: int, groups: int) -> Int64s:
@@ -187,10 +166,9 @@ def _resumed(folder: Path, kinds: Sequence[pa.DataType], rows: int) -> Counted |
         if note["numbers"] != checksum_path(path):
             return None
         numbering = Numbering(from_text(text, kinds) for text in note["keys"])
-        labels = None if note["labels"] is None else LabelMap.from_dict(note["labels"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return Counted(path, numbering, labels, count_numbers(path, rows, len(numbering)), resumed=True)
+    return Counted(path, numbering, count_numbers(path, rows, len(numbering)), resumed=True)
 
 
 def _sizes(source: BlockSource, columns: Sequence[str]) -> Int64s:

@@ -2,8 +2,9 @@
 
 Scores at weights for scaled features are those at other weights for the features as they are; so rows are summed as they
 lie, and only weights and gradients are carried from one scale to the other. Sparse features are not shifted, which would
-fill their zeros; they are scaled as `penstock.loader.scan.sparse_scale` does. A feature that is constant within a group has
-an infinite spread: it is 0 in every scaled row, and its weight is 0.
+fill their zeros; they are scaled as `penstock.loader.scan.sparse_scale` does. Numbers beside them, which every row has, are
+shifted. Features that are 0 or 1, such as the levels of a category, keep their size. A feature that is constant within a group
+has an infinite spread: it is 0 in every scaled row, and its weight is 0.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats
+from penstock.columns.recipe import Recipe
 from penstock.groups.split import TRAINING, Parts
 from penstock.loader.scan import sparse_scale
 from penstock.sgd.full import Sums
@@ -46,21 +48,29 @@ class Moments:
         return cls(0.0, np.zeros(width), np.zeros(width))
 
     @classmethod
-    def of(cls, batch: Batch, part: Parts | None) -> Moments:
-        """Return those of the rows that are trained on."""
+    def of(cls, batch: Batch, part: Parts | None, *, dense: int = 0) -> Moments:
+        """Return those of the rows that are trained on; the first ``dense`` features of sparse rows are in each of them."""
         mass = np.ones(len(batch), np.float32) if batch.weight is None else batch.weight
         if part is not None:
             mass = np.where(part == TRAINING, mass, np.float32(0))
         x = batch.x
         if isinstance(x, Csr):
             total = max(float(mass.sum(dtype=np.float64)), 1e-300)
-            own = np.repeat(mass, np.diff(x.indptr).astype(np.int64)).astype(np.float64)
-            each = own * x.values
-            there = np.where(x.values == 0, 0.0, own)
+            weights = np.repeat(mass, np.diff(x.indptr).astype(np.int64)).astype(np.float64)
+            each = weights * x.values
+            there = np.where(x.values == 0, 0.0, weights)
             present = np.bincount(x.indices, there, minlength=x.width).astype(np.float64)
             mean = np.bincount(x.indices, each, minlength=x.width) / total
-            squares = np.bincount(x.indices, each * x.values, minlength=x.width)
-            return cls(total, mean, np.maximum(squares - total * mean**2, 0.0), present)
+            squares = np.bincount(x.indices, each * x.values, minlength=x.width).astype(np.float64)
+            squares = np.maximum(squares - total * mean**2, 0.0)
+            if dense:  # about the mean, so that large numbers lose no digits
+                own = cls._of_dense(x.values[x.indices < dense].reshape(len(x), dense), mass)
+                mean[:dense], squares[:dense] = own.mean, own.squares
+            return cls(total, mean, squares, present)
+        return cls._of_dense(x, mass)
+
+    @classmethod
+    def _of_dense(cls, x: Floats, mass: Floats) -> Moments:
         found = cls.none(x.shape[1])
         for at in range(0, len(x), _TILE):
             taken = np.flatnonzero(mass[at : at + _TILE]) + at  # others may hold what is not finite
@@ -72,9 +82,9 @@ class Moments:
         return found
 
     @classmethod
-    def of_parts(cls, parts: Iterable[tuple[Batch, Parts | None]], width: int) -> Moments:
+    def of_parts(cls, parts: Iterable[tuple[Batch, Parts | None]], width: int, *, dense: int = 0) -> Moments:
         """Return those of the rows of some batches that are trained on."""
-        return sum((cls.of(batch, part) for batch, part in parts), cls.none(width))
+        return sum((cls.of(batch, part, dense=dense) for batch, part in parts), cls.none(width))
 
     def __add__(self, other: Moments) -> Moments:
         weight = self.weight + other.weight
@@ -109,14 +119,36 @@ class Scale:
     spread: Doubles
 
     @classmethod
-    def of(cls, moments: Moments, *, shift: bool) -> Scale:
-        """Take mean and spread from moments; the spread of a feature that does not vary is infinite."""
+    def of(cls, moments: Moments, *, shift: bool, dense: int = 0, flags: NDArray[np.bool_] | None = None) -> Scale:
+        """Take mean and spread from moments; the spread of a feature that does not vary is infinite.
+
+        The first ``dense`` features of sparse rows are in each of them. Those that are ``flags``, 0 or 1, have a spread of 1
+        where they vary: by their own spread the rarest level of a category would be the largest feature.
+        """
+        found = cls._of_dense(moments, shift=shift)
         if moments.present is not None:
             sums = moments.squares + moments.weight * moments.mean**2
             scale = sparse_scale(sums, moments.present, rows=moments.weight, width=len(sums)).astype(np.float64)
-            return cls(np.zeros_like(sums), np.divide(1, scale, out=np.full(len(sums), np.inf), where=scale > 0))
+            spread = np.divide(1, scale, out=np.full(len(sums), np.inf), where=scale > 0)
+            found.mean[dense:], found.spread[dense:] = 0.0, spread[dense:]
+        if flags is not None and len(flags):
+            found.spread[flags & np.isfinite(found.spread)] = 1.0
+        return found
+
+    @classmethod
+    def for_recipe(
+        cls, moments: Moments, recipe: Recipe, *, shift: bool, features: NDArray[np.int64] | None = None
+    ) -> Scale:
+        """Take mean and spread from the moments of a recipe's features, or of some of them."""
+        flags = recipe.flags
+        if features is not None and len(flags):
+            flags = flags[features]
+        return cls.of(moments, shift=shift, dense=dense_width_of(recipe), flags=flags)
+
+    @classmethod
+    def _of_dense(cls, moments: Moments, *, shift: bool) -> Scale:
         variance = moments.squares / max(moments.weight, 1e-300)
-        mean = moments.mean if shift else np.zeros_like(moments.mean)
+        mean = moments.mean.copy() if shift else np.zeros_like(moments.mean)
         with np.errstate(invalid="ignore"):
             spread = np.sqrt(variance if shift else variance + moments.mean**2)
             varies = ~(spread <= _ROUNDING * np.abs(mean))  # what is not a number stays so, to be found out
@@ -155,5 +187,11 @@ class Scale:
     def rows(self, x: Floats | Csr) -> Floats | Csr:
         """Return a scaled copy of rows."""
         if isinstance(x, Csr):
-            return replace(x, values=(x.values / self.spread[x.indices]).astype(np.float32))
+            shifted = x.values - self.mean[x.indices] if self.mean.any() else x.values
+            return replace(x, values=(shifted / self.spread[x.indices]).astype(np.float32))
         return ((x - self.mean) / self.spread).astype(np.float32)
+
+
+def dense_width_of(recipe: Recipe) -> int:
+    """Return how many features, the first ones, every row has of a recipe that makes sparse rows; 0 for dense rows."""
+    return recipe.dense_width if recipe.sparse else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -13,7 +13,7 @@ import pyarrow as pa
 from penstock.blocks.base import BlockSource
 from penstock.blocks.memory import as_table
 from penstock.blocks.open import open as open_source
-from penstock.columns.base import is_text
+from penstock.columns.base import is_text, stored_column
 from penstock.columns.choose import choose_features
 from penstock.columns.fit import FitColumns
 from penstock.columns.fit_pass import fit_batches
@@ -31,8 +31,7 @@ def fit_from(source: BlockSource, *, wide: bool = False, blocks: Sequence[int] |
 
     All text of ``wide`` rows, for a model on disk, is hashed, which needs no pass. Some ``blocks`` are looked at, or all.
     """
-    wanted = range(len(source.block_rows)) if blocks is None else blocks
-    return partial(fit_batches, partial(_read, source, blocks=wanted), source.schema, wide=wide)
+    return partial(fit_batches, partial(read_columns, source, blocks=blocks), source.schema, wide=wide)
 
 
 def _runs(source: BlockSource, blocks: Sequence[int]) -> list[Sequence[int]]:
@@ -47,18 +46,19 @@ def _runs(source: BlockSource, blocks: Sequence[int]) -> list[Sequence[int]]:
     return runs
 
 
-def _read(
-    source: BlockSource, columns: Sequence[str], *, blocks: Sequence[int]
+def read_columns(
+    source: BlockSource, names: Iterable[str], *, blocks: Sequence[int] | None = None
 ) -> Generator[pa.RecordBatch, None, None]:
-    """Yield the rows of blocks, those of many small ones together."""
+    """Yield some columns of blocks, in order and those of many small blocks together; the whole struct for a member of it."""
+    stored = list(dict.fromkeys(stored_column(source.schema, name) for name in names))
 
     def read(run: Sequence[int]) -> pa.RecordBatch:
-        batches = source.read_many(list(run), columns)
+        batches = source.read_many(list(run), stored)
         joined = pa.Table.from_batches(batches).combine_chunks().to_batches() if len(batches) > 1 else batches
         return joined[0] if joined else batches[0]
 
-    with closing(in_order(read, _runs(source, blocks), threads=source.threads)) as found:
-        yield from found
+    runs = _runs(source, range(len(source.block_rows)) if blocks is None else blocks)
+    return in_order(read, runs, threads=source.threads)
 
 
 def recipe_for(
@@ -141,7 +141,7 @@ def _with_label(source: BlockSource, recipe: Recipe, label: str, classes: bool |
     if classes is None:
         classes = is_text(kind) or pa.types.is_boolean(kind)
     tally, unlabelled = LabelTally(label, place=source.name), False
-    with closing(_read(source, [label], blocks=range(len(source.block_rows)))) as batches:
+    with closing(read_columns(source, [label])) as batches:
         for batch in batches:
             missing = missing_labels(batch.column(label))
             unlabelled = unlabelled or bool(missing.any())

@@ -181,8 +181,7 @@ class PassesDrive(Drive[Algebraic]):
         if lane.optimiser is None:
             job, targets = self.job_of(group), self._targets[group]
             if job.standardize:
-                shift = job.intercept and not self.grouped.recipe.sparse
-                lane.scale = Scale.of(self._moments[group], shift=shift)
+                lane.scale = Scale.for_recipe(self._moments[group], self.grouped.recipe, shift=job.intercept)
             lane.class_weights = job.class_weights(targets)
             start = job.start(self.grouped.width, lane.configs, scale=lane.scale)
             lane.optimiser = job.optimiser(start, targets, lane.configs)

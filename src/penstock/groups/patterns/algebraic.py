@@ -20,8 +20,8 @@ from penstock.class_weights import ClassWeighting, ClassWeights
 from penstock.groups.executor import Make
 from penstock.groups.grouped import Grouped
 from penstock.groups.patterns.base import Divided, Doubles, Fit, Refit, Targets, Worker, weighed
-from penstock.groups.scale import Moments, Scale
-from penstock.groups.split import HELD_OUT, TRAINING, Split
+from penstock.groups.scale import Moments, Scale, dense_width_of
+from penstock.groups.split import TRAINING, Split
 from penstock.sgd import exact, kernels, terms
 from penstock.sgd.full import Sums, split, sums, times_turned
 from penstock.sgd.lbfgs import Descent, Lbfgs, Optimiser
@@ -285,8 +285,9 @@ class AlgebraicWorker(Worker):
         parts, features = cut_down(parts)
         scale = None
         if job.standardize:
-            moments = Moments.of_parts(parts, parts[0][0].width)
-            scale = Scale.of(moments, shift=job.intercept and features is None)
+            recipe = self.grouped.recipe
+            moments = Moments.of_parts(parts, parts[0][0].width, dense=dense_width_of(recipe))
+            scale = Scale.for_recipe(moments, recipe, shift=job.intercept, features=features)
         classes = job.class_weights(targets)
         parts, targets = list(weighed(parts, classes)), targets.weighed(classes)
         start = job.start(parts[0][0].width, scale=scale, features=features)
@@ -322,7 +323,8 @@ class AlgebraicWorker(Worker):
         if look:
             targets = _looked_at(self.rows(group, first, rows), self.job.counted_classes)
             if self.job.standardize:
-                moments = Moments.of_parts(self.rows(group, first, rows), self.grouped.width)
+                dense = dense_width_of(self.grouped.recipe)
+                moments = Moments.of_parts(self.rows(group, first, rows), self.grouped.width, dense=dense)
         found = self._sums(weighed(self.rows(group, first, rows), class_weights), at)
         return Partial(found, targets, moments, time.perf_counter() - began)
 
@@ -390,12 +392,12 @@ def cut_down(parts: list[Divided]) -> tuple[list[Divided], NDArray[np.int64] | N
 
 
 def _looked_at(parts: Iterable[Divided], classes: int) -> Targets:
-    """Look at the targets of rows, and whether rows held out, which no sum is over, have features to be scored by."""
+    """Look at the targets of rows, and whether rows that are not trained on, which no gradient is of, have features to be scored by."""
     found = Targets()
     for batch, part in parts:
         own = Targets.of_parts([(batch, part)], classes=classes)
-        if own.held_out_rows and part is not None:
-            aside = batch.take(np.flatnonzero(part == HELD_OUT)).x
+        if part is not None and (part != TRAINING).any():
+            aside = batch.take(np.flatnonzero(part != TRAINING)).x
             finite = np.isfinite(aside.values if isinstance(aside, Csr) else aside).all()
             own = replace(own, finite=bool(finite))
         found += own

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,12 +25,23 @@ class Rows:
     y: Floats
     weight: Floats | None
     names: list[str] | str
+    categories: list[int] | str = "auto"
 
     @classmethod
-    def of(cls, parts: list[Divided], wanted: int, classes: int, features: NDArray[np.int64] | None) -> Rows:
+    def of(
+        cls,
+        parts: list[Divided],
+        wanted: int,
+        classes: int,
+        features: NDArray[np.int64] | None,
+        categories: Sequence[int] = (),
+        *,
+        drop: bool = False,
+    ) -> Rows:
         """Take the rows of one part of the split; they are copied where some of a block are left out.
 
-        Of two ``classes`` targets are 0 and 1, whatever stands for them.
+        Features that are ``categories`` are codes; they come before all sparse features, which ``features`` chooses among. Rows of
+        weight 0 are left out where they are to ``drop``. Of two ``classes`` targets are 0 and 1, whatever stands for them.
         """
         x: list[Any] = []
         y: list[Floats] = []
@@ -39,6 +50,8 @@ class Rows:
             if part is None and wanted != TRAINING:
                 continue
             taken = batch if part is None else batch.take(np.flatnonzero(part == wanted))
+            if drop and taken.weight is not None:  # they would count among the rows of a leaf
+                taken = taken.take(np.flatnonzero(taken.weight))
             if len(taken):
                 assert taken.y is not None
                 x.append(taken.x if features is None else matrix(taken.x, features))
@@ -50,7 +63,7 @@ class Rows:
             x = [sparse.vstack(x, format="csr")]
         names = "auto" if features is None else [f"f{feature}" for feature in features.tolist()]
         targets = np.concatenate(y) if y else np.empty(0, np.float32)
-        return cls(x, targets, np.concatenate(weight) if weight else None, names)
+        return cls(x, targets, np.concatenate(weight) if weight else None, names, list(categories) or "auto")
 
     @property
     def count(self) -> int:
@@ -71,7 +84,13 @@ class Rows:
         """Return LightGBM's data set, which is binned when a booster first asks for it."""
         data = self.x[0] if len(self.x) == 1 else self.x
         return lightgbm.Dataset(
-            data, self.y, weight=self.weight, reference=reference, feature_name=self.names, params=dict(params)
+            data,
+            self.y,
+            weight=self.weight,
+            reference=reference,
+            feature_name=self.names,
+            categorical_feature=self.categories,
+            params=dict(params),
         )
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from penstock.batch import Csr
 from penstock.errors import MissingExtraError
 from penstock.groups.executor import Make
+from penstock.groups.group_recipe import categorical_features
 from penstock.groups.grouped import Grouped
 from penstock.groups.patterns.base import Divided, Doubles, Failure, Fit, Refit, Targets, Worker
 from penstock.groups.patterns.lightgbm_rows import Rows, quiet
@@ -249,7 +250,12 @@ class BoostWorker(Worker):
     ) -> Share:
         """Train all configs on some rows, whose weights are divided by their mean over the group."""
         lightgbm, features = library(), self._features(group)
-        learnt, aside = (Rows.of(*each, self.job.classes, features) for each in ((parts, TRAINING), (held, SELECTION)))
+        recipe = self.grouped.recipe
+        coded, drop = categorical_features(recipe), recipe.unlabelled or recipe.missing == "drop"
+        learnt, aside = (
+            Rows.of(*each, self.job.classes, features, coded, drop=drop)
+            for each in ((parts, TRAINING), (held, SELECTION))
+        )
         learnt = learnt.divided(mean_weight)
         share, sets = Share.of(self.job.configs, weight=learnt.mass), self.job.lanes()
         for number, (bins, lanes) in enumerate(sets):

@@ -22,7 +22,7 @@ from penstock.groups.executor import Make
 from penstock.groups.grouped import Grouped
 from penstock.groups.patterns.base import NOT_FINITE, Divided, Doubles, Fit, Refit, Targets, Worker, weighed
 from penstock.groups.patterns.row_order import Shuffled, require_ordered
-from penstock.groups.scale import Moments, Scale
+from penstock.groups.scale import Moments, Scale, dense_width_of
 from penstock.groups.split import SELECTION, Split
 from penstock.sgd import terms
 from penstock.sgd.loop import EarlyStopping
@@ -210,9 +210,9 @@ class SequentialWorker(Worker):
     def look(self, group: int, first: int, rows: int) -> Look:
         """Look at the rows of a part of a group."""
         width = self.grouped.width if self.job.standardize else 0
-        found = Look(Targets(), Moments.none(width), True)
+        found, dense = Look(Targets(), Moments.none(width), True), dense_width_of(self.grouped.recipe)
         for batch, part in self.rows(group, first, rows):
-            moments = Moments.of(batch, part) if self.job.standardize else Moments.none(0)
+            moments = Moments.of(batch, part, dense=dense) if self.job.standardize else Moments.none(0)
             finite = bool(np.isfinite(batch.x.values if isinstance(batch.x, Csr) else batch.x).all())
             found += Look(Targets.of_parts([(batch, part)], classes=self.job.counted_classes), moments, finite)
         return found
@@ -397,7 +397,7 @@ def scale_of(job: Sequential, look: Look, grouped: Grouped) -> Scale | None:
     """Return the scale that a group's features are brought to, if they are."""
     if not job.standardize:
         return None
-    return Scale.of(look.moments, shift=job.shift and not grouped.recipe.sparse)
+    return Scale.for_recipe(look.moments, grouped.recipe, shift=job.shift)
 
 
 def fit_of(

@@ -1,0 +1,193 @@
+"""How the columns of grouped rows become features: one recipe for all groups, fitted in one pass over all rows.
+
+Levels of categories, what stands for missing numbers and the classes of the label are those of all rows, so that models of groups
+can be compared; features are scaled within each group, when a model is trained. Trees get numbers and codes as they are, with NaN
+where a value is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.blocks.base import BlockSource
+from penstock.columns.base import FeatureColumn, column_of, is_text
+from penstock.columns.category import Category
+from penstock.columns.choose import choose_features
+from penstock.columns.date import Date
+from penstock.columns.fit import ColumnRequest, FitColumns, tally_of
+from penstock.columns.hashing import Hashed
+from penstock.columns.labels import LabelMap, LabelTally, missing_labels
+from penstock.columns.number import Number
+from penstock.columns.recipe import Recipe
+from penstock.columns.tree import TreeColumn
+from penstock.errors import ColumnError, DataError
+from penstock.events import Advanced, Finished, Started, Stream, Warned
+from penstock.loader.fit_columns import read_columns
+
+_TASK = "fit columns"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupColumns:
+    """Which columns play which part in grouped rows; see `penstock.columns.choose.choose_features`.
+
+    ``trees`` asks for features as trees take them: see `penstock.columns.tree`.
+    """
+
+    by: Sequence[str]
+    label: str
+    weight: str | None = None
+    features: Sequence[str] | None = None
+    exclude: Sequence[str] = ()
+    hash: Sequence[str | Hashed] = ()
+    category: Sequence[str] = ()
+    number: Sequence[str] = ()
+    date: Sequence[str] = ()
+    missing: str | None = None
+    null_values: Sequence[str] = ()
+    trees: bool = False
+
+    def to_dict(self, source: BlockSource) -> dict[str, Any]:
+        """Return as JSON what is asked of a source's columns, which are not looked at: of the same data, the same recipe comes.
+
+        Raises
+        ------
+        ColumnError, UsageError, FeatureError
+            The source has no such columns, or they cannot be used so.
+        """
+        named: list[str] = []
+
+        def plan(requests: Sequence[ColumnRequest], policy: str) -> Mapping[str, tuple[FeatureColumn, ...] | str]:
+            named.extend(sorted(request.field.name for request in requests if request.named))
+            return {request.field.name: (_planned(request),) for request in requests}
+
+        planned = {"encoder": self._choose(source, plan).to_dict()}
+        return planned | ({"named": named} if named else {}) | ({"trees": True} if self.trees else {})
+
+    def recipe(self, source: BlockSource, *, classes: bool, stream: Stream) -> Recipe:
+        """Fit the recipe in one pass over a source's features and labels.
+
+        Rows without a label are left out, unless missing values are to be refused; columns that number the rows are no features
+        unless they are named.
+        """
+        fit = _FitPass(source, _LabelSearch(self.label, source.name, classes, drops=self.missing != "refuse"), stream)
+        recipe = self._choose(source, fit)
+        fit.finish()
+        if self.trees:
+            recipe = _for_trees(recipe)
+        return replace(recipe, labels=fit.labels.found, unlabelled=fit.labels.missing > 0)
+
+    def _choose(self, source: BlockSource, fit: FitColumns) -> Recipe:
+        """Choose the features; grouping columns are none unless they are named."""
+        for name in self.by:
+            if name not in source.schema.names:
+                raise ColumnError.missing(name, source.schema.names, place=source.name, role="column to group by")
+        hashed = [Hashed.parse(each).column for each in self.hash] if not isinstance(self.hash, str) else []
+        named = {*hashed, *self.exclude, *self.category, *self.number, *self.date}
+        return choose_features(
+            source.schema,
+            label=self.label,
+            weight=self.weight,
+            features=self.features,
+            exclude=[*self.exclude, *(name for name in self.by if name not in named)],
+            hash=self.hash,
+            place=source.name,
+            category=self.category,
+            number=self.number,
+            date=self.date,
+            missing=self.missing,
+            null_values=self.null_values,
+            fit=fit,
+            fill=True,
+        )
+
+
+class _LabelSearch:
+    """The classes of the label, and how many rows have none."""
+
+    def __init__(self, column: str, place: str, classes: bool, *, drops: bool) -> None:
+        self.column, self.rows, self.missing = column, 0, 0
+        self._place, self._drops = place, drops
+        self._tally = LabelTally(column, place=place) if classes else None
+
+    def add(self, array: pa.Array) -> None:
+        """Take in a block."""
+        missing = missing_labels(array)
+        self.rows += len(array)
+        if self._drops and missing.any():
+            self.missing += int(missing.sum())
+            array = array.filter(pa.array(~missing))
+        if self._tally is not None and len(array):
+            self._tally.add(array)
+
+    @property
+    def found(self) -> LabelMap | None:
+        """The classes; None of a label that is a number."""
+        return None if self._tally is None else self._tally.labels()
+
+    def finish(self, stream: Stream) -> None:
+        """Tell of the rows that are left out; raise where these are all."""
+        if self.missing == self.rows:
+            raise DataError(f"{self._place}: {self.column!r} is missing in every row, so there is nothing to learn")
+        if self.missing:
+            notice = f"{self.missing:,} rows have no {self.column!r}, the label, and are left out"
+            stream.emit(Warned(f"{self._place}: {notice}"))
+
+
+class _FitPass:
+    """One pass over the data: columns as features, and labels."""
+
+    def __init__(self, source: BlockSource, labels: _LabelSearch, stream: Stream) -> None:
+        self.labels, self._source, self._stream = labels, source, stream
+
+    def __call__(self, requests: Sequence[ColumnRequest], policy: str) -> Mapping[str, tuple[FeatureColumn, ...] | str]:
+        tallies = {request.field.name: tally_of(request) for request in requests}
+        source, label = self._source, self.labels.column
+        self._stream.emit(Started(_TASK, int(source.block_rows.sum()), "rows"))
+        with closing(read_columns(source, [*tallies, label])) as batches:
+            for batch in batches:
+                for name, tally in tallies.items():
+                    tally.add(column_of(batch, name))
+                self.labels.add(batch.column(label))
+                self._stream.emit(Advanced(_TASK, len(batch)))
+        self._stream.emit(Finished(_TASK))
+        return {name: tally.result(policy) for name, tally in tallies.items()}
+
+    def finish(self) -> None:
+        """Look at the labels, where no feature had to be looked at, and tell of missing ones."""
+        if not self.labels.rows:
+            self((), "auto")
+        self.labels.finish(self._stream)
+
+
+def _planned(request: ColumnRequest) -> FeatureColumn:
+    """Return what stands for a column whose values were not looked at."""
+    name = request.field.name
+    if request.kind == "number" and not is_text(request.field.type):
+        return Number(name)
+    return Category(name, (request.kind or "",), null_values=request.null_values)
+
+
+def _for_trees(recipe: Recipe) -> Recipe:
+    parts = [TreeColumn(part) if isinstance(part, (Number, Category, Date)) else part for part in recipe.parts]
+    return replace(recipe, parts=tuple(sorted(parts, key=lambda part: part.sparse)))
+
+
+def categorical_features(recipe: Recipe) -> list[int]:
+    """Return the places of the features that are codes of categories, as trees take them."""
+    found, at = [], 0
+    for part in recipe.parts:
+        if isinstance(part, TreeColumn) and part.categorical:
+            found.append(at)
+        at += part.width or 0
+    return found
+
+
+def made_for_trees(recipe: Recipe) -> bool:
+    """Whether features may be NaN or codes, which only trees learn from."""
+    return any(isinstance(part, TreeColumn) for part in recipe.parts)
