@@ -16,7 +16,6 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import BlockSource, Int64s
 from penstock.budget import show_bytes
-from penstock.checksum import checksum, checksum_at
+from penstock.checksum import checksum_at
 from penstock.copying import SKIP
 from penstock.events import log
 from penstock.loader import window_kernels
@@ -39,6 +38,8 @@ from penstock.outputs import local_path, read_into, write_at
 _ALIGN = 64
 # How many times the encoded rows the disk must have free.
 _ROOM = 2
+# Bytes that are written at once: enough to make a call worth it, and little beside what decoding holds.
+_WRITTEN = 256 << 10
 # Blocks of which single rows are read together.
 _BLOCKS = 16
 
@@ -205,44 +206,52 @@ class EncodedCopy:
     def _decoded(self, blocks: Int64s) -> list[tuple[int, Batch]]:
         """Decode blocks from the data, and keep their rows."""
         found = list(zip(blocks.tolist(), self._decoder.decode_many(blocks), strict=True))
+        if not self._keeping or self._process != os.getpid():  # a forked process has the file in common with the first
+            return found
+        some: list[tuple[int, Batch]] = []
+        held = 0
         for block, batch in found:
-            self._keep(block, batch)
+            if held + batch.nbytes > _WRITTEN:
+                self._keep(some)
+                some, held = [], 0
+            some.append((block, batch))
+            held += batch.nbytes
+        self._keep(some)
         return found
 
-    def _keep(self, block: int, batch: Batch) -> None:
-        """Append a block's rows to the file, once."""
-        if not self._keeping or self._process != os.getpid():  # a forked process has the file in common with the first
-            return
-        arrays = _arrays(batch)
-        size = sum(array.nbytes for array in arrays)
+    def _keep(self, blocks: list[tuple[int, Batch]]) -> None:
+        """Append the rows of blocks that are not there yet to the file, with one write."""
         with self._lock:
-            if self._begun[block]:
-                return
-            at = self.nbytes
-            if at + size <= self._limit:
-                self._begun[block] = True
-                self.nbytes += -(-size // _ALIGN) * _ALIGN
-        if not self._begun[block]:
+            first = end = self.nbytes
+            places: list[tuple[int, Batch, int]] = []
+            for block, batch in blocks:
+                if not self._begun[block]:
+                    places.append((block, batch, end))
+                    self._begun[block] = True
+                    end += -(-batch.nbytes // _ALIGN) * _ALIGN
+            within = end <= self._limit
+            self.nbytes = end if within else first
+        if not within:
             self._give_up(f"they take more than the {show_bytes(self._limit)} that there is room for")
             return
-        raw = np.empty(size, np.uint8)
-        end = 0
-        for array in arrays:
-            raw[end : end + array.nbytes] = array.reshape(-1).view(np.uint8)
-            end += array.nbytes
+        raw = np.zeros(end - first, np.uint8)
+        for block, batch, at in places:
+            mine = raw[at - first : at - first + batch.nbytes]
+            _lay_out(batch, mine)
+            features = batch.x.nbytes
+            self._rows[block], self._offsets[block], self._sizes[block] = len(batch), at, batch.nbytes
+            self._entries[block] = len(batch.x.indices) if isinstance(batch.x, Csr) else 0
+            self._label_at[block] = features
+            self._weight_at[block] = features + (0 if batch.y is None else batch.y.nbytes)
+            self._sums[block] = checksum_at(mine.ctypes.data, len(mine), at)
         try:
-            write_at(self._file.fileno(), raw.data, at)
+            write_at(self._file.fileno(), raw.data, first)
         except (OSError, ValueError) as error:
             self._give_up(f"the file cannot be written ({getattr(error, 'strerror', None) or error})")
             return
-        features = batch.x.nbytes
-        self._rows[block], self._offsets[block], self._sizes[block] = len(batch), at, size
-        self._entries[block] = len(batch.x.indices) if isinstance(batch.x, Csr) else 0
-        self._label_at[block] = features
-        self._weight_at[block] = features + (0 if batch.y is None else batch.y.nbytes)
-        self._sums[block] = checksum(raw, at)
         with self._lock:
-            self._there[block] = self._keeping  # last: from now on others read it
+            if self._keeping:  # last: from now on others read them
+                self._there[[block for block, _, _ in places]] = True
 
     def _give_up(self, reason: str) -> None:
         """Keep no rows from here on, and give the disk back."""
@@ -328,11 +337,13 @@ class EncodedCopy:
         return memory
 
 
-def _arrays(batch: Batch) -> Sequence[NDArray[np.generic]]:
-    """Return the arrays of rows in the order in which they are stored."""
-    x = batch.x
-    parts = [x.indptr, x.indices, x.values] if isinstance(x, Csr) else [np.ascontiguousarray(x)]
-    return [*parts, *(np.ascontiguousarray(column) for column in (batch.y, batch.weight) if column is not None)]
+def _lay_out(batch: Batch, raw: NDArray[np.uint8]) -> None:
+    """Write the arrays of rows one behind the other."""
+    x, end = batch.x, 0
+    for array in (*((x.indptr, x.indices, x.values) if isinstance(x, Csr) else (x,)), batch.y, batch.weight):
+        if array is not None:
+            raw[end : end + array.nbytes].view(array.dtype)[:] = array.reshape(-1)
+            end += array.nbytes
 
 
 def _close(file: object, direct: int | None) -> None:

@@ -276,9 +276,12 @@ class LoaderResources(Generic[R]):
             return
         self.feed = replace(feed, decoder=decoder)
         if self._keeps:
-            began = time.perf_counter()
-            for block in range(len(feed.block_rows)):
-                decoder.decode(block)
+            began, blocks = time.perf_counter(), np.arange(len(feed.block_rows))
+            # Many small blocks are encoded as one, in the memory that windows will have.
+            decoder.together = max(1, self._plan.held_rows // (4 * max(1, int(feed.block_rows.max(initial=0)))))
+            for at in range(0, len(blocks), decoder.together):
+                decoder.decode_many(blocks[at : at + decoder.together])
+            decoder.together = self._plan.together
             give_back()
             self.prepare_seconds += time.perf_counter() - began
             self.bytes_read += int(self._source.block_bytes.sum())
