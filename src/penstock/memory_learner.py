@@ -344,6 +344,7 @@ class MemoryLearner:
         elif self.first is not None:
             trainer.start(started_weights(self.first, data.recipe, data.scaling, outputs=data.outputs))
         job.stream.emit(Started("refit", None, "rows"))
+        self._rows.loader.close()  # its memory, and the rows that it keeps on disk, are of no more use
         with ExitStack() as stack:
             rows = self._open(stack, 0.0, epochs)
             loader = rows.loader
