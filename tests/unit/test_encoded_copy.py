@@ -9,6 +9,8 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +20,18 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+import penstock
 from penstock.batch import Batch, Csr
 from penstock.blocks.open import open as open_source
 from penstock.columns.choose import choose_features
 from penstock.config import Config
+from penstock.errors import UsageError
 from penstock.linear import LinearModel
 from penstock.loader import encoded_copy
+from penstock.loader.decode import BlockDecoder
 from penstock.loader.loader import Loader
+from penstock.loader.row_forms import FeatureForm, Scaling
+from penstock.loader.windows import Feed
 from penstock.memory_learner import linear_job
 from penstock.training import Columns
 
@@ -77,12 +84,17 @@ def trained(path: str, cache: bool | int, **settings: Any) -> tuple[LinearModel,
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
 @pytest.mark.parametrize("settings", [{"solver": "sgd"}, {"solver": "sgd", "shuffle": "mrs"}, {"solver": "lbfgs"}])
 def test_training_is_the_same_bit_for_bit(
-    tmp_path: Path, make: Callable[[], pa.Table], kind: str, settings: dict[str, Any]
+    tmp_path: Path,
+    make: Callable[[], pa.Table],
+    kind: str,
+    settings: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     path = stored(tmp_path, make(), kind)
     plain, _ = trained(path, False, **settings)
     kept, disk = trained(path, True, **settings)
     assert disk > 0
+    assert not [record for record in caplog.records if "no longer kept" in record.getMessage()]
     assert kept.weights.coef.tobytes() == plain.weights.coef.tobytes()
     assert kept.weights.intercept.tobytes() == plain.weights.intercept.tobytes()
     figures = [{k: v for k, v in row.items() if "loss" in k} for m in (kept, plain) for row in m.history]
@@ -255,3 +267,54 @@ def test_a_forked_process_reads_the_file_and_does_not_write_to_it(path: str, scr
         first = read(loader, 0)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         assert read(loader, 1) == first
+
+
+def test_threads_that_want_one_block_write_it_once_and_a_copy_that_outgrows_its_limit_is_given_up(
+    path: str, scratch: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_source(path) as source:
+        recipe = choose_features(source.schema, label="label", exclude=["weight"], place=path)
+        feed = Feed.of(source, recipe, Scaling.none())
+        form, decoder = FeatureForm(recipe, Scaling.none()), BlockDecoder(source, recipe, Scaling.none())
+        expected = feed.decoder.decode(0)
+        for limit in (10**9, expected.nbytes - 1):
+            copy = encoded_copy.EncodedCopy(source, decoder, form, folder=scratch, limit=limit, nbytes=10**6)
+            with closing(copy), ThreadPoolExecutor(8) as pool:
+                for batch in pool.map(copy.decode, [0] * 32):
+                    assert np.array_equal(np.asarray(batch.x), np.asarray(expected.x))
+                assert copy.nbytes == (-(-expected.nbytes // 64) * 64 if limit > expected.nbytes else 0)
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(told) == 1
+    assert "room" in told[0]
+
+
+def test_an_estimator_takes_a_switch_or_a_size(path: str) -> None:
+    model = penstock.LogisticRegression(memory=MEMORY, epochs=2, solver="sgd")
+    coefficients = [model.fit(path, y="label", cache=cache).coef_.tobytes() for cache in (True, "off", "1GB")]
+    assert len(set(coefficients)) == 1
+    with pytest.raises(UsageError) as raised:
+        model.fit(path, y="label", cache="maybe")
+    assert raised.value.option == "cache"
+
+
+@pytest.mark.parametrize("make", [plain_numbers, words])
+def test_a_file_that_is_read_past_the_page_cache_gives_the_same_rows(
+    tmp_path: Path, make: Callable[[], pa.Table], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened = []
+
+    def direct(fd: int, *, nbytes: int) -> int:  # which only files of half the machine's memory are otherwise
+        try:
+            opened.append(os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_DIRECT))
+        except OSError:
+            pytest.skip("there are no direct reads here")
+        return opened[-1]
+
+    monkeypatch.setattr(encoded_copy, "open_direct", direct)
+    path = stored(tmp_path, make(), "parquet")
+    plain, _ = trained(path, False, solver="sgd")
+    kept, disk = trained(path, True, solver="sgd")
+    assert opened
+    assert disk > 0
+    assert kept.weights.coef.tobytes() == plain.weights.coef.tobytes()
+    assert not [record for record in caplog.records if "no longer kept" in record.getMessage()]
