@@ -30,7 +30,7 @@ class Section:
 
 
 SECTIONS = (
-    Section("Shuffling", ("convergence", "defaults", "epochs", "reads")),
+    Section("Shuffling", ("convergence", "defaults", "epochs", "reads", "encode_once")),
     Section("Kernels and parsers", ("throughput", "kernels", "parsing")),
     Section("Loaders for neural networks", ("loaders", "training", "images", "gpu")),
     Section("Models bigger than memory", ("bigmodel", "threads", "factor", "hashed")),

@@ -96,6 +96,20 @@ def parse_size(text: str | int, *, option: str) -> int:
     return size
 
 
+def parse_cache(value: str | int | bool) -> bool | int:
+    """Read whether rows are kept on disk, on or off, or in how many bytes at most.
+
+    Examples
+    --------
+    >>> parse_cache("off"), parse_cache("10GB"), parse_cache(True)
+    (False, 10000000000, True)
+    """
+    if isinstance(value, bool):
+        return value
+    switch = {"on": True, "off": False}.get(str(value).lower())
+    return parse_size(value, option="cache") if switch is None else switch
+
+
 class Bytes(int):
     """A number of bytes that messages write with a unit.
 

@@ -135,6 +135,7 @@ def open_rows(
     shuffle: str,
     memory: str | int,
     window: CurrentWindow,
+    cache: bool | int = False,
     **common: Any,
 ) -> Measuring:
     """Divide the memory between epochs and measuring, and open what reads the rows of both.
@@ -154,6 +155,8 @@ def open_rows(
         As in `penstock.config.Config`.
     window : CurrentWindow
         Told which window is in use, so that errors name its rows.
+    cache : bool or int
+        Whether the loader of the epochs keeps encoded rows on disk, or in how many bytes at most.
     common
         Other arguments of `Loader`.
     """
@@ -170,12 +173,12 @@ def open_rows(
     test_room = test_room if test_room <= most - held_room else 0
     part = split.train
     try:
-        loader = rows.loader(shuffle, memory=total - held_room - test_room, part=part, **common)
+        loader = rows.loader(shuffle, memory=total - held_room - test_room, part=part, cache=cache, **common)
     except BudgetError:
         if not held_room + test_room:
             raise
         held_room = test_room = 0
-        loader = rows.loader(shuffle, memory=total, part=part, **common)
+        loader = rows.loader(shuffle, memory=total, part=part, cache=cache, **common)
     stack.enter_context(loader)
 
     def apart(other: EncodedRows, kept: SplitPart | None) -> Callable[[], Iterable[Batch]]:

@@ -86,7 +86,10 @@ class MemoryLearner:
     first : LinearModel, optional
         A model of the same features and classes, whose weights training begins with rather than with zeros.
     scratch : path, optional
-        Where shuffled copies are written.
+        Where shuffled copies, and encoded rows, are written.
+    cache : bool or int
+        Whether rows that do not fit in memory and take long to encode are kept on disk from the first epoch on, or in how many bytes
+        at most.
     """
 
     stops_on_test: ClassVar[bool] = False
@@ -97,6 +100,7 @@ class MemoryLearner:
     recipe: Recipe | None = None
     first: LinearModel | None = None
     scratch: str | os.PathLike[str] | None = None
+    cache: bool | int = True
     _job: Job[Config, LinearModel] = field(init=False)
     _data: LinearData = field(init=False)
     _source_rows: EncodedRows = field(init=False)
@@ -141,7 +145,7 @@ class MemoryLearner:
             self._uneven = bool(saved.header.get("uneven_windows", False))
         elif self.first is not None:
             trainer.start(started_weights(self.first, data.recipe, data.scaling, outputs=data.outputs))
-        self._rows = self._open(stack, share)
+        self._rows = self._open(stack, share, config.epoch_limit)
         if self._rows.loader.plan.warning:
             job.stream.emit(Warned(self._rows.loader.plan.warning))
         noise = held_out_noise(round(data.weighted_rows * share), job.config.patience)
@@ -295,7 +299,7 @@ class MemoryLearner:
             return Trainer(spec, width, epoch_rows=epoch_rows, **shared)
         return FullTrainer(spec, width, solver=config.solver, tolerance=config.tolerance, **shared)
 
-    def _open(self, stack: ExitStack, share: float) -> Measuring:
+    def _open(self, stack: ExitStack, share: float, epochs: int) -> Measuring:
         job, data, config, test = self._job, self._data, self._config, None
         if job.test is not None:
             recipe = data.recipe.for_schema(job.test.schema, place=job.test.name, scored=True).to_measure()
@@ -310,6 +314,7 @@ class MemoryLearner:
             window=self._window,
             seed=config.seed,
             scratch=self._copies_folder(),
+            cache=self.cache if epochs > 1 else False,
         )
 
     def _refit_epochs(self, progress: Progress) -> int:
@@ -339,8 +344,9 @@ class MemoryLearner:
         elif self.first is not None:
             trainer.start(started_weights(self.first, data.recipe, data.scaling, outputs=data.outputs))
         job.stream.emit(Started("refit", None, "rows"))
+        self._rows.loader.close()  # its memory, and the rows that it keeps on disk, are of no more use
         with ExitStack() as stack:
-            rows = self._open(stack, 0.0)
+            rows = self._open(stack, 0.0, epochs)
             loader = rows.loader
             for epoch in range(epochs):
                 trainer.run_epoch(
@@ -429,10 +435,11 @@ def linear_job(
     recipe: Recipe | None = None,
     first: LinearModel | None = None,
     scratch: str | os.PathLike[str] | None = None,
+    cache: bool | int = True,
     **more: Any,
 ) -> LinearJob:
     """Return the job of training a linear model in memory; see `MemoryLearner`, and `Job` for ``more``."""
-    learner = MemoryLearner(columns or Columns(), recipe, first, scratch)
+    learner = MemoryLearner(columns or Columns(), recipe, first, scratch, cache)
     return Job(source, learner, config, checkpoint=None if checkpoint is None else CheckpointFile(checkpoint), **more)
 
 

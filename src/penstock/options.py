@@ -247,7 +247,11 @@ _OPTIONS = (
     _option("storage", "flag", "Time reads of this storage, which takes two or three seconds.", default=True, panel=MEMORY, doors="explain",
             refused={"disk": "its storage is not timed"}),
     _option("nulls", "choice", "What becomes of rows with a null: error or skip.", words="error skip", doors="query query-evaluate"),
-    _option("cache", "cache", "Whether blocks that came from a server are kept on disk, or how many bytes of them.", doors="query"),
+    _option("cache", "cache", "Whether rows that take long to decode are kept on disk after the first epoch, as they are learned from: on, off or at"
+            " most a size.", default="on", panel=MEMORY, metavar="SIZE", doors="train compare query", refused={
+            "disk": "its rows are read as they are stored"}, variants={
+            "compare": {"default": "off"}, "query": {"default": None,
+            "help": "Whether blocks that came from a server are kept on disk, or how many bytes of them."}}),
     _option("connections", "whole", "Connections to a server that read at once.", least=1, reason="is not a number of connections",
             fix="choose 1 or more", doors="query query-evaluate"),
     _option("extension", "flag", "Whether a server that has the extension may do the training itself.", default=True, doors="query"),

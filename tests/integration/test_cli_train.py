@@ -161,13 +161,25 @@ def test_excluded_columns_are_left_out() -> None:
 
 @pytest.mark.parametrize("shuffle", ["none", "once", "epoch", "sliding-window", "mrs", "block-only", "global"])
 def test_every_strategy_trains(shuffle: str) -> None:
-    found = train("--shuffle", shuffle, "--memory", "2MB", "--scratch", ".")
+    found = train("--shuffle", shuffle, "--memory", "2MB", "--scratch", ".", "--cache", "off")
     assert found["shuffle"] == shuffle
     assert len(found["epochs"]) == 2
     copies = {"once": 1, "epoch": 2}.get(shuffle, 0)
     assert sum("prepare_seconds" in row for row in found["epochs"]) == copies
     assert (found["extra_disk_bytes"] > 0) == bool(copies)
     assert not list(Path().glob(".penstock*"))
+
+
+@pytest.mark.parametrize(("cache", "kept"), [("on", True), ("off", False), ("10MB", True), ("1kB", False)])
+def test_encoded_rows_are_kept_on_disk_for_later_epochs(cache: str, kept: bool) -> None:
+    before = sorted(Path().iterdir())
+    found = train("--shuffle", "none", "--memory", "2MB", "--cache", cache)
+    assert (found["extra_disk_bytes"] > 0) == kept
+    assert {path.name for path in set(Path().iterdir()) - set(before)} <= {"model.penstock"}
+
+
+def test_a_cache_that_is_neither_a_switch_nor_a_size_is_refused() -> None:
+    assert "--cache" in run("train", "clicks.parquet", "--label", "clicked", "--cache", "maybe", code=2).stderr
 
 
 def test_regression_reports_r2() -> None:

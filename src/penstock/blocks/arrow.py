@@ -72,6 +72,8 @@ class ArrowSource(Source):
     {'y': [0, 1, 0]}
     """
 
+    decodes = True
+
     def __init__(self, paths: PathLike | Sequence[PathLike], block_size: int | None = None) -> None:
         names = expand(paths, suffixes=SUFFIXES)
         self.name = show_names(names)

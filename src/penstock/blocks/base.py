@@ -65,6 +65,8 @@ class BlockSource(Protocol):
         What reading a block holds, where that is more than the block itself and its rows; 0 where it is not.
     threads : int or None
         How many threads may read consecutive blocks at once: one where they are parts of such pieces.
+    decodes : bool
+        Whether reading decodes files, and ``check`` tells when they change: rows may then be encoded once for all epochs.
     fingerprint : str
         Changes when the data do.
     snapshots : sequence of Snapshot
@@ -81,6 +83,7 @@ class BlockSource(Protocol):
     max_open: int
     read_bytes: int
     threads: int | None
+    decodes: bool
 
     @property
     def fingerprint(self) -> str: ...
@@ -183,6 +186,7 @@ class Source(Closing):
     max_open: int = 1
     read_bytes: int = 0
     threads: int | None = None
+    decodes: bool = False
 
     @property
     def snapshots(self) -> Sequence[Snapshot]:

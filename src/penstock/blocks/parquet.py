@@ -76,6 +76,8 @@ class ParquetSource(Source):
     ([2, 1], {'x': [3.0]})
     """
 
+    decodes = True
+
     def __init__(
         self, paths: PathLike | Sequence[PathLike], block_size: int | None = None, *, max_open: int = MAX_OPEN
     ) -> None:

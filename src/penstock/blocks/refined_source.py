@@ -101,7 +101,7 @@ class RefinedSource(Source):
         self.block_rows, self.block_bytes = rows, nbytes
         self.units = None if source.units is None else source.units[owners]
         self.unit_bytes, self.max_open, self.threads = source.unit_bytes, source.max_open, source.threads
-        self.read_bytes = read_bytes
+        self.read_bytes, self.decodes = read_bytes, source.decodes
         self._owners = owners
         self._read, self._read_many = read, read_many
         self._counts: dict[int, Int64s] = {}
@@ -204,7 +204,7 @@ class CountedSource(Source):
         self._inner = source
         self.name, self.schema, self.block_bytes = source.name, source.schema, source.block_bytes
         self.units, self.unit_bytes, self.max_open = source.units, source.unit_bytes, source.max_open
-        self.threads = source.threads
+        self.threads, self.decodes = source.threads, source.decodes
         first = source.schema.names[:1]
         blocks = range(len(source.block_rows))
         with closing(in_order(lambda block: len(source.read(block, first)), blocks, threads=source.threads)) as counts:

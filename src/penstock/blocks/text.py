@@ -168,6 +168,7 @@ class TextSource(Source):
     """Files of lines as blocks; `CsvSource` and `LibsvmSource` say what the lines mean."""
 
     exact_rows = False
+    decodes = True
 
     def __init__(
         self, files: Sequence[TextFile], format: TextFormat, *, line_bytes: float, block_size: int | str | None

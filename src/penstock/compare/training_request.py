@@ -38,6 +38,7 @@ class TrainingRequest:
     test_share: float = 0.0
     format: str | None = None
     scratch: str | None = None
+    cache: bool | int = True
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @contextmanager
@@ -54,6 +55,7 @@ class TrainingRequest:
                 test=test,
                 test_share=self.test_share,
                 scratch=self.scratch,
+                cache=self.cache,
                 stream=stream or Stream(),
                 **more,
             )

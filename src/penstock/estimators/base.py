@@ -29,6 +29,7 @@ from penstock.blocks.frames import (
 )
 from penstock.blocks.memory import ArraySource, TableSource
 from penstock.blocks.open import open as open_source
+from penstock.budget import parse_cache
 from penstock.class_weights import BALANCED, ClassWeighting, ClassWeights, class_codes
 from penstock.closing import Closing
 from penstock.columns.base import UnseenValues
@@ -143,6 +144,7 @@ class LinearEstimator(Closing, BaseEstimator):
         test_share: float = 0.0,
         checkpoint: str | os.PathLike[str] | None = None,
         resume: bool = False,
+        cache: bool | int | str = True,
         listeners: Sequence[Listener] = (),
     ) -> Self:
         """Train from scratch, with ``warm_start`` from the weights that the estimator has, or from a checkpoint.
@@ -170,6 +172,9 @@ class LinearEstimator(Closing, BaseEstimator):
             A file that is written after every epoch; it stays when training is over.
         resume : bool
             Whether to go on from the checkpoint, where there is one, to the same weights as a run that was not interrupted.
+        cache : bool or size
+            Whether rows of files that do not fit in memory and take long to decode are kept on disk after the first epoch, as
+            they are learned from, or in how many bytes at most (``"10GB"``).
         listeners : callables
             Hear the events of `penstock.events`.
         """
@@ -192,6 +197,7 @@ class LinearEstimator(Closing, BaseEstimator):
                 stack.enter_context(source)
             test_rows = None if test is None else stack.enter_context(_open(test))
             measured: dict[str, Any] = {"test": test_rows, "test_share": test_share, "hold_out": _is_outside(X)}
+            measured["cache"] = parse_cache(cache)
             stream = Stream(list(listeners))
             job = linear_job(source, config, columns, first=start, checkpoint=checkpoint, stream=stream, **measured)
             return self._take(job.run(resume=resume))

@@ -26,6 +26,7 @@ from penstock.columns.recipe import Recipe
 from penstock.errors import UsageError
 from penstock.loader.block_cuts import Needs, open_fitted
 from penstock.loader.decode import ResidentDecoder
+from penstock.loader.encoded_copy import EncodedCopy
 from penstock.loader.holdout import RowFilter, SplitPart, mixed_shape
 from penstock.loader.mixing import Mixing, given_out, handed_on
 from penstock.loader.resources import LoaderResources
@@ -64,6 +65,9 @@ class Loader(Closing, Generic[R]):
         Where an order that copies the data (``once``, ``epoch``) may write.
     stretch : bool
         Take the least memory that works where that given is too little; ``plan.memory`` says how much it is.
+    cache : bool or int
+        Whether to keep encoded rows in ``scratch`` as they are first read, for later epochs, or in how many bytes at most.
+        Only rows of an order that reads the data themselves are kept, which do not fit in memory and take long to encode.
 
     Attributes
     ----------
@@ -90,6 +94,7 @@ class Loader(Closing, Generic[R]):
         threads: int | None = None,
         scratch: str | os.PathLike[str] | None = None,
         stretch: bool = False,
+        cache: bool | int = False,
     ) -> None:
         self.recipe = recipe
         self.order = order_named(order) if isinstance(order, str) else order
@@ -106,7 +111,7 @@ class Loader(Closing, Generic[R]):
             shape = replace(shape, units=None, held_rows=max(1, shape.rows))
         self._kept = None if part is None else part.of(source)
         self._ready = LoaderResources(
-            feed, recipe, scaling, plan=self.plan, shape=shape, part=self._kept, scratch=scratch
+            feed, recipe, scaling, plan=self.plan, shape=shape, part=self._kept, scratch=scratch, cache=cache
         )
         self._carried: tuple[int, R | None] | None = None
         self._remainder: tuple[tuple[int, tuple[Stretch, ...]], Remainder] | None = None
@@ -126,7 +131,9 @@ class Loader(Closing, Generic[R]):
     @property
     def extra_disk_bytes(self) -> int:
         """Disk space that copies have taken at most."""
-        return self._ready.extra_disk_bytes
+        decoder: Any = self._feed.decoder
+        encoded = decoder.nbytes if isinstance(decoder, EncodedCopy) else 0
+        return max(self._ready.extra_disk_bytes, encoded)
 
     def epoch(self, epoch: int) -> Generator[LoadedWindow[R], None, None]:
         """Yield an epoch's windows.
@@ -363,10 +370,13 @@ class Loader(Closing, Generic[R]):
 
     def _read(self, window: Window, part: RowFilter | None = None) -> LoadedWindow[R]:
         assert self._ready.reader is not None  # made beforehand
-        loaded = self._ready.reader.read(window, part)
-        if not isinstance(self._feed.decoder, ResidentDecoder):
-            self._ready.bytes_read += int(self._feed.source.block_bytes[np.unique(loaded.blocks)].sum())
-        return loaded
+        decoder: Any = self._feed.decoder
+        blocks = np.unique(window.blocks)
+        if isinstance(decoder, EncodedCopy):
+            self._ready.bytes_read += decoder.bytes_of(blocks)
+        elif not isinstance(decoder, ResidentDecoder):
+            self._ready.bytes_read += int(self._feed.source.block_bytes[blocks].sum())
+        return self._ready.reader.read(window, part)
 
 
 def _offset(done: Sequence[Stretch]) -> int:

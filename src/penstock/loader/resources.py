@@ -26,6 +26,7 @@ from penstock.budget import Budget, give_back, show_bytes
 from penstock.errors import FeatureError
 from penstock.events import log
 from penstock.loader.decode import ResidentDecoder, divided, redecoded, unit_bytes
+from penstock.loader.encoded_copy import EncodedCopy, encoded_copy
 from penstock.loader.holdout import RowFilter, SplitPart
 from penstock.loader.plan import Plan, plan_memory
 from penstock.loader.row_forms import Decodes, R, RecordForm, Scaling
@@ -113,6 +114,7 @@ class LoaderResources(Generic[R]):
         shape: Shape,
         part: RowFilter | None,
         scratch: str | os.PathLike[str] | None,
+        cache: bool | int = False,
     ) -> None:
         self.feed = feed
         feed.decoder.together = plan.together
@@ -132,6 +134,18 @@ class LoaderResources(Generic[R]):
         self._copied = 0  # the epoch that the copy was shuffled for
         self._cache: CachedSource | None = None
         self._keeps = redecoded(feed.source)
+        self._cached = cache
+
+    @property
+    def _encoded(self) -> EncodedCopy | None:
+        """What keeps encoded rows on disk, if they are kept."""
+        decoder: Any = self.feed.decoder
+        return decoder if isinstance(decoder, EncodedCopy) else None
+
+    @property
+    def _local(self) -> bool:
+        """Whether all blocks are in a local file, and none of a row group is decoded anew."""
+        return self._cache is not None or (self._encoded is not None and self._encoded.complete)
 
     @property
     def copied_shape(self) -> Shape:
@@ -160,13 +174,16 @@ class LoaderResources(Generic[R]):
             # All of them fit, also where the plan was made from an estimate of their number.
             self.shape = replace(self.shape, block_rows=counts, units=None, held_rows=max(1, int(counts.sum())))
             self.bytes_read += int(self._source.block_bytes.sum())
-        elif self._keeps and self._cache is None:
-            self._keep_blocks()
+        else:
+            if self._cached and self._encoded is None:
+                self._encode_once()
+            if self._keeps and self._cache is None and self._encoded is None:
+                self._keep_blocks()
         if self.reader is None and windows:
             self.reader = WindowReader(
                 self.feed,
                 capacity=self.shape.held_rows,
-                threads=1 if redecoded(self._source) and self._cache is None else self._plan.threads,
+                threads=1 if redecoded(self._source) and not self._local else self._plan.threads,
                 part=None if self.copy else self._part,  # a copy holds this part's rows only
             )
 
@@ -175,6 +192,8 @@ class LoaderResources(Generic[R]):
         if self.reader is not None:
             self.reader.close()
             self.reader = None
+        if self._encoded is not None:
+            self.extra_disk_bytes = max(self.extra_disk_bytes, self._encoded.nbytes)
         self.feed.decoder.close()
         self._closed = True
         if self._cache is not None:
@@ -242,6 +261,30 @@ class LoaderResources(Generic[R]):
         self.feed.decoder.close()
         self.feed = open_feed(cache, self._recipe, self._scaling)
         self.feed.decoder.together = self._plan.together
+
+    def _encode_once(self) -> None:
+        """Have rows kept on disk as they are encoded, where that is worth it.
+
+        Blocks that are decoded with the row group they lie in are all encoded now, in stored order.
+        """
+        feed: Any = self.feed
+        decoder = encoded_copy(
+            feed.source, feed.decoder, feed.form, nbytes=self._plan.data_bytes, cache=self._cached, folder=self._scratch
+        )
+        if decoder is None:
+            self._cached = False
+            return
+        self.feed = replace(feed, decoder=decoder)
+        if self._keeps:
+            began, blocks = time.perf_counter(), np.arange(len(feed.block_rows))
+            # Many small blocks are encoded as one, in the memory that windows will have.
+            decoder.together = max(1, self._plan.held_rows // (4 * max(1, int(feed.block_rows.max(initial=0)))))
+            for at in range(0, len(blocks), decoder.together):
+                decoder.decode_many(blocks[at : at + decoder.together])
+            decoder.together = self._plan.together
+            give_back()
+            self.prepare_seconds += time.perf_counter() - began
+            self.bytes_read += int(self._source.block_bytes.sum())
 
     def _write_copy(self, epoch: int) -> None:
         self.release()

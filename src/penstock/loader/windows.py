@@ -24,6 +24,7 @@ from penstock.loader.decode import BlockDecoder, Decoder, PackedDecoder, Residen
 from penstock.loader.decode_records import record_decoder
 from penstock.loader.decode_sparse import SparseDecoder, sparse_decoder
 from penstock.loader.direct_reads import aligned
+from penstock.loader.encoded_copy import EncodedCopy
 from penstock.loader.holdout import RowFilter
 from penstock.loader.row_forms import FeatureForm, R, RecordForm, RowForm, Scaling, SlotsOf
 from penstock.parallel import in_order
@@ -143,15 +144,18 @@ class WindowReader(Generic[R]):
         self._part = part
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="penstock-read")
-        self._spare = [feed.form.empty(capacity) for _ in range(2)] if feed.filled else []
+        self._capacity = capacity
+        self._spare = self._slots() if feed.filled else []
         self._turn = 0
         self._lent = np.empty(0, np.uint8)
 
     def read(self, window: Window, part: RowFilter | None = None) -> LoadedWindow[R]:
         """Read one window and put its rows in their order; of a part, only the rows it keeps."""
         part = part or self._part
-        if self._feed.filled:
-            return self._fill(window, part)
+        decoder: Any = self._decoder
+        kept = decoder.rows_of(window.blocks) if isinstance(decoder, EncodedCopy) and self._feed.form.fixed else None
+        if self._feed.filled or kept is not None:
+            return self._fill(window, part, self._feed.block_rows[window.blocks] if kept is None else kept)
         if isinstance(self._decoder, SparseDecoder):
             return self._copy(self._decoder, window, part) or self._assemble(window, part)
         by_bytes = self._feed.exact and self._decoder.single and self._decoder.waits
@@ -168,8 +172,7 @@ class WindowReader(Generic[R]):
         """Stop reading; what is under way is waited for, what is not begun is dropped."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _fill(self, window: Window, part: RowFilter | None) -> LoadedWindow[R]:
-        counts = self._feed.block_rows[window.blocks]
+    def _fill(self, window: Window, part: RowFilter | None, counts: Int64s) -> LoadedWindow[R]:
         slots, kept = _slots(window, counts, part)
         into = self._next_slots(kept)
         by_place = np.argsort(window.blocks, kind="stable")
@@ -236,8 +239,9 @@ class WindowReader(Generic[R]):
 
     def _runs(self, blocks: Int64s) -> list[Int64s]:
         """Cut a window's blocks, as they lie on disk, into runs that threads read one after another."""
-        units, places = self._feed.units, np.arange(len(blocks))
-        if units is not None:  # only one thread can decode a unit
+        units, places, decoder = self._feed.units, np.arange(len(blocks)), self._decoder
+        encoded = isinstance(decoder, EncodedCopy) and decoder.complete
+        if units is not None and not encoded:  # only one thread can decode a unit
             return np.split(places, np.flatnonzero(np.diff(units[blocks])) + 1)
         # More runs than threads, so that a slow read does not leave the other threads idle at the end; but none so
         # small that handing it to a thread costs more than reading it.
@@ -247,8 +251,12 @@ class WindowReader(Generic[R]):
     def _next_slots(self, rows: int) -> SlotsOf[R]:
         """Return the arrays whose turn it is; others where one block is larger than a window is meant to be."""
         self._turn = 1 - self._turn
+        self._spare = self._spare or self._slots()
         into = self._spare[self._turn]
         return self._feed.form.empty(rows) if rows > len(into) else into
+
+    def _slots(self) -> list[SlotsOf[R]]:
+        return [self._feed.form.empty(self._capacity) for _ in range(2)]
 
     @staticmethod
     def _all(futures: list[Future[_T]]) -> list[_T]:

@@ -167,7 +167,14 @@ def prepare_training(
         seconds = time.perf_counter() - began
         chosen = _roomy(chosen.for_rows(int(opened.source.block_rows.sum())), opened.source, stream)
         folder = chosen.reading.folder
-        training = linear_job(opened.source, chosen.config, chosen.columns, stream=stream, scratch=folder)
+        training = linear_job(
+            opened.source,
+            chosen.config,
+            chosen.columns,
+            stream=stream,
+            scratch=folder,
+            cache=chosen.reading.cache,
+        )
         yield PreparedTraining(chosen, opened, training, seconds)
 
 
