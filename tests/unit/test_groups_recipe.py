@@ -11,7 +11,7 @@ from penstock.errors import DataError, LabelError, UsageError
 from penstock.events import Started, Stream, Warned
 from penstock.groups import GroupBy
 from penstock.groups.etl import group
-from penstock.groups.scale import Moments, Scale, dense_features
+from penstock.groups.scale import Moments, Scale, dense_width_of
 from tests.grouped_rows import MEMORY, whole
 
 ROWS = 300
@@ -129,7 +129,7 @@ def test_numbers_are_shifted_and_flags_keep_their_size(sparse, tmp_path):
     grouped = group(mixed(), "g", tmp_path / "g", label="y", memory=MEMORY, features=["age", "day"], **options)
     assert grouped.recipe.sparse == sparse
     recipe, batch = grouped.recipe, whole(grouped, 0)
-    moments = Moments.of(batch, None, dense=dense_features(recipe))
+    moments = Moments.of(batch, None, dense=dense_width_of(recipe))
     scaled = Scale.for_recipe(moments, recipe, shift=True).rows(batch.x)
     numbers = scaled.to_dense() if sparse else scaled
     dense = recipe.dense_width if sparse else recipe.width
