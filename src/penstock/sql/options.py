@@ -198,7 +198,8 @@ def _columns(options: OptionValues, schema: pa.Schema, of_warehouse: bool) -> tu
             f"{PLACE} has the column {twice!r} more than once; name them apart: SELECT a.x AS x, b.x AS x2"
         )
     chosen = None if features is None else tuple(name for name in features if name not in excluded)
-    return Columns(label=label, features=chosen, weight=values.get("weight"), hash=tuple(hashed)), wanted
+    kinds = {name: values[name] for name in ("category", "number", "date", "missing", "null_values") if name in values}
+    return Columns(label=label, features=chosen, weight=values.get("weight"), hash=tuple(hashed), **kinds), wanted
 
 
 def _default_label(schema: pa.Schema) -> str | None:

@@ -234,6 +234,6 @@ def _roomy(chosen: Settings, source: BlockSource, stream: Stream) -> Settings:
 def _several_classes(statement: Train, chosen: Settings, engine: Engine, several: str) -> Settings:
     """Return settings for softmax where the label has more than two classes: the warehouses' logistic_reg is both."""
     label = engine.quote(str(chosen.columns.label))
-    text = f"SELECT count(*) FROM (SELECT DISTINCT {label} FROM ({statement.query.alone}\n) AS q LIMIT 3) AS found"
+    text = f"SELECT count(*) FROM (SELECT DISTINCT {label} FROM ({statement.query.alone}\n) AS q WHERE {label} IS NOT NULL LIMIT 3) AS found"
     classes = engine.run(text).rows[0][0]
     return chosen if classes < 3 else replace(chosen, config=replace(chosen.config, model=several))
