@@ -57,7 +57,9 @@ def explain_training(statement: Explain, engine: Engine, *, stream: Stream) -> R
     chosen = training_settings(train, engine, schema, stream=stream)
     server = server_for(chosen, engine, schema)
     if server is not None:
-        return server.explain(train, chosen, features_of(chosen), analyze=statement.analyze)
+        plan = server.explain(train, chosen, features_of(chosen), analyze=statement.analyze)
+        if plan is not None:
+            return plan
     view = _foreseen(train, chosen, engine, Stream() if statement.analyze else stream)
     if statement.analyze:
         # Opened anew: what was read for the prediction must not make the first epoch faster.

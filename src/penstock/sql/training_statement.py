@@ -90,9 +90,12 @@ def run_training(statement: Train, engine: Engine, catalog: Catalog, *, stream: 
     stem = statement.query.selected.table if statement.query.selected else "model"
     name = name or catalog.free_name(f"{unquote_table(stem)}_{chosen.config.model}")
     server = server_for(chosen, engine, schema)
+    statement = replace(statement, name=name)
+    trained = None
     if server is not None:
-        statement = replace(statement, name=name)
-        model = server.train(statement, chosen, features_of(chosen), catalog=catalog, stream=stream)
+        trained = server.train(statement, chosen, features_of(chosen), catalog=catalog, stream=stream)
+    if trained is not None:
+        model = trained
     else:
         with prepare_training(statement, chosen, engine, stream=stream) as job:
             model = job.learn(schema)
