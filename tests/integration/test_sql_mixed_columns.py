@@ -59,6 +59,12 @@ def test_one_line_trains_on_columns_of_every_type(session: Any, query: str) -> N
     assert dict(zip(found.columns, found.rows[0]))["accuracy"] > 0.85
 
 
+def test_explain_plans_for_such_columns(session: Any) -> None:
+    for word in ("EXPLAIN", "EXPLAIN ANALYZE"):
+        plan = str(run(session, f"{word} SELECT * FROM t TRAIN BY logistic WITH (label = 'bought')"))
+        assert "logistic" in plan
+
+
 def test_rows_without_a_label_are_predicted_as_the_model_does(session: Any) -> None:
     run(session, "SELECT * FROM t TRAIN BY logistic AS m WITH (label = 'bought')")
     found = run(
@@ -136,6 +142,15 @@ def test_numbers_alone_are_filled_too(session: Any, query: str) -> None:
     assert flag.missing
     values = [i * 37 % 101 for i in range(ROWS) if i % 7 and i % 19]
     assert amount.fill == pytest.approx(np.mean(values), abs=0.01)
+
+
+@pytest.mark.parametrize("query", ["SELECT {} FROM numbers", "SELECT {} FROM numbers WHERE a >= 0"])
+def test_numbers_that_were_never_missing_are_filled_in_rows_to_come(session: Any, query: str) -> None:
+    run(session, "CREATE TABLE numbers AS SELECT id * 31 % 7 AS a, id % 5 AS b, id * 31 % 7 > 3 AS y FROM t")
+    run(session, query.format("*") + " TRAIN BY logistic AS m WITH (label = 'y')")
+    a, _ = session.catalog.load("m").recipe.parts
+    assert a.fill == pytest.approx(np.mean([i * 31 % 7 for i in range(ROWS)]), abs=0.01)
+    assert run(session, "SELECT prediction FROM (SELECT 6 AS a, NULL::int AS b PREDICT BY m) AS p").rows == [(True,)]
 
 
 def test_members_of_a_struct_are_features() -> None:
