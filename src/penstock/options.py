@@ -246,7 +246,8 @@ _OPTIONS = (
             "convert": {"help": "Bytes of a block, such as 10MB; auto suits fast storage.", "default": "auto", "panel": OUTPUT}}),
     _option("storage", "flag", "Time reads of this storage, which takes two or three seconds.", default=True, panel=MEMORY, doors="explain",
             refused={"disk": "its storage is not timed"}),
-    _option("nulls", "choice", "What becomes of rows with a null: error or skip.", words="error skip", doors="query query-evaluate"),
+    _option("nulls", "choice", "What becomes of rows with a null: fill (as the recipe fills it), error or skip.", default="fill", words="fill error skip",
+            doors="query query-evaluate"),
     _option("cache", "cache", "Whether rows that take long to decode are kept on disk after the first epoch, as they are learned from: on, off or at"
             " most a size.", default="on", panel=MEMORY, metavar="SIZE", doors="train compare query", refused={
             "disk": "its rows are read as they are stored"}, variants={

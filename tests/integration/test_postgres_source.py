@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, date, datetime
 
 import numpy as np
 import psycopg
@@ -95,10 +96,10 @@ def test_nulls_are_counted_and_placed_or_left_out(database):
             CASE WHEN i % 50 = 3 THEN '{1,NULL}' ELSE ARRAY[i, 1] END::real[] AS v FROM generate_series(0, 999) i""",
     )
     with pytest.raises(DataError, match=r"column 'x' is NULL in 10 rows, the first at ctid \(0,8\).*nulls='skip'"):
-        PostgresSource(database, "t", columns=["id", "x"])
+        PostgresSource(database, "t", columns=["id", "x"], nulls="error")
     with pytest.raises(DataError, match=r"column 'v' holds a NULL in 20 rows, the first at ctid \(0,4\)"):
         PostgresSource(database, "t", columns=["v"])
-    with PostgresSource(database, "t") as source:  # a column that nobody reads may have nulls
+    with PostgresSource(database, "t", nulls="error") as source:  # a column that nobody reads may have nulls
         assert source.read(0, ["id"]).num_rows
         with pytest.raises(DataError, match="column 'x' is NULL in 10 rows"):
             source.read(0, ["id", "x"])
@@ -195,18 +196,60 @@ def test_other_types(database):
     with PostgresSource(database, "t") as source:
         assert rows(source).to_pydict() == {
             "a": ["ok"],
-            "b": ["2024-02-29"],
+            "b": [date(2024, 2, 29)],
             "c": ["a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"],
             "d": ["ü"],
             "e": [1.25],
             "f": [3],
             "g": [True],
-            "h": ["2024-01-01 10:00:00+00"],
+            "h": [datetime(2024, 1, 1, 10, tzinfo=UTC)],
             "i": ["{x,y}"],
             "j": [6],
         }
         kinds = [str(source.schema.field(column).type) for column in "efgj"]
         assert kinds == ["double", "int16", "bool", "int32"]
+
+
+def test_nulls_are_served_for_the_recipe_to_fill(database):
+    columns = {
+        "bool": "i % 2 = 0",
+        "int2": "i",
+        "int8": "i",
+        "float4": "i",
+        "numeric": "i",
+        "date": "'2024-02-29'::date + i",
+        "time": "'10:00'::time",
+        "timestamp": "'1969-12-31 23:00'",
+        "timestamptz": "'2024-01-01 12:00+02'",
+        "text": "'ü' || i",
+    }
+    selected = [
+        f"CASE WHEN i <> {at} THEN ({each})::{kind} END AS {kind}" for at, (kind, each) in enumerate(columns.items())
+    ]
+    run(database, f"CREATE TABLE t AS SELECT i AS id, {', '.join(selected)} FROM generate_series(0, 19) i")
+    with PostgresSource(database, "t", columns=["id", *columns]) as source:
+        found = rows(source).to_pydict()
+    for at, kind in enumerate(columns):
+        assert [i for i, value in enumerate(found[kind]) if value is None] == [at]
+    assert found["date"][0] == date(2024, 2, 29)
+    assert found["timestamp"][0] == datetime(1969, 12, 31, 23)
+    assert found["timestamptz"][0] == datetime(2024, 1, 1, 10, tzinfo=UTC)
+    assert found["text"][2] == "ü2"
+
+
+def test_nulls_that_come_later_are_served(database):
+    run(database, "CREATE TABLE t AS SELECT i AS id, i::real AS x, i::text AS s FROM generate_series(0, 19) i")
+    with PostgresSource(database, "t", columns=["x", "s"], exact=False) as source:
+        assert source.read(0).num_rows == 20
+        run(database, "UPDATE t SET x = NULL, s = NULL WHERE id = 3")
+        source.begin(1)
+        assert rows(source).column("x").null_count == rows(source).column("s").null_count == 1
+
+
+def test_infinity_is_no_date(database):
+    run(database, "CREATE TABLE t AS SELECT 'infinity'::date AS d")
+    with PostgresSource(database, "t") as source, pytest.raises(DataError, match=r"infinity is no date.*ctid \(0,1\)"):
+        source.read(0)
 
 
 def test_hostile_names(database):
@@ -234,7 +277,9 @@ def test_hostile_names(database):
             assert rows(source).to_pydict() == expected
             assert "Tid Range Scan" in source.explain()
         with pytest.raises(DataError, match="is NULL in 1 row, the first at ctid"):
-            PostgresSource(database, name(hostile, hostile), columns=[other])
+            PostgresSource(database, name(hostile, hostile), columns=[other], nulls="error")
+        with PostgresSource(database, name(hostile, hostile), columns=[hostile, other]) as source:
+            assert rows(source).to_pydict() == {hostile: [1.0, 2.0, 3.0], other: ["one", "two", None]}
 
 
 def test_names_that_mean_no_table(database):

@@ -169,7 +169,11 @@ def test_nulls_and_lengths_in_a_copy(engine):
     )
     query = Query("SELECT * FROM n WHERE i >= 0")
     with pytest.raises(DataError, match=r"4 rows have a null in 'a', 'v', the first is row 1 of the result"):
+        opened(engine, query, ["a", "v"], nulls="error")
+    with pytest.raises(DataError, match=r"1 row has a null in 'v', the first is row 8 of the result"):
         opened(engine, query, ["a", "v"])
+    with opened(engine, query, ["a", "i"]) as found:  # for the recipe to fill
+        assert rows(found)["a"] == [None if i % 4 == 1 else i for i in range(10)]
     with opened(engine, query, ["a", "v"], nulls="skip") as found:
         assert rows(found)["a"] == [0, 2, 3, 4, 6, 7]
         assert found.source.schema.field("v").type.list_size == 2

@@ -297,7 +297,9 @@ def test_rows_stream_and_are_kept(engine: PostgresEngine) -> None:
 def test_nulls_are_counted_or_skipped(engine: PostgresEngine) -> None:
     query = Query("SELECT nullif(id, 7) AS x, features_v FROM t WHERE id < 100 ORDER BY id")
     with pytest.raises(DataError, match="1 row has a null in 'x', the first is row 6"):
-        opened(engine, query, ["x", "features_v"])
+        opened(engine, query, ["x", "features_v"], nulls="error")
+    _, rows = opened(engine, query, ["x", "features_v"])  # for the recipe to fill
+    assert rows.column("x").null_count == 1
     found, rows = opened(engine, query, ["x", "features_v"], nulls="skip")
     assert rows.num_rows == 98
     assert "1 rows with a null are left out" in found.scan.details

@@ -88,7 +88,8 @@ def test_no_function_or_operator_of_others_is_called(shared: tuple[str, str], po
     address, mallory = shared
     postgres.run(
         """CREATE TABLE rows AS SELECT i AS id, i % 7 AS a, (i % 5)::float8 AS b, (i % 3)::numeric AS c, i % 2 = 0 AS d, (i % 11)::bigint AS e,
-            ARRAY[i % 7, i % 5]::real[] AS f, ARRAY[i % 7, i % 5] AS g, (ARRAY['x', 'y', 'z'])[1 + i % 3] AS kind, (i % 7 > 3)::int AS label
+            ARRAY[i % 7, i % 5]::real[] AS f, ARRAY[i % 7, i % 5] AS g, (ARRAY['x', 'y', 'z'])[1 + i % 3] AS kind, nullif(i % 7, 2)::float8 AS h,
+            '2024-01-01'::date + i AS day, '2024-01-01'::timestamptz + i * '5 hours'::interval AS moment, (i / 4.0)::text AS digits, (i % 7 > 3)::int AS label
             FROM generate_series(1, 400) AS i;
         CREATE TABLE wide AS SELECT (SELECT array_agg((i % j)::real) FROM generate_series(2, 1103) AS j) AS f, i % 2 AS label
             FROM generate_series(1, 60) AS i;
@@ -105,6 +106,7 @@ def test_no_function_or_operator_of_others_is_called(shared: tuple[str, str], po
             "many": "SELECT f, kind AS label FROM rows",
             "broad": "SELECT * FROM wide",
             "pairs": "SELECT * FROM sparse",
+            "mixed": "SELECT a, kind, h, day, moment, digits, label FROM rows",
         }
         for name, query in sources.items():
             kind = "softmax" if name == "many" else "logistic"

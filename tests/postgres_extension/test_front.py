@@ -59,6 +59,32 @@ def test_the_plan_is_the_servers(clustered: psycopg.Connection[Any], address: st
         assert "TID" in str(session.sql("EXPLAIN SELECT * FROM points TRAIN BY svm WITH (extension = off)"))
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        "nullif(id % 7, 3)",
+        "nullif(id % 7, 3)::float8",
+        "CASE WHEN id % 9 = 0 THEN 'NaN'::float8 ELSE id % 7 END",
+        "(ARRAY['a', 'b'])[1 + id % 2]",
+        "nullif(id % 3, 1) = 2",
+        "'2024-01-01'::date + id % 40",
+    ],
+)
+def test_rows_that_are_to_be_filled_and_text_are_learnt_here(
+    clustered: psycopg.Connection[Any], address: str, column: str
+) -> None:
+    clustered.execute(
+        f"CREATE TABLE t AS SELECT features_v[1] AS a, {column} AS b, label FROM points WHERE id % 20 = 0".encode()
+    )
+    with connect(address) as session:
+        plan = str(session.sql("EXPLAIN ANALYZE SELECT * FROM t TRAIN BY logistic WITH (epochs = 1)"))
+        assert "TID" in plan
+        session.sql("SELECT * FROM t TRAIN BY logistic AS m WITH (epochs = 1, validation = 0)")
+        assert "snapshots" in dict(session.sql("DESCRIBE MODEL m").rows)
+        found = session.sql("SELECT count(prediction) FROM (SELECT * FROM t PREDICT BY m) AS p")
+        assert found.rows == [(1000,)]
+
+
 @pytest.mark.parametrize("asked", ["test_fraction = 0.2", "patience = 3", "solver = gd", "shuffle = 'once'"])
 def test_what_the_server_does_not_know_is_learnt_here(
     clustered: psycopg.Connection[Any], address: str, asked: str

@@ -239,11 +239,14 @@ def test_nulls(db):
         " if(i = 5, [1, NULL], [1, i])::FLOAT[2] AS v, if(i = 9, NULL, [i, 2])::FLOAT[] AS l FROM range(20) r(i)"
     )
     with pytest.raises(DataError, match=r"t: 2 rows have a null in 'a', the first at rowid 3; .*nulls='skip'"):
-        DuckDBSource(db, "t", columns=["a", "c"])
+        DuckDBSource(db, "t", columns=["a", "c"], nulls="error")
     with pytest.raises(DataError, match=r"1 row has a null in 'v', the first at rowid 5"):
         DuckDBSource(db, "t", columns=["v"])
     with pytest.raises(DataError, match=r"3 rows have a null in 's', 'v', 'l', the first at rowid 5"):
-        DuckDBSource(db, "t", columns=["s", "v", "l"])
+        DuckDBSource(db, "t", columns=["s", "v", "l"], nulls="error")
+    with DuckDBSource(db, "t", columns=["a", "s"]) as source:  # for the recipe to fill
+        assert values(source)["a"][:4] == [0, 1, 2, None]
+        assert values(source)["s"][6:8] == ["x", None]
     with DuckDBSource(db, "t", columns=["v", "l", "a"], nulls="skip") as source:
         assert values(source, ["a"])["a"] == [i for i in range(20) if i not in (3, 5, 9, 13)]
         assert source.schema.field("l").type == pa.list_(pa.float32(), 2)

@@ -175,7 +175,7 @@ def test_a_column_that_is_there_twice_cannot_be_used():
         ("features = []", r"features = \[\] is not a list of columns"),
         ("features = nothing", "the query has no features column 'nothing'"),
         ("exclude = label", "'label' is the label and cannot be left out"),
-        ("nulls = drop", "nulls = 'drop' is not known; choose one of: error, skip"),
+        ("nulls = drop", "nulls = 'drop' is not known; choose one of: error, fill, skip"),
         ("cache = maybe", "cache = 'maybe' is not a size"),
         ("block_size = 10 %", "block_size = '10%' is not a size"),
         ("block_size = true", "block_size = true is not an amount of memory"),

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from penstock.blocks.row_layout import RowLayout
 
 Int64s = NDArray[np.int64]
+Nulls = Literal["fill", "error", "skip"]
+"""What a table's source does with rows that hold a null: serve them, for the recipe to fill, refuse them, or leave them out."""
+NULLS: tuple[Nulls, ...] = ("fill", "error", "skip")
 T = TypeVar("T")
 
 

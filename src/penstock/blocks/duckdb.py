@@ -13,12 +13,12 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.blocks.base import Source, require_block, require_columns
+from penstock.blocks.base import NULLS, Nulls, Source, require_block, require_columns
 from penstock.blocks.duckdb_blocks import VECTOR, TableLayout, cut_vectors, state_of, survey_table
 from penstock.blocks.duckdb_table import (
     DuckDBColumn,
@@ -109,13 +109,13 @@ class DuckDBSource(Source):
     table : str or sequence of str
         The table's name, or its parts: ``("main", "higgs")``. It may be left out where there is only one table.
     columns : list of str, optional
-        The columns to serve. Nulls in them, and lists that are not equally long, are then refused; of all the columns
-        (None) those that are so are served as they are.
+        The columns to serve. Lists that are null or hold a null, or are not equally long, are then refused; of all the
+        columns (None) those that are so are served as they are.
     block_size : int, optional
         Bytes of a block; 2 MB if not given, and less, down to a vector of 2,048 rows, where the table would make under
         128 blocks.
     nulls : str
-        ``error`` refuses rows with a null, ``skip`` leaves them out.
+        ``fill`` serves nulls, for the recipe to fill; ``error`` refuses rows with one, ``skip`` leaves them out.
 
     Examples
     --------
@@ -133,10 +133,10 @@ class DuckDBSource(Source):
         *,
         columns: Sequence[str] | None = None,
         block_size: int | None = None,
-        nulls: Literal["error", "skip"] = "error",
+        nulls: Nulls = "fill",
     ) -> None:
-        if nulls not in ("error", "skip"):
-            raise UnknownOptionError.of("nulls", nulls, ("error", "skip"))
+        if nulls not in NULLS:
+            raise UnknownOptionError.of("nulls", nulls, NULLS)
         self._duckdb = _library()
         self._own = _read_only(database) if isinstance(database, (str, os.PathLike)) else None
         self._lock = threading.Lock()
@@ -151,9 +151,7 @@ class DuckDBSource(Source):
                 place = database_name(self._root) if self._own is None else os.path.basename(os.fspath(database))
                 self._table = _stored(self._root, table, place=place)
                 self.name = f"{place}:{self._table}"
-                layout = survey_table(
-                    self._root, self._table, columns, block_size, place=self.name, skip=nulls == "skip"
-                )
+                layout = survey_table(self._root, self._table, columns, block_size, place=self.name, nulls=nulls)
         except BaseException:
             self.close()
             raise

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.blocks.base import Int64s, require_columns
+from penstock.blocks.base import Int64s, Nulls, require_columns
 from penstock.blocks.duckdb_table import (
     DuckDBColumn,
     TableName,
@@ -54,9 +54,9 @@ class TableLayout:
 
 
 def survey_table(
-    cursor: Any, table: TableName, columns: Sequence[str] | None, block_size: int | None, *, place: str, skip: bool
+    cursor: Any, table: TableName, columns: Sequence[str] | None, block_size: int | None, *, place: str, nulls: Nulls
 ) -> TableLayout:
-    """Find out how a table is read; nulls and lists of unequal length in columns asked for by name are refused."""
+    """Find out how a table is read; lists of unequal length in columns asked for by name are refused, and so are null ones."""
     stored = dict(stored_columns(cursor, table.sql))
     if any(name.lower() == "rowid" for name in stored):
         raise UsageError(
@@ -72,14 +72,15 @@ def survey_table(
     slots = 0 if last is None else last + 1
     groups, listed = [slots], {c.name for c in found if c.kind not in ("plain", "blob")}
     if slots > ROW_GROUP:
-        kept, nulls = row_groups(cursor, table)
-        listed &= nulls
+        kept, with_nulls = row_groups(cursor, table)
+        listed &= with_nulls
         # Any ranges would do; those that are not as stored only cost more.
         groups = kept if sum(kept) >= slots else [min(ROW_GROUP, slots - at) for at in range(0, slots, ROW_GROUP)]
     where = "true"
-    if columns is not None or skip:
-        conditions = null_conditions(cursor, table.sql, found, listed)
-        if not skip:
+    checked = [column for column in found if nulls != "fill" or column.kind != "plain"]
+    if checked and (columns is not None or nulls == "skip"):
+        conditions = null_conditions(cursor, table.sql, checked, listed)
+        if nulls != "skip":
             refuse_nulls(cursor, table.sql, conditions, place=place)
         where = " AND ".join(f"NOT ({each})" for each in conditions.values()) or "true"
     found = fix_lengths(cursor, table.sql, found, where, place=place, strict=columns is not None)

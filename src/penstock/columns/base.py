@@ -254,6 +254,23 @@ def field_of(schema: pa.Schema, name: str) -> pa.Field | None:
     return pa.field(name, found.type, found.nullable)
 
 
+def member_path(kind: pa.DataType, name: str) -> tuple[str, ...]:
+    """Return the members that a dotted name leads through inside of a struct.
+
+    Examples
+    --------
+    >>> inner = pa.struct([("a.b", pa.int8()), ("c", pa.struct([("d", pa.int8())]))])
+    >>> member_path(inner, "a.b"), member_path(inner, "c.d")
+    (('a.b',), ('c', 'd'))
+    """
+    found: list[str] = []
+    while name:
+        step, name = (name, "") if kind.get_field_index(name) >= 0 else (*name.split(".", 1), "")[:2]
+        kind = kind.field(kind.get_field_index(step)).type
+        found.append(step)
+    return tuple(found)
+
+
 def stored_column(schema: pa.Schema, name: str) -> str:
     """Return the column to read for a name: itself, or the struct that it is a member of."""
     return name if name in schema.names or "." not in name else name.split(".", 1)[0]

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.batch import Batch
+from penstock.blocks.base import require_columns
 from penstock.columns.hashing import Hashed
 from penstock.config import Config
 from penstock.errors import ColumnError, DataError, UsageError
@@ -69,7 +70,7 @@ def _predictions(
         return text
     if view:
         raise UsageError(
-            f"model {call.model!r} cannot be written as SQL (its features are hashed, or packed in a BLOB), so nothing can be"
+            f"model {call.model!r} cannot be written as SQL (its features are hashed, packed in a BLOB, or categories of other values than text), so nothing can be"
             " stored that makes its predictions later; make a table: CREATE TABLE … AS SELECT … PREDICT BY"
         )
     return f"SELECT * FROM {stack.enter_context(scored_table(model, call, engine, stream=stream))}"
@@ -83,7 +84,8 @@ def evaluate_call(call: Evaluate, engine: Engine, catalog: Catalog, *, stream: S
     schema = engine.describe(call.query)
     chosen = evaluate_settings(call, schema)
     label, present = chosen.label or model.recipe.label, schema.names
-    features = [name for part in model.recipe.parts for name in part.columns]
+    recipe = model.recipe
+    features = list(dict.fromkeys(recipe.members.get(name, name) for part in recipe.parts for name in part.columns))
     for name, role in (*((name, "feature") for name in features), (label, "label")):
         if name is not None and name not in present:
             raise ColumnError.missing(name, present, place="the query", role=role)
@@ -182,7 +184,7 @@ def scored_table(model: LinearModel, call: Predict, engine: Engine, *, stream: S
     """Put a query's rows with their predictions into a temporary table, and give its quoted name."""
     if call.warehouse:
         raise UsageError(
-            f"ML.PREDICT cannot write model {call.model!r} as SQL (its features are hashed, or packed in a BLOB); write SELECT … FROM"
+            f"ML.PREDICT cannot write model {call.model!r} as SQL (its features are hashed, packed in a BLOB, or categories of other values than text); write SELECT … FROM"
             f" (SELECT … PREDICT BY {call.model}) AS p"
         )
     with engine.stream_rows(call.query) as reader:
@@ -201,8 +203,10 @@ def _scored_batches(model: LinearModel, reader: pa.RecordBatchReader, stream: St
     names, recipe, first = reader.schema.names, None, 0
     stream.emit(Started("predict", None, "rows"))
     widths = {part.columns[0]: part.width or 0 for part in model.recipe.parts if part.kind == "vector"}
+    columns = replace(model.recipe, label=None, weight=None).columns
+    require_columns(reader.schema, columns, place="the query")
     for rows in chain([pa.RecordBatch.from_pylist([], reader.schema)], reader):
-        features = as_features(rows, model.recipe.columns, widths=widths, first_row=first)
+        features = as_features(rows, columns, widths=widths, first_row=first)
         recipe = recipe or model.recipe.for_schema(features.schema, place="the query")
         batch: Batch = recipe.encode(features, first_row=first)
         yield predicted(model.kind, model.recipe, model.scores(batch), rows, names)

@@ -37,6 +37,7 @@ from penstock.sql.training_statement import (
     PreparedTraining,
     features_of,
     phase_times,
+    planning_recipe,
     prepare_training,
     server_for,
     training_settings,
@@ -57,7 +58,9 @@ def explain_training(statement: Explain, engine: Engine, *, stream: Stream) -> R
     chosen = training_settings(train, engine, schema, stream=stream)
     server = server_for(chosen, engine, schema)
     if server is not None:
-        return server.explain(train, chosen, features_of(chosen), analyze=statement.analyze)
+        plan = server.explain(train, chosen, features_of(chosen), analyze=statement.analyze)
+        if plan is not None:
+            return plan
     view = _foreseen(train, chosen, engine, Stream() if statement.analyze else stream)
     if statement.analyze:
         # Opened anew: what was read for the prediction must not make the first epoch faster.
@@ -99,7 +102,7 @@ class _View:
     def of(cls, job: PreparedTraining, whole: QueryScan | None = None) -> _View:
         """Look at the rows of a training; ``whole`` is the query of which they are only a sample."""
         chosen, opened, source = job.settings, job.opened, job.opened.source
-        recipe = chosen.columns.recipe(source)
+        recipe = planning_recipe(chosen, source)
         plan = plan_for(source, recipe, chosen.config.shuffle, chosen.config.memory)
         # Blocks that are kept are looked at twice: fetched over a connection first, then where later epochs find them.
         looked = _looked(source, chosen)
@@ -202,7 +205,7 @@ def _scan_seconds(source: BlockSource, recipe: Recipe, chosen: Settings, epoch: 
         return epoch
     blocks = np.unique(np.linspace(0, len(source.block_rows) - 1, _BLOCKS).astype(int))
     began = time.perf_counter()
-    label = [str(recipe.label)]
+    label = [str(chosen.columns.label)]
     with closing(in_order(lambda block: source.read(block, label), blocks.tolist(), threads=source.threads)) as labels:
         for _ in labels:
             pass

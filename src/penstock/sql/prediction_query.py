@@ -16,8 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.batch import Floats
-from penstock.columns.base import FeatureColumn, Refusal, is_list
-from penstock.columns.kinds import classify, column_from_dict
+from penstock.columns.base import FeatureColumn, field_of, is_date, is_list, is_text, member_path, stored_column
+from penstock.columns.category import Category
+from penstock.columns.date import Date
+from penstock.columns.kinds import column_from_dict
+from penstock.columns.number import Number, is_numeric
 from penstock.columns.recipe import Recipe
 from penstock.errors import ColumnError, FeatureError, UsageError
 from penstock.linear import LinearModel
@@ -56,8 +59,8 @@ def select_predictions(
     Returns
     -------
     str or None
-        A SELECT; None where the model cannot be written as SQL: it has no linear form, hashed columns, or features packed
-        into a BLOB of DuckDB's.
+        A SELECT; None where the model cannot be written as SQL: it has no linear form, hashed columns, features packed
+        into a BLOB of DuckDB's, or categories that are not text, whole numbers or parts of dates.
 
     Examples
     --------
@@ -128,7 +131,7 @@ LITERAL = 1000
 VECTOR = b"penstock.vector"
 """In a column's metadata: the schema of pgvector's type, where the column is of that type."""
 
-TermKind = Literal["number", "array", "packed", "vector", "pairs"]
+TermKind = Literal["number", "date", "category", "array", "packed", "vector", "pairs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +147,8 @@ class StoredModel:
 class FeatureTerm:
     """Some features: one column, or the two of sparse pairs, and where their weights stand.
 
-    ``types`` are the columns' Arrow types, ``schema`` that of pgvector's type for a ``vector``.
+    ``types`` are the columns' Arrow types, ``schema`` that of pgvector's type for a ``vector``. ``part`` is how one column becomes
+    features; ``members`` leads to it inside of a struct.
     """
 
     kind: TermKind
@@ -153,6 +157,8 @@ class FeatureTerm:
     start: int
     width: int
     schema: str = ""
+    part: FeatureColumn | None = None
+    members: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,20 +189,32 @@ class Formula:
 
 
 def feature_terms(recipe: Recipe, schema: pa.Schema, dialect: Dialect) -> tuple[FeatureTerm, ...] | None:
-    """Find a model's columns in a query; None where a column is hashed, which SQL cannot do."""
+    """Find a model's columns in a query; None where one cannot be made features in SQL: hashed, or a category of other values."""
     parts = recipe.parts
     if recipe.origin and not all(name in schema.names for part in parts for name in part.columns):
         parts = tuple(column_from_dict(part) for part in recipe.origin)
         if parts[-1].kind == "pairs" and parts[-1].width is None and recipe.width is not None:
             parts = Recipe(parts).with_width(recipe.width).parts
-    if any(part.kind == "hash" for part in parts):
-        return None
     found, start = [], 0
     for part in parts:
-        fields = tuple(_field(schema, name, dialect) for name in part.columns)
-        found.append(_term(part, fields, start))
-        start += found[-1].width
+        paths = tuple(_path(schema, name, dialect) for name in part.columns)
+        term = _term(part, tuple(field for field, _ in paths), paths[0][1], start)
+        if term is None:
+            return None
+        found.append(term)
+        start += term.width
     return tuple(found)
+
+
+def _path(schema: pa.Schema, name: str, dialect: Dialect) -> tuple[pa.Field, tuple[str, ...]]:
+    """Return the field of a feature column, under the name of its root, and the members that lead to it from there."""
+    root = stored_column(schema, name)
+    if root == name or any(dialect.fold(each) == dialect.fold(name) for each in schema.names):
+        return _field(schema, name, dialect), ()
+    field, inner = _field(schema, root, dialect), field_of(schema, name)
+    if inner is None:
+        raise ColumnError.missing(name, schema.names, place="the query", role="feature column")
+    return field.with_type(inner.type), member_path(field.type, name[len(root) + 1 :])
 
 
 def _field(schema: pa.Schema, name: str, dialect: Dialect) -> pa.Field:
@@ -208,7 +226,9 @@ def _field(schema: pa.Schema, name: str, dialect: Dialect) -> pa.Field:
     return schema.field(same[0])
 
 
-def _term(part: FeatureColumn, fields: tuple[pa.Field, ...], start: int) -> FeatureTerm:
+def _term(
+    part: FeatureColumn, fields: tuple[pa.Field, ...], members: tuple[str, ...], start: int
+) -> FeatureTerm | None:
     width = part.width or 0
     names, types = tuple(field.name for field in fields), tuple(field.type for field in fields)
     if part.kind == "pairs":
@@ -230,10 +250,24 @@ def _term(part: FeatureColumn, fields: tuple[pa.Field, ...], start: int) -> Feat
             return FeatureTerm("array", names, types, start, width)
         lists = f"lists of {width} numbers"
         raise ColumnError(f"the query: column {field.name!r} is {kind}, where {lists} were learnt from")
-    found = classify(field, None)
-    if isinstance(found, Refusal) or found.kind != "number":
-        raise FeatureError(f"the query: column {field.name!r} is {kind}, where a number was learnt from")
-    return FeatureTerm("number", names, types, start, 1)
+    if isinstance(part, Number | Date):
+        read = is_numeric(kind) if isinstance(part, Number) else is_date(kind)
+        if not read and not is_text(kind):
+            learnt = "a number was" if isinstance(part, Number) else "dates were"
+            raise FeatureError(f"the query: column {field.name!r} is {kind}, where {learnt} learnt from")
+        form: TermKind = "number" if isinstance(part, Number) else "date"
+        return FeatureTerm(form, names, types, start, width, part=part, members=members)
+    if isinstance(part, Category) and _is_lookup(part, kind):
+        return FeatureTerm("category", names, types, start, width, part=part, members=members)
+    return None
+
+
+def _is_lookup(part: Category, kind: pa.DataType) -> bool:
+    """Whether the levels of a category can be looked up as the text of a value that is of this type."""
+    if part.of:
+        return is_date(kind) or is_text(kind)
+    plain = is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+    return bool(plain) and not any("\0" in text for text in (*part.levels, *part.null_values))
 
 
 def holds_lists(kind: pa.DataType) -> bool:

@@ -1,7 +1,8 @@
 """Copies a query's result to a temporary block file: how views, joins and WHERE are trained on.
 
 Rows stream through once and are laid out to be read fast in any order: lists of one length and packed bytes as
-fixed-size lists of float32, number columns that are all the features side by side as one such list, blocks of 64 KB.
+fixed-size lists of float32, number columns that are all the features side by side as one such list, blocks of 64 KB. Numbers
+of which some are missing, or number the rows, stay columns of their own, for the recipe to fill or to leave out.
 What the columns were called stays noted in the file, so that a model learnt from it scores the query's own columns.
 The file goes when it is closed, when the program ends, or, after a crash, when the next one is written beside it.
 """
@@ -12,9 +13,9 @@ import os
 import shutil
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +23,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.blocks.arrow import ArrowSource
+from penstock.blocks.base import Nulls
 from penstock.blocks.write import BlockWriter
 from penstock.closing import Closing
 from penstock.columns.base import Place, is_list, is_number
 from penstock.columns.choose import choose_features
+from penstock.columns.fit import IntegerRun
+from penstock.columns.number import Number
 from penstock.columns.pairs import PAIRS
 from penstock.columns.recipe import Recipe, dense_features
 from penstock.errors import ColumnError, DataError, WriteError, some_of
@@ -77,7 +81,8 @@ class Reading:
     block_size : int or None
         Bytes of a block; None for the engine's own choice.
     nulls : str
-        ``error``: refuse rows with a null in a column that is used; ``skip``: leave them out.
+        ``fill``: copy nulls, for the recipe to fill; ``error``: refuse rows with a null in a column that is used; ``skip``: leave
+        them out. A list that is or holds a null is refused, unless it is left out.
     cache : bool or int
         Whether rows fetched over a connection are kept in a local file for later epochs; a number bounds its bytes.
     connections : int or None
@@ -93,7 +98,7 @@ class Reading:
     """
 
     block_size: int | None = None
-    nulls: Literal["error", "skip"] = "error"
+    nulls: Nulls = "fill"
     cache: bool | int = True
     connections: int | None = None
     memory: int = 64_000_000
@@ -130,14 +135,16 @@ def copy_rows(
         first = list(_until(batches, min(_SAMPLE, reading.memory // 4)))
         schema = first[0].schema if first else pa.schema([rows.schema.field(name) for name in columns])
         size, block_rows = _block_shape(first, reading.block_size)
-        most = max(2 * size, _LARGEST)
-        with BlockWriter(path, schema, rows_per_block=block_rows, most_bytes=most, metadata=layout.metadata) as writer:
+        blocks: dict[str, Any] = {"rows_per_block": block_rows, "most_bytes": max(2 * size, _LARGEST)}
+        with BlockWriter(path, schema, metadata=layout.metadata, **blocks) as writer:
             while first:
                 writer.write(first.pop(0))
             for batch in batches:
                 writer.write(batch)
             layout.refuse_nulls()
             writer.width = layout.width
+        if layout.unpacks:
+            path = _unpack(path, work / "columns.arrow", layout, **blocks)
         source = ArrowSource(path)
     except BaseException as error:
         shutil.rmtree(work, ignore_errors=True)
@@ -155,7 +162,7 @@ class _Layout:
     """How rows are laid out, settled by the first ones; and what was found to be null on the way."""
 
     columns: list[str]
-    nulls: Literal["error", "skip"]
+    nulls: Nulls
     pack: list[str]
     widths: dict[str, int] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -165,6 +172,8 @@ class _Layout:
     _first_null: int | None = None
     _in: list[str] = field(default_factory=list)
     _recipe: Recipe | None = None
+    _missing: bool = False
+    _runs: dict[str, IntegerRun] = field(default_factory=dict)
 
     def batches(self, reader: pa.RecordBatchReader, most: int, stream: Stream) -> Iterator[pa.RecordBatch]:
         """Yield the rows as they are to be written, in pieces of so many bytes at most."""
@@ -181,7 +190,7 @@ class _Layout:
 
     def refuse_nulls(self) -> None:
         """Raise, once all rows were seen, where some hold nulls and are not to be left out."""
-        if self.nulls == "error" and self.skipped:
+        if self.nulls != "skip" and self.skipped:
             raise DataError(
                 f"{self.skipped} {'row has' if self.skipped == 1 else 'rows have'} a null in"
                 f" {some_of(map(repr, self._in), 8)}, the first is row {self._first_null} of the result (counted from 0)",
@@ -193,7 +202,7 @@ class _Layout:
         """Return the rows without nulls, and their numbers."""
         bad = np.zeros(batch.num_rows, np.bool_)
         for name, array in zip(self.columns, batch.columns):
-            found = rows_with_nulls(array)
+            found = None if self.nulls == "fill" and not _holds_numbers(array.type) else rows_with_nulls(array)
             if found is not None:
                 bad |= found
                 if name not in self._in:
@@ -216,10 +225,17 @@ class _Layout:
             self.width = max(self.width or 0, 0 if where is None else where + 1)
         elif self._recipe is not None:
             others = [name for name in names if name not in self.pack]
-            flat = pa.array(dense_features(batch, self._recipe.parts, Place(PLACE)).reshape(-1))
+            dense = dense_features(batch, self._recipe.parts, Place(PLACE))
+            self._missing = self._missing or bool(np.isnan(dense.sum()) and np.isnan(dense).any())
+            for name, run in list(self._runs.items()):
+                run.add(batch.column(name))
+                if not run.possible:
+                    del self._runs[name]
+            flat = pa.array(dense.reshape(-1))
             arrays = [fixed_lists(flat, len(self.pack), len(batch)), *(batch.column(name) for name in others)]
             names = [*self.metadata["columns"], *others]
-        fields = [pa.field(name, array.type, nullable=False) for name, array in zip(names, arrays)]
+        nullable = [self.nulls == "fill" and not _holds_numbers(array.type) for array in arrays]
+        fields = [pa.field(name, array.type, may) for name, array, may in zip(names, arrays, nullable)]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
     def _settle(self, schema: pa.Schema) -> None:
@@ -244,6 +260,34 @@ class _Layout:
             "sparse": pair is not None,
             "encoder": [part.to_dict() for part in self._recipe.parts],
         }
+        if self.nulls == "fill" and numbers:  # a missing number is copied as NaN
+            parts = [replace(part, fill=np.nan) if isinstance(part, Number) else part for part in self._recipe.parts]
+            self._recipe = replace(self._recipe, parts=tuple(parts))
+            self._runs = {name: IntegerRun() for name in self.pack}
+
+    @property
+    def unpacks(self) -> bool:
+        """Whether features that were copied as one column are to be columns of their own: some is missing, or numbers the rows."""
+        return self._missing or any(run.is_run for run in self._runs.values())
+
+
+def _unpack(path: Path, target: Path, layout: _Layout, **blocks: Any) -> Path:
+    """Copy a file whose features are one column to one where each has its own, and remove the first."""
+    (packed,) = layout.metadata["columns"]
+    names = [*layout.pack, *(name for name in layout.columns if name not in layout.pack)]
+
+    def columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+        dense = batch.column(packed).flatten().to_numpy().reshape(len(batch), len(layout.pack))
+        arrays = dict(zip(layout.pack, map(pa.array, np.ascontiguousarray(dense.T))))
+        return pa.record_batch([arrays[n] if n in arrays else batch.column(n) for n in names], names)
+
+    with ArrowSource(path) as source:
+        first = columns(source.read(0))
+        with BlockWriter(target, first.schema, **blocks) as writer:
+            for block in range(len(source.block_rows)):
+                writer.write(columns(source.read(block)))
+    path.unlink()
+    return target
 
 
 def _until(batches: Iterator[pa.RecordBatch], nbytes: int) -> Iterator[pa.RecordBatch]:
@@ -378,6 +422,12 @@ def rows_with_nulls(array: pa.Array) -> NDArray[np.bool_] | None:
     inside = np.zeros(len(array), np.bool_)
     inside[rows[flat.is_null().to_numpy(zero_copy_only=False)]] = True
     return inside if bad is None else bad | inside
+
+
+def _holds_numbers(kind: pa.DataType) -> bool:
+    """Whether a value is many features: a list of numbers, or packed bytes."""
+    listed = is_list(kind) or pa.types.is_fixed_size_list(kind)
+    return _is_binary(kind) or bool(listed and is_number(kind.value_type))
 
 
 def _is_binary(kind: pa.DataType) -> bool:

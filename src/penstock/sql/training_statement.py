@@ -16,6 +16,8 @@ import pyarrow as pa
 
 from penstock.blocks.base import BlockSource
 from penstock.budget import Budget, show_bytes
+from penstock.columns.number import Number
+from penstock.columns.recipe import Recipe
 from penstock.columns.schema_notes import index_notice
 from penstock.errors import BudgetError, DataError
 from penstock.events import Stream, Warned
@@ -61,7 +63,7 @@ class PreparedTraining:
             raise error.replace(fixes=[*error.fixes[:1], smaller]) from None
         recipe = model.recipe
         if recipe.origin is not None:
-            recipe = recipe.for_schema(schema, place="the query", scored=True)
+            recipe = _filled(recipe.for_schema(schema, place="the query", scored=True), model)
         phases = self.phases()
         history = [dict(row) for row in model.history]
         if history:
@@ -70,6 +72,16 @@ class PreparedTraining:
         if snapshots := [each.name for each in self.opened.source.snapshots]:
             metrics["snapshots"] = snapshots
         return replace(model, recipe=recipe, history=history, metrics=metrics)
+
+
+def _filled(recipe: Recipe, model: LinearModel) -> Recipe:
+    """Return a recipe of numbers that were copied as one column, where none was missing, with their means for rows to come."""
+    means = model.scaling.shift.tolist()
+    if recipe.missing == "refuse" or len(means) != len(recipe.parts):
+        return recipe
+    parts = zip(recipe.parts, means, strict=True)
+    filled = (replace(part, fill=mean) if isinstance(part, Number) else part for part, mean in parts)
+    return replace(recipe, parts=tuple(filled))
 
 
 def run_training(statement: Train, engine: Engine, catalog: Catalog, *, stream: Stream) -> Result:
@@ -90,9 +102,12 @@ def run_training(statement: Train, engine: Engine, catalog: Catalog, *, stream: 
     stem = statement.query.selected.table if statement.query.selected else "model"
     name = name or catalog.free_name(f"{unquote_table(stem)}_{chosen.config.model}")
     server = server_for(chosen, engine, schema)
+    statement = replace(statement, name=name)
+    trained = None
     if server is not None:
-        statement = replace(statement, name=name)
-        model = server.train(statement, chosen, features_of(chosen), catalog=catalog, stream=stream)
+        trained = server.train(statement, chosen, features_of(chosen), catalog=catalog, stream=stream)
+    if trained is not None:
+        model = trained
     else:
         with prepare_training(statement, chosen, engine, stream=stream) as job:
             model = job.learn(schema)
@@ -225,12 +240,23 @@ def phase_times(figures: Mapping[str, Any]) -> str:
     return f"{show_seconds(sum(known.values()))} to prepare ({parts})"
 
 
+def planning_recipe(chosen: Settings, source: BlockSource) -> Recipe:
+    """Return a recipe to size rows by before the scan, which finds the classes and what stands for missing numbers."""
+    recipe = chosen.columns.recipe(source)
+    if not recipe.sparse:
+        return recipe
+    parts = tuple(
+        replace(part, fill=0.0) if isinstance(part, Number) and part.fill is None else part for part in recipe.parts
+    )
+    return replace(recipe, parts=parts, label=None, weight=None, missing="auto")
+
+
 def _roomy(chosen: Settings, source: BlockSource, stream: Stream) -> Settings:
     """Return settings whose buffer holds two blocks, where it was given as a share of rows that are few."""
     memory = chosen.config.memory
     if not (isinstance(memory, str) and memory.rstrip().endswith("%")) or not len(source.block_rows):
         return chosen
-    plan = plan_for(source, chosen.columns.recipe(source), chosen.config.shuffle, memory)
+    plan = plan_for(source, planning_recipe(chosen, source), chosen.config.shuffle, memory)
     if plan.memory <= Budget.parse(memory).resolve(plan.data_bytes):
         return chosen
     reason = f" of these rows cannot hold two blocks; {show_bytes(plan.memory)} are used instead"
@@ -241,6 +267,6 @@ def _roomy(chosen: Settings, source: BlockSource, stream: Stream) -> Settings:
 def _several_classes(statement: Train, chosen: Settings, engine: Engine, several: str) -> Settings:
     """Return settings for softmax where the label has more than two classes: the warehouses' logistic_reg is both."""
     label = engine.quote(str(chosen.columns.label))
-    text = f"SELECT count(*) FROM (SELECT DISTINCT {label} FROM ({statement.query.alone}\n) AS q LIMIT 3) AS found"
+    text = f"SELECT count(*) FROM (SELECT DISTINCT {label} FROM ({statement.query.alone}\n) AS q WHERE {label} IS NOT NULL LIMIT 3) AS found"
     classes = engine.run(text).rows[0][0]
     return chosen if classes < 3 else replace(chosen, config=replace(chosen.config, model=several))

@@ -114,10 +114,14 @@ class EngineContract:
         found = pa.Table.from_batches(blocks)
         assert sorted(zip(*found.to_pydict().values(), strict=True)) == sorted((x, y) for _, x, y in self.rows())
 
-    def test_refuses_or_skips_nulls(self, engine: Engine) -> None:
+    def test_keeps_refuses_or_skips_nulls(self, engine: Engine) -> None:
         query = Query("SELECT CASE WHEN id <> 3 THEN x END AS x, y FROM t")
         with pytest.raises(DataError, match="null"):
-            engine.open(query, ["x", "y"], Reading(), stream=Stream())
+            engine.open(query, ["x", "y"], Reading(nulls="error"), stream=Stream())
+        with engine.open(query, ["x", "y"], Reading(), stream=Stream()) as opened:  # for the recipe to fill
+            source = opened.source
+            found = [source.read(block, ["x"]).column("x").null_count for block in range(len(source.block_rows))]
+            assert sum(found) == 1
         with engine.open(query, ["x", "y"], Reading(nulls="skip"), stream=Stream()) as opened:
             assert opened.source.block_rows.sum() == _ROWS - 1
         with pytest.raises(ColumnError):

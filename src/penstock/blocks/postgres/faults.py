@@ -68,6 +68,11 @@ def checks(column: StoredColumn) -> list[Check]:
     return found
 
 
+def serves_nulls(column: StoredColumn) -> bool:
+    """Whether nulls of a column can be served: those of numbers, dates and text."""
+    return column.kind in ("number", "text")
+
+
 def and_check(check: Check) -> sql.Composable:
     """Return a check as a condition to stand behind another."""
     return sql.SQL(" AND {}").format(check.holds)
@@ -112,7 +117,8 @@ def diagnose(
     """Return the error that names the row which spoils a block."""
     leaf = relation.leaves[rows.leaf]
     for form in fetch.forms:
-        for check in [*checks(replace(form.column, required=False)), *_of_length(form)]:
+        flaws = [each for each in checks(replace(form.column, required=False)) if not (form.nullable and each.null)]
+        for check in [*flaws, *_of_length(form)]:
             found = run(partial(first_match, leaf=leaf, rows=rows, holds=and_check(check) + fetch.where))
             if found is not None:
                 return DataError(

@@ -31,7 +31,21 @@ DTYPES = {
     "int8": np.dtype(">i8"),
     "float4": np.dtype(">f4"),
     "float8": np.dtype(">f8"),
+    "date": np.dtype(">i4"),
+    "time": np.dtype(">i8"),
+    "timestamp": np.dtype(">i8"),
+    "timestamptz": np.dtype(">i8"),
 }
+_MOMENTS = {
+    "date": pa.date32(),
+    "time": pa.time64("us"),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", "UTC"),
+}
+_FILLERS = {"bool": "false", "time": "'00:00'::time"} | {
+    name: f"'2000-01-01'::{name}" for name in ("date", "timestamp", "timestamptz")
+}
+"""What stands in a row for a null, if not 0, beside the flag that tells of it."""
 _STRIP = 8
 """Numbers sent side by side: more would be copied too often while they are put together."""
 _MOST = 16_000
@@ -40,16 +54,19 @@ _MOST = 16_000
 
 @dataclass(frozen=True, slots=True)
 class ColumnForm:
-    """A column as it is served: its Arrow type, and how many values each row has where they are all alike."""
+    """A column as it is served: its Arrow type, how many values each row has where they are all alike, whether it holds nulls."""
 
     column: StoredColumn
     type: pa.DataType
     width: int | None = None
+    nullable: bool = False
 
     @classmethod
     def of(cls, column: StoredColumn, lengths: tuple[int, int] | None = None, *, alike: bool = True) -> ColumnForm:
         """Settle the form from the shortest and the longest value; ``alike`` is false for the parts of sparse rows."""
         kind = column.kind
+        if column.base in _MOMENTS and kind == "number":
+            return cls(column, _MOMENTS[column.base])
         if kind == "number":
             return cls(column, pa.from_numpy_dtype(DTYPES[column.base].newbyteorder("=")))
         if kind == "text":
@@ -150,12 +167,15 @@ class Fetch:
 
     def _strip(self, forms: Sequence[ColumnForm]) -> None:
         types = [DTYPES[form.column.base] for form in forms]
-        sent = [sql.SQL("{}({})").format(sql.SQL(f"{f.column.base}send"), value(f.column)) for f in forms]
-        self._add(
-            [form.column.name for form in forms],
-            [_joined(sql.SQL(" || ").join(sent))],
-            partial(wire.decode_numbers, types=types),
-        )
+        sent = [sql.SQL("{}({})").format(sql.SQL(_send(f.column.base)), _filled(f)) for f in forms]
+        asked = [_joined(sql.SQL(" || ").join(sent))]
+        kinds, nullable = [form.type for form in forms], [form.nullable for form in forms]
+        make: Callable[..., Any] = partial(wire.decode_numbers, types=types, kinds=kinds)
+        if any(nullable):
+            flags = [sql.SQL("boolsend({} IS NULL)").format(sql.Identifier(f.column.name)) for f in forms if f.nullable]
+            asked.append(_joined(sql.SQL(" || ").join(flags)))
+            make = partial(wire.decode_nullable, types=types, kinds=kinds, nullable=nullable)
+        self._add([form.column.name for form in forms], asked, make)
 
     def _one(self, form: ColumnForm) -> None:
         column, width, fixed = form.column, form.width, form.width or 0
@@ -164,7 +184,8 @@ class Fetch:
         make: Callable[..., Any]
         if column.kind == "text":
             sent = sql.SQL("textsend({})").format(taken)
-            asked, make = [_joined(sent), _lengths(sql.SQL("octet_length({})").format(sent))], wire.decode_texts
+            count = "coalesce(octet_length({}), -1)" if form.nullable else "octet_length({})"
+            asked, make = [_joined(sent), _lengths(sql.SQL(count).format(sent))], wire.decode_texts
         elif column.kind == "bytes" and width is None:
             asked, make = [_joined(taken), _lengths(sql.SQL("octet_length({})").format(taken))], wire.decode_blobs
         elif column.kind == "bytes":
@@ -208,6 +229,19 @@ def value(column: StoredColumn) -> sql.Composable:
     """Return a column's value as it is sent, cast where that is needed."""
     name = sql.Identifier(column.name)
     return sql.SQL("{}::{}").format(name, sql.SQL(column.cast)) if column.cast else name
+
+
+def _filled(form: ColumnForm) -> sql.Composable:
+    """Return a number as it is sent, with something in the place of a null."""
+    taken = value(form.column)
+    if not form.nullable:
+        return taken
+    base = form.column.base
+    return sql.SQL("coalesce({}, {})").format(taken, sql.SQL(_FILLERS.get(base, f"0::{base}")))
+
+
+def _send(base: str) -> str:
+    return f"{base}_send" if base in _MOMENTS else f"{base}send"
 
 
 def _joined(sent: sql.Composable) -> sql.Composable:

@@ -19,8 +19,9 @@ from penstock.errors import ColumnError, SourceError, SourceNotFoundError, neare
 
 Kind = Literal["number", "array", "vector", "bytes", "text"]
 
-_NUMBERS = {"bool": "", "int2": "", "int4": "", "int8": "", "float4": "", "float8": "", "numeric": "float8"}
-"""Types sent as numbers, and what a type is cast to before."""
+_PLAIN = ("bool", "int2", "int4", "int8", "float4", "float8", "date", "time", "timestamp", "timestamptz")
+_NUMBERS = {**dict.fromkeys(_PLAIN, ""), "numeric": "float8"}
+"""Types sent as numbers, dates and times among them, and what a type is cast to before."""
 _ELEMENTS = {
     "bool": "int4",
     "int2": "int4",
@@ -101,7 +102,7 @@ class StoredColumn:
     name, type : str
         As the server writes them.
     kind : str
-        ``number``, ``array`` (of numbers), ``vector`` (pgvector's), ``bytes``, or ``text`` for all else.
+        ``number`` (or a date or time), ``array`` (of numbers), ``vector`` (pgvector's), ``bytes``, or ``text`` for all else.
     base : str
         The type of a number, or of an array's elements, after the cast.
     cast : str

@@ -12,16 +12,16 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from penstock.blocks.base import Snapshot, Source, require_block, require_columns
+from penstock.blocks.base import NULLS, Nulls, Snapshot, Source, require_block, require_columns
 from penstock.blocks.postgres.connect import Address, Connection, explained
-from penstock.blocks.postgres.faults import diagnose, without_nulls
+from penstock.blocks.postgres.faults import diagnose, serves_nulls, without_nulls
 from penstock.blocks.postgres.fetch import WAYS, ColumnForm, Fetch
 from penstock.blocks.postgres.relation import Leaf, StoredColumn, files, look_up, require_rights
 from penstock.blocks.postgres.snapshots import Snapshots
@@ -54,8 +54,8 @@ class PostgresSource(Source):
     block_size : int, optional
         Bytes of a block as they are stored; a megabyte if not given, and less for small tables.
     nulls : str
-        ``error``: refuse rows with a null in a column that is read, with their number; ``skip``: leave out rows with a
-        null in any of the columns.
+        ``fill``: serve nulls, for the recipe to fill, but for those of arrays; ``error``: refuse rows with a null in a column
+        that is read, with their number; ``skip``: leave out rows with a null in any of the columns.
     connections : int, optional
         How many blocks may be read at once; as many as there are cores if not given, between two and four.
     exact : bool
@@ -84,13 +84,13 @@ class PostgresSource(Source):
         *,
         columns: Sequence[str] | None = None,
         block_size: int | None = None,
-        nulls: Literal["error", "skip"] = "error",
+        nulls: Nulls = "fill",
         connections: int | None = None,
         exact: bool = True,
         listen: Callable[[str], None] | None = None,
     ) -> None:
-        if nulls not in ("error", "skip"):
-            raise UnknownOptionError.of("nulls", nulls, ("error", "skip"))
+        if nulls not in NULLS:
+            raise UnknownOptionError.of("nulls", nulls, NULLS)
         if connections is not None and connections < 1:
             raise UsageError(
                 "cannot read anything", option="connections", value=connections, fixes=["choose 1 or more"]
@@ -117,15 +117,15 @@ class PostgresSource(Source):
         self._pool = Snapshots(place, connections=self.threads, listen=listen)
         self._pool.guard = partial(_hold, leaves=self.relation.leaves, name=self.name)
         self._end = weakref.finalize(self, self._pool.close)  # also where nobody calls close
-        skip = nulls == "skip"
-        self._where: sql.Composable = without_nulls(chosen) if skip else sql.SQL("")
+        self._nulls = nulls
+        self._where: sql.Composable = without_nulls(chosen) if nulls == "skip" else sql.SQL("")
         try:
             found = survey_relation(
                 self._run,
                 self.relation,
                 chosen,
                 block_size=block_size,
-                skip=skip,
+                nulls=nulls,
                 cover=not exact,
                 threads=self.threads,
             )
@@ -202,6 +202,8 @@ class PostgresSource(Source):
                 batch = fetch.decode(sent)
                 break
             except (WireError, psycopg.DataError) as error:
+                if isinstance(error, WireError) and self._serve_nulls():  # a row changed since they were counted
+                    continue
                 if fetch.way == WAYS[-1]:
                     raise diagnose(self._run, self.relation, fetch, rows, error, place=self.name) from None
                 # What the faster ways refuse may be in order: vectors hold no NaN, arrays may count from 0.
@@ -252,6 +254,17 @@ class PostgresSource(Source):
                 self._fetches[key] = Fetch(forms, self.relation, WAYS[self._way], self._where)
             return self._fetches[key]
 
+    def _serve_nulls(self) -> bool:
+        """Ask from here on for the nulls of all columns that may have some; return whether that is new."""
+        if self._nulls != "fill":
+            return False
+        with self._lock:
+            more = [form for form in self._forms.values() if not (form.nullable or form.column.required)]
+            more = [form for form in more if serves_nulls(form.column)]
+            self._forms |= {form.column.name: replace(form, nullable=True) for form in more}
+            self._fetches = {} if more else self._fetches
+        return bool(more)
+
     def _run(self, work: Callable[[Connection], _T]) -> _T:
         """Do work with the server, whose errors are explained; those of a row's values are for the caller."""
         try:
@@ -296,5 +309,6 @@ def _forms(columns: Sequence[StoredColumn], found: Survey) -> list[ColumnForm]:
         lengths = found.lengths.get(column.name)
         if column.kind == "vector" and (lengths is None or lengths[0] != lengths[1]):
             column = replace(column, kind="array", cast="float4[]")
-        forms.append(ColumnForm.of(column, lengths, alike=column.name not in sparse))
+        form = ColumnForm.of(column, lengths, alike=column.name not in sparse)
+        forms.append(replace(form, nullable=column.name in found.nullable))
     return forms

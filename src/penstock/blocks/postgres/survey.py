@@ -15,7 +15,8 @@ from typing import Any
 
 from psycopg import sql
 
-from penstock.blocks.postgres.faults import Flaws, and_check, checks, first_match, length, without_nulls
+from penstock.blocks.base import Nulls
+from penstock.blocks.postgres.faults import Flaws, and_check, checks, first_match, length, serves_nulls, without_nulls
 from penstock.blocks.postgres.fetch import PageRange
 from penstock.blocks.postgres.relation import Leaf, Relation, StoredColumn
 from penstock.blocks.postgres.snapshots import RunQuery
@@ -48,12 +49,15 @@ class Survey:
     lengths : dict
         The shortest and the longest value of each column of arrays, vectors or bytes.
     flaws : dict
-        Nulls, and arrays of several dimensions, by column.
+        Nulls that are not served, and arrays of several dimensions, by column.
+    nullable : frozenset of str
+        The columns that hold nulls which are served.
     """
 
     blocks: tuple[Block, ...]
     lengths: dict[str, tuple[int, int]]
     flaws: dict[str, Flaws]
+    nullable: frozenset[str] = frozenset()
 
 
 def survey_relation(
@@ -62,7 +66,7 @@ def survey_relation(
     columns: Sequence[StoredColumn],
     *,
     block_size: int | None,
-    skip: bool,
+    nulls: Nulls,
     cover: bool,
     threads: int,
 ) -> Survey:
@@ -78,20 +82,21 @@ def survey_relation(
         Those that are wanted.
     block_size : int or None
         Bytes of a block.
-    skip : bool
-        Whether rows with nulls are left out.
+    nulls : str
+        Whether rows with nulls are left out, and whether nulls of plain values are served.
     cover : bool
         Whether pages without rows stay within some block, as there may be rows on them later.
     threads : int
         Ranges counted at once.
     """
     cuts = plan_blocks(relation, columns, block_size)
-    looked = [check for column in columns for check in checks(column) if not (skip and check.null)]
+    looked = [check for column in columns for check in checks(column) if not (nulls == "skip" and check.null)]
     sized = [column for column in columns if column.kind in ("array", "vector", "bytes")]
     asked: list[sql.Composable] = [sql.SQL("count(*)")]
     asked += [sql.SQL("count(*) FILTER (WHERE {})").format(check.holds) for check in looked]
     asked += [sql.SQL(f"{end}({{}})").format(length(column)) for column in sized for end in ("min", "max")]
-    where = without_nulls(columns) if skip else sql.SQL("")
+    where = without_nulls(columns) if nulls == "skip" else sql.SQL("")
+    plain = {column.name for column in columns if nulls == "fill" and serves_nulls(column)}
 
     def count(number: int) -> Sequence[Any]:
         rows = cuts[number].range
@@ -103,9 +108,12 @@ def survey_relation(
     with closing(in_order(count, range(len(cuts)), threads=threads)) as results:
         found = list(results)
     flaws: dict[str, Flaws] = {}
+    nullable: set[str] = set()
     for number, check in enumerate(looked, 1):
         total = sum(row[number] for row in found)
-        if total and check.column not in flaws:
+        if total and check.column in plain:
+            nullable.add(check.column)
+        elif total and check.column not in flaws:
             rows = next(block.range for block, row in zip(cuts, found, strict=True) if row[number])
             place = run(partial(first_match, leaf=relation.leaves[rows.leaf], rows=rows, holds=and_check(check)))
             flaws[check.column] = Flaws(check.column, check.words, total, str(place))
@@ -116,7 +124,7 @@ def survey_relation(
         if seen:
             lengths[column.name] = (min(ends[0] for ends in seen), max(ends[1] for ends in seen))
     counted = [replace(block, rows=int(row[0])) for block, row in zip(cuts, found, strict=True)]
-    return Survey(tuple(join_blocks(counted, cover=cover)), lengths, flaws)
+    return Survey(tuple(join_blocks(counted, cover=cover)), lengths, flaws, frozenset(nullable))
 
 
 def plan_blocks(relation: Relation, columns: Sequence[StoredColumn], block_size: int | None) -> list[Block]:

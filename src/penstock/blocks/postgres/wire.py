@@ -21,6 +21,10 @@ _MATRIX = struct.Struct(">iiIiiii")
 """The head of an array of two dimensions: their number, nulls or not, the element's type, then size and first index each."""
 
 
+_DAYS_TO_2000, _MICROSECONDS_TO_2000 = 10_957, 946_684_800_000_000
+"""From 1970, where Arrow counts from, to 2000, where the server does."""
+
+
 class WireError(ValueError):
     """The bytes are not those of so many rows of this kind; ``row`` is the first that is not, where that shows."""
 
@@ -29,17 +33,51 @@ class WireError(ValueError):
         self.row = row
 
 
-def decode_numbers(data: bytes | None, rows: int, types: Sequence[np.dtype[Any]]) -> list[pa.Array]:
-    """Return columns of numbers that were sent row by row, side by side.
+def decode_numbers(
+    data: bytes | None, rows: int, types: Sequence[np.dtype[Any]], kinds: Sequence[pa.DataType] = ()
+) -> list[pa.Array]:
+    """Return columns of numbers, dates and times that were sent row by row, side by side.
+
+    ``kinds`` are their Arrow types, where some are dates or times, which the server counts from 2000.
 
     Examples
     --------
     >>> [column.to_pylist() for column in decode_numbers(bytes([0, 0, 0, 7, 1]), 1, [np.dtype(">i4"), np.dtype("?")])]
     [[7], [True]]
     """
+    return decode_nullable(data, b"", rows, types, kinds, nullable=[False] * len(types))
+
+
+def decode_nullable(
+    data: bytes | None,
+    flags: bytes | None,
+    rows: int,
+    types: Sequence[np.dtype[Any]],
+    kinds: Sequence[pa.DataType] = (),
+    *,
+    nullable: Sequence[bool],
+) -> list[pa.Array]:
+    """Return columns as `decode_numbers` does, some of which are ``nullable``: of these ``flags`` has a byte a row, 1 for a null."""
     row = np.dtype([(f"f{number}", kind) for number, kind in enumerate(types)])
     table = np.frombuffer(_expect(data, rows * row.itemsize), row)
-    return [pa.array(_native(table[name])) for name in row.names or ()]
+    marks = np.frombuffer(_expect(flags, rows * sum(nullable)), np.bool_).reshape(rows, sum(nullable))
+    missing = iter(np.ascontiguousarray(marks.T))
+    found = [_native(table[name]) for name in row.names or ()]
+    kinds = kinds or [pa.from_numpy_dtype(values.dtype) for values in found]
+    return [
+        _moments(values, kind, next(missing) if may else None)
+        for values, kind, may in zip(found, kinds, nullable, strict=True)
+    ]
+
+
+def _moments(values: NDArray[Any], kind: pa.DataType, missing: NDArray[np.bool_] | None) -> pa.Array:
+    """Return numbers, or dates and times counted from 1970."""
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        ends = np.iinfo(values.dtype)
+        _require_all((values != ends.min) & (values != ends.max), "infinity is no date")
+        values = values + values.dtype.type(_DAYS_TO_2000 if pa.types.is_date(kind) else _MICROSECONDS_TO_2000)
+    array = pa.array(values, mask=missing)
+    return array if array.type == kind else array.view(kind)
 
 
 def decode_matrix(data: bytes | None, rows: int, width: int, *, element: np.dtype[Any]) -> pa.Array:
@@ -116,14 +154,16 @@ def decode_lists(data: bytes | None, lengths: bytes | None, rows: int, *, elemen
 
 
 def decode_texts(data: bytes | None, lengths: bytes | None, rows: int) -> pa.Array:
-    """Return text.
+    """Return text; a length below 0 is that of a null.
 
     Examples
     --------
     >>> decode_texts("aé".encode(), bytes([0, 0, 0, 1, 0, 0, 0, 2]), 2).to_pylist()
     ['a', 'é']
     """
-    array = pa.StringArray.from_buffers(rows, *_strings(data, lengths, rows))
+    missing = _lengths(lengths, rows) < 0
+    valid = pa.array(~missing).buffers()[1] if missing.any() else None
+    array = pa.StringArray.from_buffers(rows, *_strings(data, lengths, rows), valid)
     try:
         array.validate(full=True)
     except pa.ArrowInvalid as error:
@@ -137,7 +177,7 @@ def decode_blobs(data: bytes | None, lengths: bytes | None, rows: int) -> pa.Arr
 
 
 def _strings(data: bytes | None, lengths: bytes | None, rows: int) -> tuple[pa.Buffer, pa.Buffer]:
-    counts = _lengths(lengths, rows)
+    counts = np.maximum(_lengths(lengths, rows), 0)
     _expect(data, int(counts.sum()))
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).astype(np.int32)
     return pa.py_buffer(offsets), pa.py_buffer(data or b"")

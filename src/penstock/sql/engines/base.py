@@ -178,12 +178,15 @@ class ServerTraining(Protocol):
 
     def train(
         self, statement: Train, chosen: Settings, features: Sequence[str], *, catalog: Catalog, stream: Stream
-    ) -> LinearModel:
-        """Train a model under the statement's name, and return it as the catalogue has it."""
+    ) -> LinearModel | None:
+        """Train a model under the statement's name, and return it as the catalogue has it.
+
+        None where rows hold what the server cannot learn from and a recipe can, such as nulls that are to be filled.
+        """
         ...
 
-    def explain(self, statement: Train, chosen: Settings, features: Sequence[str], *, analyze: bool) -> Result:
-        """Return the server's own plan of a training; with ``analyze`` it runs, and keeps no model."""
+    def explain(self, statement: Train, chosen: Settings, features: Sequence[str], *, analyze: bool) -> Result | None:
+        """Return the server's own plan of a training; with ``analyze`` it runs, and keeps no model. None as of `train`."""
         ...
 
 

@@ -1,7 +1,8 @@
 """A model in DuckDB's SQL: inner products of lists of doubles, in queries one around another.
 
-A null, a NaN or a list of another length gives null predictions. Features packed into a BLOB have no way out of it in
-SQL: such a model is scored outside.
+A null or a NaN that the recipe does not fill, or a list of another length, gives null predictions. Features packed into a
+BLOB have no way out of it in SQL: such a model is scored outside. Levels of a category are those of an ENUM, which DuckDB
+looks up by a hash.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
+import pyarrow as pa
+
 from penstock.sql.dialect import Dialect, double_literal, nested_sum, quote_identifier, typed_literal
+from penstock.sql.feature_terms import ValueWriter
 from penstock.sql.prediction_query import FeatureTerm, Formula, OutcomeWriter
 
 CREATED = "epoch_us(created_at)"
@@ -26,9 +30,17 @@ def select_in_duckdb(
     mark = _free("__penstock", present)
     outputs = range(len(formula.intercept))
     refs, shares = [f"{mark}_s{o}" for o in outputs], []
-    scores = ", ".join(f"nullif({_score(formula, o)}, 'NaN') AS {refs[o]}" for o in outputs)
+    held: dict[str, str] = {}
+    for term in formula.terms:
+        if term.kind == "category":
+            held[f"{mark}_c{term.start}"] = _VALUES.code(term)
+    scores = ", ".join(f"nullif({_score(formula, o, mark)}, 'NaN') AS {refs[o]}" for o in outputs)
     text = f"SELECT q.*, {scores} FROM (\n{query}\n) AS q"
     made = list(refs)
+    if held:  # worked out once for all outputs
+        codes = ", ".join(f"{what} AS {name}" for name, what in held.items())
+        text = f"SELECT q.*, {scores} FROM (SELECT q.*, {codes} FROM (\n{query}\n) AS q) AS q"
+        made += held
     if formula.loss.many:
         text = f"SELECT *, greatest({', '.join(refs)}) AS {mark}_top FROM ({text}) AS s"
         each = [f"{mark}_e{o}" for o in outputs]
@@ -48,13 +60,74 @@ def _pairs_list(pairs: Sequence[tuple[str, str]]) -> str:
 _OUTCOME = OutcomeWriter(_literal, "exp", _pairs_list)
 
 
-def _score(formula: Formula, output: int) -> str:
-    terms = [_TERMS[term.kind](formula, output, term) for term in formula.terms]
+def _score(formula: Formula, output: int, mark: str) -> str:
+    terms = [
+        _level(formula, output, term, mark) if term.kind == "category" else _TERMS[term.kind](formula, output, term)
+        for term in formula.terms
+    ]
     return nested_sum([*terms, double_literal(formula.intercept[output])])
 
 
 def _number(formula: Formula, output: int, term: FeatureTerm) -> str:
-    return f"q.{quote_identifier(term.columns[0])}::float8 * {double_literal(formula.weights(output, term)[0])}"
+    return _VALUES.number(term, formula.weights(output, term))
+
+
+def _date(formula: Formula, output: int, term: FeatureTerm) -> str:
+    return _VALUES.date(term, formula.weights(output, term))
+
+
+def _level(formula: Formula, output: int, term: FeatureTerm, mark: str) -> str:
+    return f"coalesce(({_weights(formula, output, term)})[q.{mark}_c{term.start}], 0::float8)"
+
+
+def _column(term: FeatureTerm) -> str:
+    value = f"q.{quote_identifier(term.columns[0])}"
+    for member in term.members:
+        value = f"struct_extract({value}, {_literal(member)})"
+    return value
+
+
+def _double(value: str, kind: pa.DataType) -> str:
+    return f"epoch({value})::float8" if pa.types.is_time(kind) else f"{value}::float8"
+
+
+def _parsed(value: str, to: str) -> str:
+    return f"({value})::{to}"
+
+
+def _microseconds(value: str, kind: pa.DataType) -> str:
+    return f"epoch_us({value}::timestamp)" if pa.types.is_date(kind) else f"epoch_us({value})"
+
+
+def _days(value: str, kind: pa.DataType) -> str:
+    return f"{_microseconds(value, kind)}::float8 / 86400000000"
+
+
+def _date_part(value: str, kind: pa.DataType, part: str) -> str:
+    # Times with a zone are taken in UTC, whatever the session's zone.
+    return f"{_PARTS[part]}(make_timestamp({_microseconds(value, kind)}))::varchar"
+
+
+_PARTS = {"month": "month", "weekday": "isodow", "hour": "hour"}
+
+
+def _text(value: str) -> str:
+    return f"{value}::varchar"
+
+
+def _lookup(text: str, codes: dict[str, int]) -> str:
+    """Write a cast to an ENUM, whose number tells the place among the keys."""
+    place = f"enum_code(try_cast({text} AS ENUM({', '.join(map(_literal, codes))})))::bigint + 1"
+    if list(codes.values()) == list(range(1, len(codes) + 1)):
+        return place
+    return f"{_literal(list(codes.values()))}[{place}]"
+
+
+def _among(text: str, texts: tuple[str, ...]) -> str:
+    return f"{text} IN ({', '.join(map(_literal, texts))})"
+
+
+_VALUES = ValueWriter(_column, _double, _parsed, _days, _date_part, _text, _lookup, _among)
 
 
 def _array(formula: Formula, output: int, term: FeatureTerm) -> str:
@@ -77,7 +150,7 @@ def _pairs(formula: Formula, output: int, term: FeatureTerm) -> str:
     return f"CASE WHEN {same} AND {_full(places)} AND {_full(values)} THEN list_inner_product({picked}, {values}::float8[]) END"
 
 
-_TERMS = {"number": _number, "array": _array, "pairs": _pairs}
+_TERMS = {"number": _number, "date": _date, "array": _array, "pairs": _pairs}
 
 
 def _full(values: str) -> str:

@@ -47,6 +47,7 @@ _NUMBERS = {
     "float8": NumberType(pa.float64(), np.dtype(">f8"), "float8send", "0::pg_catalog.float8"),
     "numeric": NumberType(pa.float64(), np.dtype(">f8"), "float8send", "0::pg_catalog.float8", "float8"),
     "date": NumberType(pa.date32(), np.dtype(">i4"), "date_send", "'2000-01-01'::pg_catalog.date"),
+    "time": NumberType(pa.time64("us"), np.dtype(">i8"), "time_send", "'00:00'::pg_catalog.time"),
     "timestamp": NumberType(
         pa.timestamp("us"), np.dtype(">i8"), "timestamp_send", "'2000-01-01'::pg_catalog.timestamp"
     ),
@@ -88,6 +89,7 @@ _STORED = {
     pa.float64(): "double precision",
     pa.binary(): "bytea",
     pa.date32(): "date",
+    pa.time64("us"): "time",
     pa.timestamp("us"): "timestamp",
     pa.timestamp("us", "UTC"): "timestamptz",
 }

@@ -2,7 +2,8 @@
 
 ``OFFSET 0`` keeps the planner from writing an expression out at each place that names it. Arrays are first taken out of
 storage by joining nothing to them: every subscript of one that lies out of line would fetch the whole of it again.
-Sums are of doubles. A null, a NaN or an array of another length gives null predictions.
+Sums are of doubles. A null or a NaN that the recipe does not fill, or an array of another length, gives null predictions. Levels of
+a category are the keys of a jsonb constant, which are looked up by halving.
 
 The statement runs by the user's search path, where others may have put functions and operators. Functions are qualified. So are
 operators for which pg_catalog has no exact match; one that it has, such as ``float8 * float8``, hides all others, because
@@ -11,6 +12,7 @@ pg_catalog is searched first. Hence the casts: ``int4 * float8`` could be anyone
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from functools import partial
 
@@ -18,6 +20,7 @@ import pyarrow as pa
 
 from penstock.errors import UsageError
 from penstock.sql.dialect import Dialect, double_literal, nested_sum, quote_identifier, typed_literal
+from penstock.sql.feature_terms import ValueWriter
 from penstock.sql.prediction_query import FeatureTerm, Formula, OutcomeWriter, StoredModel
 
 CREATED = "(extract(epoch FROM created_at) * 1000000::numeric)::bigint"
@@ -74,14 +77,59 @@ def _score(formula: Formula, output: int, held: dict[str, str]) -> str:
 
 
 def _number(formula: Formula, output: int, term: FeatureTerm, held: dict[str, str]) -> str:
-    column = f"q.{quote_identifier(term.columns[0])}"
-    return f"{_double(column, term.types[0])} * {double_literal(formula.weights(output, term)[0])}"
+    return _VALUES.number(term, formula.weights(output, term))
+
+
+def _date(formula: Formula, output: int, term: FeatureTerm, held: dict[str, str]) -> str:
+    return _VALUES.date(term, formula.weights(output, term))
+
+
+def _level(formula: Formula, output: int, term: FeatureTerm, held: dict[str, str]) -> str:
+    return f"coalesce({_weights(formula, output, term)}[{_hold(held, _VALUES.code(term))}], 0::float8)"
+
+
+def _column(term: FeatureTerm) -> str:
+    return f"q.{quote_identifier(term.columns[0])}"
+
+
+def _parsed(value: str, to: str) -> str:
+    return f"({value})::pg_catalog.{'float8' if to == 'double' else 'timestamp'}"
+
+
+def _days(value: str, kind: pa.DataType) -> str:
+    if pa.types.is_date(kind):
+        return f"({value} - '1970-01-01'::pg_catalog.date)::float8"
+    return f"(extract(epoch FROM {value})::float8 / 86400::float8)"
+
+
+def _date_part(value: str, kind: pa.DataType, part: str) -> str:
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        value = f"({value} AT TIME ZONE 'UTC')"
+    return f"extract({_PARTS[part]} FROM {value}::pg_catalog.timestamp)::pg_catalog.int4::pg_catalog.text"
+
+
+_PARTS = {"month": "month", "weekday": "isodow", "hour": "hour"}
+
+
+def _as_text(value: str) -> str:
+    return f"{value}::pg_catalog.text"
+
+
+def _lookup(text: str, codes: dict[str, int]) -> str:
+    table = _text(json.dumps(codes, ensure_ascii=False))
+    return f"({table}::pg_catalog.jsonb OPERATOR(pg_catalog.->>) {text})::pg_catalog.int4"
+
+
+def _among(text: str, texts: tuple[str, ...]) -> str:
+    return f"{text} OPERATOR(pg_catalog.=) ANY ({_literal(list(texts))}::pg_catalog.text[])"
 
 
 def _double(value: str, kind: pa.DataType) -> str:
     """Write a value such that multiplying it by a double is an operator of the server's own."""
     if pa.types.is_boolean(kind):
         return f"{value}::int::float8"
+    if pa.types.is_time(kind):
+        return f"extract(epoch FROM {value})::float8"
     return value if pa.types.is_float32(kind) else f"{value}::float8"  # numerics, too, are doubles to Arrow
 
 
@@ -149,7 +197,16 @@ def _pairs(formula: Formula, output: int, term: FeatureTerm, held: dict[str, str
     return f"CASE WHEN {places} IS NOT NULL AND {values} IS NOT NULL THEN ({whole}) END"
 
 
-_TERMS = {"number": _number, "array": _array, "packed": _packed, "vector": _vector, "pairs": _pairs}
+_VALUES = ValueWriter(_column, _double, _parsed, _days, _date_part, _as_text, _lookup, _among)
+_TERMS = {
+    "number": _number,
+    "date": _date,
+    "category": _level,
+    "array": _array,
+    "packed": _packed,
+    "vector": _vector,
+    "pairs": _pairs,
+}
 
 
 def _weights(formula: Formula, output: int, term: FeatureTerm) -> str:

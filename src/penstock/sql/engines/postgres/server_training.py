@@ -1,7 +1,8 @@
 """Training inside the server, where the extension of ``postgres/`` is installed: no row leaves it.
 
 The extension learns by the same steps and keeps its models in the same table. What it does not know (weights of
-rows, hashing, held-out rows, solvers by name, optimizers, other shuffles, packed features) is learnt here, as without it.
+rows, hashing, text and dates, held-out rows, solvers by name, optimizers, other shuffles, packed features) is learnt here, as
+without it; so are rows with nulls that are to be filled, which the server comes across when it reads them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from penstock.columns.base import is_list, is_number
 from penstock.config import Config
+from penstock.errors import DatabaseError
 from penstock.events import Stream, Warned
 from penstock.linear import LinearModel
 from penstock.sgd.losses import loss_of
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from penstock.sql.engines.postgres.engine import PostgresEngine
 
 _SHUFFLES = ("corgipile", "block-only", "none")
+_REFUSED_ROW = "22000"
+"""The SQLSTATE of rows that the extension refuses: nulls and numbers that are not finite."""
 _WARNING = "WARNING: "
 _USELESS = "the model is useless: "
 _CONFIG = (
@@ -47,6 +51,11 @@ def extension_supports(chosen: Settings, features: Sequence[str], schema: pa.Sch
         or config.shuffle not in _SHUFFLES
         or columns.weight is not None
         or columns.hash
+        or columns.category
+        or columns.number
+        or columns.date
+        or columns.missing not in (None, "auto")
+        or columns.null_values
     )
     kinds = [schema.field(name).type for name in features]
     lists = sum(is_list(kind) and is_number(kind.value_type) for kind in kinds)
@@ -66,13 +75,23 @@ class ExtensionTraining:
 
     def train(
         self, statement: Train, chosen: Settings, features: Sequence[str], *, catalog: Catalog, stream: Stream
-    ) -> LinearModel:
-        """Have the server train a model under the statement's name, and return it as the catalogue has it."""
+    ) -> LinearModel | None:
+        """Have the server train a model under the statement's name, and return it as the catalogue has it.
+
+        None where the server refuses a row, for a null as a rule, and nulls are to be filled.
+        """
         options = {**server_options(statement, chosen, features), "replace": chosen.replace}
         text = "SELECT * FROM penstock.train($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.jsonb)"
-        result = self._engine.run(
-            text, [source_of(statement), chosen.config.model, statement.name, json.dumps(options)]
-        )
+        try:
+            result = self._engine.run(
+                text, [source_of(statement), chosen.config.model, statement.name, json.dumps(options)]
+            )
+        except DatabaseError as error:
+            if not _may_be_filled(error, chosen):
+                raise
+            told = str(error).partition("\n")[0]
+            stream.emit(Warned(f"the server refuses a row ({told}), so rows are read and learnt from here"))
+            return None
         warnings = [notice.removeprefix(_WARNING) for notice in result.notices if notice.startswith(_WARNING)]
         for warning in warnings:
             stream.emit(Warned(warning))
@@ -87,12 +106,22 @@ class ExtensionTraining:
             model = replace(model, history=[_epoch(row, chosen.config.model) for row in result.rows])
         return model
 
-    def explain(self, statement: Train, chosen: Settings, features: Sequence[str], *, analyze: bool) -> Result:
-        """Return the server's own plan of a training; with ``analyze`` it runs, and keeps no model."""
+    def explain(self, statement: Train, chosen: Settings, features: Sequence[str], *, analyze: bool) -> Result | None:
+        """Return the server's own plan of a training; with ``analyze`` it runs, and keeps no model. None as of `train`."""
         text = "SELECT * FROM penstock.explain($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.jsonb, $4::boolean)"
         options = json.dumps(server_options(statement, chosen, features))
-        result = self._engine.run(text, [source_of(statement), chosen.config.model, options, analyze])
+        try:
+            result = self._engine.run(text, [source_of(statement), chosen.config.model, options, analyze])
+        except DatabaseError as error:
+            if not _may_be_filled(error, chosen):
+                raise
+            return None
         return Result(("QUERY PLAN",), result.rows)
+
+
+def _may_be_filled(error: DatabaseError, chosen: Settings) -> bool:
+    """Whether the server refused a row that a recipe may fill."""
+    return error.code == _REFUSED_ROW and chosen.reading.nulls == "fill"
 
 
 def source_of(statement: Train) -> str:
@@ -108,7 +137,8 @@ def server_options(statement: Train, chosen: Settings, features: Sequence[str]) 
     options: dict[str, Any] = {  # its defaults are the same; what is left open it decides itself
         name: getattr(config, name) for name in _CONFIG if getattr(config, name) != getattr(usual, name)
     }
-    options |= {"label": chosen.columns.label, "features": list(features), "nulls": reading.nulls}
+    options |= {"label": chosen.columns.label, "features": list(features)}
+    options["nulls"] = "skip" if reading.nulls == "skip" else "error"
     if {"memory", "buffer_size"} & set(statement.options):
         options["buffer_size"] = config.memory
     if reading.block_size is not None:
