@@ -62,7 +62,7 @@ def test_no_label_at_all() -> None:
 def test_missing_labels_name_the_row(value: float | None, model: str) -> None:
     labels = [float(i % 2) for i in range(100)]
     labels[57] = value  # type: ignore[call-overload]  # a null is what is tested
-    message = train(table(y=pa.array(labels)), "--model", model, label="y")
+    message = train(table(y=pa.array(labels)), "--model", model, "--missing", "refuse", label="y")
     assert "'y' is" in message
     assert "row 57" in message
 
@@ -82,16 +82,16 @@ def test_three_classes_want_softmax() -> None:
 def test_nonfinite_feature_names_row_and_column(value: float) -> None:
     x = np.arange(100.0)
     x[31] = value
-    for more in ([], ["--standardize"]):
-        message = train(table(x=x), *more, label="y")
+    for more in (["--no-standardize"], ["--standardize"]):
+        message = train(table(x=x), *more, "--missing", "refuse", label="y")
         assert "row 31" in message
         assert "x" in message
 
 
-def test_text_feature_is_refused_with_advice_to_hash() -> None:
-    message = train(table(city=["a", "b"] * 50), label="y")
-    assert "'city'" in message
-    assert "--hash" in message
+def test_a_kind_that_a_column_is_not() -> None:
+    message = train(table(city=["a", "b"] * 50), "--number", "city", label="y")
+    assert "--number city" in message
+    assert "the value 'a', not a number" in message
 
 
 def test_nothing_there() -> None:

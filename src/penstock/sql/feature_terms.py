@@ -14,7 +14,7 @@ import pyarrow as pa
 from penstock.columns.base import is_text
 from penstock.columns.category import Category
 from penstock.columns.date import Date
-from penstock.columns.number import Number
+from penstock.columns.number import Number, null_numbers
 from penstock.sql.dialect import double_literal
 from penstock.sql.prediction_query import FeatureTerm
 
@@ -60,6 +60,8 @@ class ValueWriter:
             value = self.parsed(self._present(value, part.null_values), "double")
         else:
             value = self.double(value, kind)
+            nulls = ", ".join(double_literal(float(each)) for each in null_numbers(part.null_values))
+            value = f"CASE WHEN {value} IN ({nulls}) THEN NULL ELSE {value} END" if nulls else value
         if part.fill is None:
             return f"{value} * {double_literal(weights[0])}"
         filled = part.fill * weights[0] + (weights[1] if part.missing else 0.0)
