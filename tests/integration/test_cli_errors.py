@@ -89,7 +89,7 @@ def test_nonfinite_feature_names_row_and_column(value: float) -> None:
 
 
 def test_a_kind_that_a_column_is_not() -> None:
-    message = train(table(city=["a", "b"] * 50), "--number", "city", label="y")
+    message = train(table(city=["a", "b"] * 50), "--number", "city", label="y", code=2)
     assert "--number city" in message
     assert "the value 'a', not a number" in message
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -84,21 +85,17 @@ def choose_features(
         )
     every, specs = "*" in hash, [spec for spec in hash if spec != "*"]
     hashed = {spec.column: spec for spec in map(Hashed.parse, specs)}
-    asked = _asked(category=category, number=number, date=date, hash=hashed)
     for spec in hashed.values():
         if not wide:
             spec.require_narrow()
-    policy = missing or "auto"
-    if policy not in POLICIES:
-        raise UsageError(
-            "is not known", option="missing", value=missing, fixes=[f"choose one of {', '.join(POLICIES)}"]
-        )
+    asked, excluded, policy = (
+        _asked(category=category, number=number, date=date, hash=hashed),
+        list(exclude),
+        _policy(missing),
+    )
     roles = [(label, "label column"), (weight, "weight column"), *((h, "column to hash") for h in hashed)]
-    roles += [(name, "column to exclude") for name in exclude]
-    roles += [(name, "feature column") for name in asked]
-    for name, role in roles:
-        if name is not None and field_of(schema, name) is None:
-            raise ColumnError.missing(name, schema.names, place=place, role=role)
+    roles += [(name, "column to exclude") for name in excluded] + [(name, "feature column") for name in asked]
+    _require_columns(schema, roles, place)
     if label is not None and label == weight:
         raise UsageError(
             "is the label too; rows are weighed by another column", option="weight", value=weight, place=place
@@ -108,14 +105,13 @@ def choose_features(
     if packed and (features is None or list(features) == noted.get("features")):
         chosen = [*packed, *hashed]
     elif features is None:
-        left_out = {label, weight, *exclude} | set(index_columns(schema)) - {*hashed, *asked}
-        chosen = [n for root in schema if root.name not in left_out for n in _with_members(root, fit is not None)]
-        chosen = [name for name in chosen if name not in left_out]
+        left_out = {label, weight, *excluded} | set(index_columns(schema)) - {*hashed, *asked}
+        names = (n for root in schema if root.name not in left_out for n in _with_members(root, fit is not None))
+        chosen = [name for name in names if name not in left_out]
     else:
         chosen = list(dict.fromkeys([*features, *hashed, *asked]))
+    _require_columns(schema, [(name, "feature column") for name in chosen], place)
     for name in chosen:
-        if field_of(schema, name) is None:
-            raise ColumnError.missing(name, schema.names, place=place, role="feature column")
         if name in (label, weight):
             raise UsageError(f"{name!r} is given as a feature and as the label or weight; leave it out of the features")
     pair = next(((i, v) for i, v in PAIRS if i in chosen and v in chosen), None)
@@ -123,37 +119,23 @@ def choose_features(
     refused: dict[str, Refusal] = {}
     requests: list[ColumnRequest] = []
     nulls = tuple(null_values)
-    for name in chosen:
-        if pair and name in pair:
-            continue
+    for name in (name for name in chosen if pair is None or name not in pair):
         field = field_of(schema, name)
         assert field is not None  # looked for above
-        named = name in (features or ()) or name in asked
         part = classify(field, hashed.get(name) or (Hashed(name) if every and is_text(field.type) else None))
-        if (
-            fit is not None
-            and name not in hashed
-            and (asked.get(name) or (isinstance(part, Refusal) and can_fit(field)))
-        ):
-            requests.append(ColumnRequest(field, asked.get(name), named, nulls, standardize))
-        elif fit is not None and isinstance(part, Number) and (fill or standardize or wide):
-            requests.append(ColumnRequest(field, "number", named, nulls, standardize))
+        kind = asked.get(name)
+        if isinstance(part, Number) and kind is None and (fill or standardize or wide):
+            kind = "number"  # what stands for missing ones is found with the rest
+        if fit is not None and (kind or (isinstance(part, Refusal) and can_fit(field))):
+            named = name in (features or ()) or name in asked
+            requests.append(ColumnRequest(field, kind, named, nulls, standardize))
         elif isinstance(part, Refusal):
             refused[name] = part
         else:
             found[name] = (_with_nulls(part, nulls) if nulls else part,)
-    reasons: dict[str, str] = {}
-    if requests and fit is not None:
-        results = dict(fit(requests, policy))
-        if not found and not pair and all(isinstance(result, str) for result in results.values()):
-            # Row numbers are features where there are no others.
-            numbered = [r for r in requests if results[r.field.name] == "row numbers"]
-            results |= fit([replace(request, named=True) for request in numbered], policy)
-        for name, result in results.items():
-            if isinstance(result, str):
-                reasons[name] = result
-            else:
-                found[name] = result
+    results = {} if fit is None else _fitted(fit, requests, policy, alone=not found and pair is None)
+    found |= {name: result for name, result in results.items() if not isinstance(result, str)}
+    reasons = {name: result for name, result in results.items() if isinstance(result, str)}
     if fit is not None and features is None and found:  # what nobody named is left out with a word
         reasons |= {name: why.reason.partition(" is ")[2] for name, why in refused.items()}
         refused = {}
@@ -162,22 +144,52 @@ def choose_features(
     parts = _arranged([part for name in chosen for part in found.get(name, ())], schema, pair, place)
     if not parts:
         raise ColumnError.no_features(schema.names, place=place)
-    if packed and noted.get("encoder"):
-        names = noted.get("features") or ()
-        ranges = as_ranges(noted.get("flag_ranges") or ())
-        parts = [
-            replace(p, names=tuple(names), flag_ranges=ranges)
-            if isinstance(p, Vector) and p.columns == tuple(packed) and names
-            else p
-            for p in parts
-        ]
-        if isinstance(parts[-1], Pairs) and noted.get("width"):
-            alone = len(parts) == 1
-            dense, ranges = (int(noted.get("dense") or 0), ranges) if alone else (0, ())
-            parts[-1] = replace(parts[-1], width=int(noted["width"]), dense=dense, flag_ranges=ranges)
     origin = noted.get("encoder") if packed else None
+    if origin:
+        parts = _as_converted(parts, noted)
     members = members_of(schema, parts)
     return Recipe(tuple(parts), label, weight, None, place, origin, left_out=reasons, missing=policy, members=members)
+
+
+def _policy(missing: str | None) -> str:
+    """Return what is done with missing values."""
+    if missing is not None and missing not in POLICIES:
+        fixes = [f"choose one of {', '.join(POLICIES)}"]
+        raise UsageError("is not known", option="missing", value=missing, fixes=fixes)
+    return missing or "auto"
+
+
+def _require_columns(schema: pa.Schema, roles: Iterable[tuple[str | None, str]], place: str) -> None:
+    for name, role in roles:
+        if name is not None and field_of(schema, name) is None:
+            raise ColumnError.missing(name, schema.names, place=place, role=role)
+
+
+def _fitted(
+    fit: FitColumns, requests: Sequence[ColumnRequest], policy: str, *, alone: bool
+) -> dict[str, tuple[FeatureColumn, ...] | str]:
+    """Return what a look at the columns finds; row numbers are features where there are no others at all."""
+    if not requests:
+        return {}
+    results = dict(fit(requests, policy))
+    if alone and all(isinstance(result, str) for result in results.values()):
+        numbered = [request for request in requests if results[request.field.name] == "row numbers"]
+        results |= fit([replace(request, named=True) for request in numbered], policy)
+    return results
+
+
+def _as_converted(parts: Sequence[FeatureColumn], noted: Mapping[str, Any]) -> list[FeatureColumn]:
+    """Return the packed columns of a converted file with the names, width and flags of the features that they were packed from."""
+    names, ranges = tuple(noted.get("features") or ()), as_ranges(noted.get("flag_ranges") or ())
+    found = list(parts)
+    for at, part in enumerate(parts):
+        if isinstance(part, Vector) and names and list(part.columns) == noted["columns"]:
+            found[at] = replace(part, names=names, flag_ranges=ranges)
+    last = found[-1]
+    if isinstance(last, Pairs) and noted.get("width"):
+        dense, ranges = (int(noted.get("dense") or 0), ranges) if len(found) == 1 else (0, ())
+        found[-1] = replace(last, width=int(noted["width"]), dense=dense, flag_ranges=ranges)
+    return found
 
 
 def _asked(*, hash: Mapping[str, Hashed], **kinds: Sequence[str]) -> dict[str, str]:
