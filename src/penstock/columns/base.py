@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.batch import Csr, Floats
-from penstock.errors import FeatureError
+from penstock.errors import ColumnError, FeatureError
 from penstock.messages import Text, TextPart
 
 log = logging.getLogger("penstock")
@@ -269,6 +269,17 @@ def member_path(kind: pa.DataType, name: str) -> tuple[str, ...]:
         kind = kind.field(kind.get_field_index(step)).type
         found.append(step)
     return tuple(found)
+
+
+def require_type(
+    schema: pa.Schema, column: str, *, fits: Callable[[pa.DataType], bool], learnt: str, place: str
+) -> pa.DataType:
+    """Return the type of a column, or raise where it is not one that ``fits`` what was learnt from."""
+    field = field_of(schema, column)
+    found = None if field is None else field.type
+    if found is None or not fits(found):
+        raise ColumnError(f"{place}: column {column!r} is {found}, where {learnt} were learnt from")
+    return found
 
 
 def stored_column(schema: pa.Schema, name: str) -> str:

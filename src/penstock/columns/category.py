@@ -16,10 +16,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.batch import Csr, Floats, indices_of
-from penstock.columns.base import Place, UnseenValues, field_of, null_mask, saved
+from penstock.columns.base import Place, UnseenValues, null_mask, require_type, saved
 from penstock.columns.date import as_dates
 from penstock.columns.levels import LevelTable
-from penstock.errors import ColumnError
 
 NO_PLACE = Place()
 _NO_LEVEL, _NULL_VALUE = -2, -3
@@ -158,10 +157,8 @@ class Category:
         return Csr(starts, indices, np.ones(len(indices), np.float32), self.width)
 
     def require_kind(self, schema: pa.Schema, *, place: str) -> None:
-        field = field_of(schema, self.column)
-        if field is None or pa.types.is_nested(field.type):
-            found = None if field is None else field.type
-            raise ColumnError(f"{place}: column {self.column!r} is {found}, where categories were learnt from")
+        fits = lambda kind: not pa.types.is_nested(kind)  # noqa: E731
+        require_type(schema, self.column, fits=fits, learnt="categories", place=place)
 
     def to_dict(self) -> dict[str, Any]:
         facts = {"rare": self.rare, "missing": self.missing, "dense": self.dense, "null_values": self.null_values}

@@ -15,8 +15,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.batch import Csr, Floats
-from penstock.columns.base import NO_FLAGS, Place, as_texts, field_of, is_date, is_text, saved
-from penstock.errors import ColumnError, FeatureError, UsageError
+from penstock.columns.base import NO_FLAGS, Place, as_texts, is_date, is_text, require_type, saved
+from penstock.errors import FeatureError, UsageError
 
 DAY_MS = 86_400_000
 
@@ -87,10 +87,8 @@ class Date:
         raise UsageError(f"{self.column!r} is a date, which is stored in every row")
 
     def require_kind(self, schema: pa.Schema, *, place: str) -> None:
-        field = field_of(schema, self.column)
-        found = None if field is None else field.type
-        if found is None or not (is_date(found) or is_text(found)):
-            raise ColumnError(f"{place}: column {self.column!r} is {found}, where dates were learnt from")
+        fits = lambda kind: is_date(kind) or is_text(kind)  # noqa: E731
+        require_type(schema, self.column, fits=fits, learnt="dates", place=place)
 
     def to_dict(self) -> dict[str, Any]:
         made = saved(self, origin=self.origin, missing=self.missing, null_values=self.null_values)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.batch import Csr, Floats, indices_of, join_parts
-from penstock.columns.base import NO_FLAGS, Place, as_texts, field_of, is_list, null_mask, saved
+from penstock.columns.base import NO_FLAGS, Place, as_texts, is_list, null_mask, require_type, saved
 from penstock.errors import ColumnError, UsageError
 from penstock.messages import Name, Text, Use
 from penstock.native import kernel
@@ -118,10 +118,7 @@ class Hashed:
 
     def require_kind(self, schema: pa.Schema, *, place: str) -> None:
         """Raise where the column cannot be hashed."""
-        found = field_of(schema, self.column)
-        if found is None or is_list(found.type):
-            shown = None if found is None else found.type
-            raise ColumnError(f"{place}: column {self.column!r} is {shown}, where values to hash were learnt from")
+        require_type(schema, self.column, fits=lambda kind: not is_list(kind), learnt="values to hash", place=place)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON."""

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.batch import Csr, Floats
-from penstock.columns.base import NO_FLAGS, Place, as_texts, field_of, is_number, is_text, require_present, saved
+from penstock.columns.base import NO_FLAGS, Place, as_texts, is_number, is_text, require_present, require_type, saved
 from penstock.columns.labels import to_numbers
-from penstock.errors import ColumnError, FeatureError, UsageError
+from penstock.errors import FeatureError, UsageError
 
 _WHOLE = frozenset(
     kind.id
@@ -149,10 +149,8 @@ class Number:
         raise UsageError(f"{self.column!r} is a number, which is stored in every row")
 
     def require_kind(self, schema: pa.Schema, *, place: str) -> None:
-        field = field_of(schema, self.column)
-        found = None if field is None else field.type
-        if found is None or not (is_numeric(found) or is_text(found)):
-            raise ColumnError(f"{place}: column {self.column!r} is {found}, where numbers were learnt from")
+        fits = lambda kind: is_numeric(kind) or is_text(kind)  # noqa: E731
+        require_type(schema, self.column, fits=fits, learnt="numbers", place=place)
 
     def to_dict(self) -> dict[str, Any]:
         made = saved(self, fill=self.fill, missing=self.missing, null_values=self.null_values)

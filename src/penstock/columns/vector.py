@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.batch import Csr, Floats
-from penstock.columns.base import Place, as_ranges, field_of, flags_of, is_number, null_mask, require_present, saved
+from penstock.columns.base import Place, as_ranges, flags_of, is_number, null_mask, require_present, require_type, saved
 from penstock.columns.labels import to_numbers
 from penstock.errors import ColumnError, FeatureError, UsageError
 
@@ -65,12 +65,7 @@ class Vector:
         raise UsageError(f"{self.column!r} has fixed-size lists, which are stored in every row")
 
     def require_kind(self, schema: pa.Schema, *, place: str) -> None:
-        field = field_of(schema, self.column)
-        found = None if field is None else field.type
-        if found is None or not is_vector(found):
-            raise ColumnError(
-                f"{place}: column {self.column!r} is {found}, where lists of {self.width} numbers were learnt from"
-            )
+        found = require_type(schema, self.column, fits=is_vector, learnt=f"lists of {self.width} numbers", place=place)
         if found.list_size != self.width:
             raise ColumnError(
                 f"{place}: column {self.column!r} holds {found.list_size} values a row where {self.width} were learnt from"
