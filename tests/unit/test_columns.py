@@ -189,6 +189,25 @@ class TestMissing:
             learned(data, missing="guess")
         assert (caught.value.option, caught.value.value) == ("missing", "guess")
 
+    def test_no_row_is_left(self):
+        with pytest.raises(DataError, match=r"every row lacks one of the features x, c, so that none is left"):
+            learned(table(c=pa.nulls(ROWS, pa.float64())), missing="drop")
+
+    def test_columns_of_no_type_are_missing_values(self):
+        days = [datetime.date(2026, 1, 1) + datetime.timedelta(days=i % 40) for i in range(ROWS)]
+        data = table(c=texts(3), d=pa.array(days), n=np.random.default_rng(2).normal(size=ROWS))
+        model, _ = learned(data)
+        empty = pa.table({name: pa.nulls(2) for name in ("x", "c", "d", "n", "label")})
+        assert len(predict(model, TableSource.of(empty))) == 2
+        with pytest.raises(DataError, match="no row"):
+            evaluate(model, TableSource.of(empty))
+
+    def test_what_contradicts_itself_is_refused(self):
+        with pytest.raises(UsageError, match=r"names 'c', which is int64, neither a date nor text"):
+            part_of(pa.array([1, 2, 2] * 200), date=["c"])
+        with pytest.raises(UsageError, match=r"names 'c', which is excluded too"):
+            part_of(pa.array([1, 2, 2] * 200), category=["c"], exclude=["c"])
+
 
 class TestLabels:
     @pytest.mark.parametrize("model", ["logistic", "linear", "svm", "softmax"])

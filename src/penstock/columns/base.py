@@ -277,7 +277,7 @@ def require_type(
     """Return the type of a column, or raise where it is not one that ``fits`` what was learnt from."""
     field = field_of(schema, column)
     found = None if field is None else field.type
-    if found is None or not fits(found):
+    if found is None or not (fits(found) or pa.types.is_null(found)):  # all values are missing in a column of no type
         raise ColumnError(f"{place}: column {column!r} is {found}, where {learnt} were learnt from")
     return found
 

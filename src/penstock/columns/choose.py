@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.columns.base import FeatureColumn, Refusal, as_ranges, field_of, is_text
+from penstock.columns.base import FeatureColumn, Refusal, as_ranges, field_of, is_date, is_text
 from penstock.columns.category import Category
 from penstock.columns.fit import POLICIES, ColumnRequest, FitColumns
 from penstock.columns.hashing import Hashed
@@ -96,6 +96,9 @@ def choose_features(
     roles = [(label, "label column"), (weight, "weight column"), *((h, "column to hash") for h in hashed)]
     roles += [(name, "column to exclude") for name in excluded] + [(name, "feature column") for name in asked]
     _require_columns(schema, roles, place)
+    for name in asked:
+        if name in excluded:
+            raise UsageError(f"names {name!r}, which is excluded too", option=asked[name], value=[name], place=place)
     if label is not None and label == weight:
         raise UsageError(
             "is the label too; rows are weighed by another column", option="weight", value=weight, place=place
@@ -124,6 +127,13 @@ def choose_features(
         assert field is not None  # looked for above
         part = classify(field, hashed.get(name) or (Hashed(name) if every and is_text(field.type) else None))
         kind = asked.get(name)
+        if kind == "date" and not (is_date(field.type) or is_text(field.type)):
+            raise UsageError(
+                f"names {name!r}, which is {field.type}, neither a date nor text",
+                option="date",
+                value=list(date),
+                place=place,
+            )
         if isinstance(part, Number) and kind is None and (fill or standardize or wide):
             kind = "number"  # what stands for missing ones is found with the rest
         if fit is not None and (kind or (isinstance(part, Refusal) and can_fit(field))):

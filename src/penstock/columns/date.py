@@ -106,6 +106,8 @@ class Date:
 
 def as_dates(array: pa.Array, column: str, null_values: Sequence[str], place: Place) -> pa.Array:
     """Return a column of dates, or of text that is dates, as dates; one that is none is refused by its row."""
+    if pa.types.is_null(array.type):
+        return array.cast(pa.timestamp("ms"))
     if not is_text(array.type):
         zoned = pa.types.is_timestamp(array.type) and array.type.tz is not None
         return array.cast(pa.timestamp(array.type.unit)) if zoned else array  # in UTC, wherever it is read

@@ -76,6 +76,11 @@ class LabelMap:
             tally.add(array)
         return tally.labels(binary=binary)
 
+    @property
+    def type(self) -> pa.DataType:
+        """The type of the classes."""
+        return self._values.type
+
     def encode(self, array: pa.Array, *, first_row: int = 0) -> Floats:
         """Return the targets of an array of labels."""
         refuse_missing(array, self.column, first_row=first_row)

@@ -100,6 +100,8 @@ class Number:
         if array.type.id not in _PLAIN:
             if text:
                 array = _parsed(as_texts(array, self.null_values), self.column, place)
+            elif pa.types.is_null(array.type):
+                array = array.cast(pa.float64())
             elif pa.types.is_duration(array.type) or pa.types.is_time(array.type):
                 array = to_seconds(array)
         row = into[0]

@@ -391,6 +391,8 @@ class Recipe:
             return array
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
+        if pa.types.is_null(array.type):
+            array = array.cast(pa.float64() if self.labels is None else self.labels.type)
         some = self.labels.classes[0] if self.labels is not None else 0
         return pc.if_else(pa.array(missing), pa.scalar(some).cast(array.type), array)
 

@@ -30,6 +30,7 @@ from penstock.events import Advanced, Finished, Started, Stream, Warned
 from penstock.loader.decode import BlockDecoder
 from penstock.loader.row_forms import NOTHING, Scaling
 from penstock.loader.sparse_moments import add_moments, inverse_sizes
+from penstock.messages import Text, Use
 from penstock.parallel import in_order
 from penstock.solvers import WIDEST
 
@@ -169,6 +170,15 @@ def scan(
         )
     if collects and recipe.labels is None:
         recipe = recipe.with_labels(tally.labels())
+    if recipe.missing == "drop" and not total.count:
+        empty = [name for part in recipe.parts for name in part.columns]
+        raise DataError(
+            f"{source.name}: every row lacks one of the features {some_of(empty)}, so that none is left",
+            fixes=[
+                Text("leave columns out that are mostly missing: ", Use("exclude", ["COLUMN"])),
+                Use("missing", "auto"),
+            ],
+        )
     if recipe.missing == "drop" and total.count < total.rows - unlabelled_rows:
         dropped = total.rows - unlabelled_rows - total.count
         stream.emit(Warned(f"{source.name}: {dropped:,} rows lack a feature and are left out"))
