@@ -67,7 +67,7 @@ def nonzeros(path: Path) -> float:
     from penstock.training import Columns
 
     with penstock.open(str(path)) as source:
-        recipe = scan(source, Columns(LABEL).recipe(source), classes=True, standardize=True).recipe
+        recipe = scan(source, Columns(LABEL).recipe(source), classes=True, standardize=True, fill=True).recipe
         x = recipe.encode(source.read(0, recipe.columns)).x
     values = x.values if isinstance(x, Csr) else x
     return float(np.count_nonzero(values) / len(x))
