@@ -139,3 +139,12 @@ def test_numbers_are_shifted_and_flags_keep_their_size(sparse, tmp_path):
     varies = np.ptp(ends, axis=0) > 0
     assert varies.sum() > 5
     assert np.ptp(ends, axis=0)[varies] == pytest.approx(1)
+
+
+def test_prose_is_hashed_to_few_features_for_every_group_has_weights_for_them(tmp_path):
+    words = [f"the {i} cats of number {i % 7} sat on mat {i % 90}" for i in range(300)]
+    table = pa.table({"g": ["a", "b", "c"] * 100, "text": words, "y": [0, 1] * 150})
+    grouped = group(table, "g", tmp_path / "rows", label="y", memory="100MB")
+    assert grouped.recipe.width == 2**12
+    wide = group(table, "g", tmp_path / "wide", label="y", memory="100MB", hash=["text:2^14:words"])
+    assert wide.recipe.width == 2**14

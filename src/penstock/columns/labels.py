@@ -257,6 +257,8 @@ def _plain(array: pa.Array) -> pa.Array:
 
 def missing_labels(array: pa.Array) -> NDArray[np.bool_]:
     """Return which values are null or NaN."""
+    if not array.null_count and not pa.types.is_floating(array.type):
+        return np.zeros(len(array), np.bool_)
     missing = np.asarray(array.is_null().to_numpy(zero_copy_only=False), np.bool_)
     if pa.types.is_floating(array.type):
         missing = missing | np.isnan(np.asarray(array.to_numpy(zero_copy_only=False), np.float64))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -75,6 +75,12 @@ class Number:
     null_values: tuple[str, ...] = ()
     center: float = 0.0
     scale: float = 1.0
+
+    plain: bool = field(init=False, repr=False, compare=False)
+    """Whether the only feature is the number as it is stored, where it is not missing."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "plain", not (self.missing or self.null_values or self.standardized))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -173,6 +179,15 @@ def is_numeric(kind: pa.DataType) -> bool:
     """Whether values of a type become one number each."""
     others = pa.types.is_boolean(kind) or pa.types.is_duration(kind) or pa.types.is_time(kind)
     return bool(is_number(kind) or others)
+
+
+def number_view(array: pa.Array) -> NDArray[Any] | None:
+    """Return an array of integers or floats without nulls as it lies in memory; None for any other."""
+    try:
+        values = array.to_numpy()
+    except (pa.ArrowException, NotImplementedError):  # nulls, or a type that NumPy does not have
+        return None
+    return values if values.dtype.kind in "iuf" else None
 
 
 def null_numbers(null_values: Sequence[str]) -> tuple[str, ...]:

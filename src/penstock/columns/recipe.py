@@ -35,7 +35,7 @@ from penstock.columns.category import Category
 from penstock.columns.hashing import Hashed
 from penstock.columns.kinds import column_from_dict
 from penstock.columns.labels import LabelMap, missing_labels, numeric
-from penstock.columns.number import Number, is_null_number
+from penstock.columns.number import Number, is_null_number, number_view
 from penstock.columns.pairs import Pairs
 from penstock.columns.schema_notes import layout_of
 from penstock.columns.vector import Vector
@@ -464,13 +464,29 @@ def dense_features(batch: pa.RecordBatch, parts: Sequence[FeatureColumn], place:
         while stop < len(parts) and not isinstance(parts[stop], Vector):
             stop += 1
         columns = np.empty((sum(part.width or 0 for part in parts[start:stop]), len(batch)), np.float32)
-        row = 0
-        for part in parts[start:stop]:
-            part.write(column_of(batch, part.columns[0]), columns[row : row + (part.width or 0)], place)
-            row += part.width or 0
+        _write_columns(batch, parts[start:stop], columns, place)
         transpose(columns, out, at)
         at, start = at + len(columns), stop
     return out
+
+
+def _write_columns(batch: pa.RecordBatch, parts: Sequence[FeatureColumn], columns: Floats, place: Place) -> None:
+    """Write the features of dense columns; numbers without a null, the most of all, with little between."""
+    row, unsure = 0, []
+    with np.errstate(over="ignore"):  # numbers beyond float32 become infinite, and are refused by their row
+        for part in parts:
+            array, width = column_of(batch, part.columns[0]), part.width or 0
+            values = number_view(array) if isinstance(part, Number) and part.plain else None
+            if values is None:
+                part.write(array, columns[row : row + width], place)
+            else:
+                columns[row] = values
+                if values.dtype.kind == "f":
+                    unsure.append((part, array, row))
+            row += width
+    if unsure and np.isnan(columns.sum()):
+        for number, array, row in unsure:
+            number.write(array, columns[row : row + 1], place)
 
 
 def members_of(schema: pa.Schema, parts: Iterable[FeatureColumn]) -> dict[str, str]:

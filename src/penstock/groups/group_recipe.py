@@ -30,6 +30,8 @@ from penstock.events import Advanced, Finished, Started, Stream, Warned
 from penstock.loader.fit_columns import read_columns
 
 _TASK = "fit columns"
+_MOST_BITS = 12
+"""The power of two that text of many values is hashed to where nobody says: the models of all groups are in memory at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +158,20 @@ class _FitPass:
                 self.labels.add(batch.column(label))
                 self._stream.emit(Advanced(_TASK, len(batch)))
         self._stream.emit(Finished(_TASK))
-        return {name: tally.result(policy) for name, tally in tallies.items()}
+        return {name: _narrowed(tally.result(policy)) for name, tally in tallies.items()}
 
     def finish(self) -> None:
         """Look at the labels, where no feature had to be looked at, and tell of missing ones."""
         if not self.labels.rows:
             self((), "auto")
         self.labels.finish(self._stream)
+
+
+def _narrowed(result: tuple[FeatureColumn, ...] | str) -> tuple[FeatureColumn, ...] | str:
+    """Return columns with fewer features where they are hashed: every group has a weight for each."""
+    if isinstance(result, str):
+        return result
+    return tuple(replace(p, bits=min(p.bits, _MOST_BITS)) if isinstance(p, Hashed) else p for p in result)
 
 
 def _planned(request: ColumnRequest) -> FeatureColumn:

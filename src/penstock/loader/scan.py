@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats
 from penstock.blocks.base import BlockSource, PackedLayout, naming_rows, row_place
-from penstock.columns.base import column_of
 from penstock.columns.fit import IntegerRun, tells_missing
 from penstock.columns.labels import LabelTally, missing_labels, refuse_missing
 from penstock.columns.number import Number
@@ -125,11 +124,14 @@ def scan(
     features = _features_only(recipe, missing=fills)
     decoder = BlockDecoder(source, features, Scaling.none()) if whole else None
     together = list(dict.fromkeys([*columns, *(features.columns if whole else ())]))
-    runs = {p.column: IntegerRun() for p in recipe.parts if identifiers and whole and isinstance(p, Number)}
+    numbers = [p.column for p in recipe.parts if isinstance(p, Number) and p.column in source.schema.names]
+    runs = {name: IntegerRun() for name in numbers if identifiers and whole}
 
     def look(block: int) -> tuple[pa.RecordBatch, Batch | None]:
         read = source.read(block, together)
-        return read, decoder.encode(block, read) if decoder else None
+        batch = decoder.encode(block, read) if decoder else None
+        # Columns that are not looked at any more are given back here, by the thread that read them.
+        return read if recipe.missing == "drop" else read.select(list(dict.fromkeys([*columns, *runs]))), batch
 
     stream.emit(Started("scan", len(source.block_rows), "blocks"))
 
@@ -141,20 +143,25 @@ def scan(
     else:
         with closing(in_order(look, range(len(source.block_rows)), threads=source.threads)) as found:
             for block, (read, batch) in enumerate(found):
-                weight = naming_rows(source, block, partial(total.add, read)) if weighs else None
+                there = None if not drops else ~missing_labels(read.column(str(recipe.label)))
+                complete = there is None or bool(there.all())
+                weight = None
+                if weighs and complete and not recipe.weighted:
+                    total.add_equal(len(read))
+                elif weighs:
+                    weight = naming_rows(source, block, partial(total.add, read))
                 if batch is not None:
                     _refuse_nonfinite(source, block, batch, features)
                     moments.add(batch, weight)
                 for name, run in list(runs.items()):
-                    run.add(column_of(read, name))
+                    run.add(read.column(name))
                     if not run.possible:
                         del runs[name]
                 stream.emit(Advanced("scan", 1))
                 labelled += len(read)
                 if collects or drops:
                     labels = read.column(str(recipe.label))
-                    there = ~missing_labels(labels) if drops else None
-                    if there is not None and not there.all():
+                    if there is not None and not complete:
                         unlabelled_rows += int(len(there) - there.sum())
                         labels, weight = labels.filter(pa.array(there)), None if weight is None else weight[there]
                     if collects:
@@ -262,6 +269,11 @@ class _Weights:
         self.count += int(np.count_nonzero(weights))
         self.rows += len(weights)
         return weights
+
+    def add_equal(self, rows: int) -> None:
+        """Take in rows of weight 1."""
+        self._sum, self._squares = self._sum + rows, self._squares + rows
+        self.count, self.rows = self.count + rows, self.rows + rows
 
     @property
     def effective_rows(self) -> float:
