@@ -44,7 +44,7 @@ class Config:
     is SGD where an option of SGD is given, else as `penstock.solvers.choose_solver` says. ``optimizer`` is how SGD turns gradients
     into steps, "sgd" for plain ones or one of `penstock.sgd.optimizers`, which have a learning rate of their own; None leaves it to
     `penstock.solvers.choose_optimizer`. ``l2=None`` is 1 / rows, which is
-    scikit-learn's ``C=1``; with an L1 penalty it is 0. ``validation`` is the share of rows held out, 0 for none; None
+    scikit-learn's ``C=1``, or a tenth of that by FTRL-proximal; with an L1 penalty it is 0. ``validation`` is the share of rows held out, 0 for none; None
     leaves it to `penstock.loader.holdout.automatic_share`. ``patience`` is after how many epochs without improvement
     training stops, 0 for never; None is 5 of SGD where rows are held out and ``epochs`` is left open. Open ``epochs`` are 20 of SGD,
     more of few rows. ``class_weight`` is how much rows count by their class: ``"balanced"`` or a weight for each label; see
@@ -164,11 +164,13 @@ class Config:
 
     def resolve(self, shape: DataShape, *, held_out: bool = False) -> Config:
         """Return the config with nothing left open, for data of that shape, with or without held-out rows."""
-        l1, solver = self.l1, self.solver
+        solver = self.solver
         if solver == "auto":
             few_passes = self.epochs is not None and self.epochs <= _SGD_EPOCHS
             exact = loss_of(self.model).exact
-            solver = "sgd" if self.asks_for_sgd else choose_solver(shape, exact=exact, l1=l1, few_passes=few_passes)
+            solver = (
+                "sgd" if self.asks_for_sgd else choose_solver(shape, exact=exact, l1=self.l1, few_passes=few_passes)
+            )
         if solver == "exact" and shape.width > WIDEST:
             raise UsageError(
                 f"solves equations in {shape.width:,} features at once, and takes {WIDEST:,} at most",
@@ -176,20 +178,27 @@ class Config:
                 value="exact",
                 fixes=[Use("solver", "lbfgs")],
             )
-        l2 = self.l2 if self.l2 is not None else 0.0 if l1 else 1 / max(shape.rows, 1)
         watched = solver == "sgd" and self.epochs is None and held_out
         patience = self.patience if self.patience is not None else _PATIENCE if watched else 0
         optimizer = self.optimizer
         if optimizer is None and solver == "sgd":
             plain = self.learning_rate is not None or self._is_given(*_SCHEDULE, "batch_size")
             optimizer = "sgd" if plain else choose_optimizer(self.model, shape)
-        resolved = replace(self, solver=solver, optimizer=optimizer, l2=l2, patience=patience)
+        resolved = replace(self, solver=solver, optimizer=optimizer, patience=patience)
+        resolved = replace(resolved, l2=resolved.penalty(shape.rows))
         epochs = resolved.epoch_limit
         if solver == "sgd" and self.epochs is None and self.optimizer is None and optimizer == "ftrl" and not held_out:
             epochs = _UNWATCHED_FTRL_EPOCHS
         elif solver == "sgd" and self.epochs is None:
             epochs = min(max(epochs, _SGD_STEPS // max(shape.rows, 1)), _MOST_SGD_EPOCHS)
         return replace(resolved, epochs=epochs)
+
+    def penalty(self, rows: int) -> float:
+        """Return the L2 penalty that was given, or the solver's own for so many rows."""
+        if self.l2 is not None:
+            return self.l2
+        optimizer = adaptive(self.optimizer or "sgd") if self.solver == "sgd" else None
+        return 0.0 if self.l1 else (1.0 if optimizer is None else optimizer.penalty) / max(rows, 1)
 
     @property
     def first_rate(self) -> float:

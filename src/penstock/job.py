@@ -23,8 +23,8 @@ from penstock.errors import UsageError
 from penstock.events import Advanced, Epoch, Finished, Started, Stream, Warned
 from penstock.loader.holdout import RowSplit, chosen_share
 from penstock.measures import Doubles, Measures, OnScores
-from penstock.messages import Given, Name, Text
-from penstock.metric_names import deciding_loss, finished_figures, poor_probabilities, title
+from penstock.messages import Command, Given, Name, Text
+from penstock.metric_names import deciding_loss, finished_figures, perfect_score, poor_probabilities, title
 from penstock.sgd.loop import EarlyStopping, EpochStats
 
 C = TypeVar("C", bound="JobConfig")
@@ -319,6 +319,9 @@ class Job(Generic[C, M_co]):
                 stream.emit(Warned(f"the model is useless: {reason}"))
             elif not warned and (reason := poor_probabilities(metrics)) is not None:
                 stream.emit(Warned(f"{reason}; smaller steps help, or the ones that are chosen where none are given"))
+            if (perfect := perfect_score(metrics)) is not None:
+                show = Command(("penstock", "show", "MODEL"))
+                stream.emit(Warned(Text(perfect, ": see whether a feature tells the label itself (", show, ")")))
         return learner.model(progress, metrics)
 
     def _share(self, rows: int) -> float:

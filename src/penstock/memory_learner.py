@@ -267,6 +267,8 @@ class MemoryLearner:
         """Return the model in the features' own units, after it has learned from the rows held out too."""
         epochs = self._refit_epochs(progress) if self._share else 0
         weights = self._refitted(epochs) if epochs else self._judge.model_weights
+        if epochs:
+            metrics = {**metrics, "refit_rows": self._refit_rows}
         if (notice := far_label_notice(self._data.recipe.label, float(weights.intercept[0]), metrics)) is not None:
             self._job.stream.emit(Warned(notice))
         raw, scaling = weights.settled().copy(), self._data.scaling
@@ -329,16 +331,19 @@ class MemoryLearner:
             return min(self._config.epoch_limit, REFIT_PASSES)
         return progress.best_epoch if given.epochs is None and self._data.rows <= REFIT_ROWS else 0
 
+    @property
+    def _refit_rows(self) -> int:
+        """The rows to learn from when those held out are learned from too."""
+        return round(self._data.weighted_rows * (1 - self._job.test_share))
+
     def _refitted(self, epochs: int) -> Weights:
         """Learn from all rows, now that those held out have been measured.
 
         Full passes go on from the weights, SGD begins anew for the number of epochs that was best. The figures of
         the rows held out stay those of the weights that had not seen them.
         """
-        job, data, config = self._job, self._data, self._config
-        count = round(data.weighted_rows * (1 - job.test_share))
-        l2 = 1 / max(count, 1) if job.config.l2 is None and not config.l1 else config.l2
-        trainer = self._new_trainer(replace(config, l2=l2), count)
+        job, data, config, count = self._job, self._data, self._config, self._refit_rows
+        trainer = self._new_trainer(replace(config, l2=replace(config, l2=job.config.l2).penalty(count)), count)
         if config.full_passes:
             trainer.start(self._judge.model_weights)
         elif self.first is not None:

@@ -106,6 +106,8 @@ def finished_figures(row: Mapping[str, Any]) -> dict[str, Any]:
 _RANKS_WELL, _POOR = 0.6, 1.1
 _FEW_ROWS = 30
 """Fewer rows than these judge no model: chance decides."""
+_MANY_ROWS, _NO_ERROR = 200, {"accuracy": 1.0, "r2": 0.99999}
+"""Rows on which a model that learned from noisy data makes an error, and the scores of one that makes none."""
 
 
 def useless_reason(figures: Mapping[str, Any]) -> str | None:
@@ -176,6 +178,24 @@ def poor_probabilities(figures: Mapping[str, Any]) -> str | None:
                 " probabilities are of no use"
             )
     return None
+
+
+def perfect_score(figures: Mapping[str, Any]) -> str | None:
+    """Say that a finished model makes no error on test or held-out rows, which is seldom so unless a feature tells the label.
+
+    Examples
+    --------
+    >>> perfect_score({"held_out_accuracy": 1.0, "held_out_rows": 300})
+    'held-out accuracy 1.0000 on 300 rows'
+    >>> perfect_score({"test_r2": 0.99, "test_rows": 300}) is None
+    True
+    """
+    score = headline(figures)
+    if score is None or score.metric not in _NO_ERROR or score.name.startswith("training_"):
+        return None
+    rows = figures.get(f"{score.name.removesuffix(f'_{score.metric}')}_rows") or 0
+    perfect = rows >= _MANY_ROWS and score.value >= _NO_ERROR[score.metric]
+    return f"{score.title} {score.value:.4f} on {rows:,} rows" if perfect else None
 
 
 def useless_advice(figures: Mapping[str, Any], label: str | None) -> str:

@@ -211,7 +211,7 @@ _OPTIONS = (
     _option("power", "number", "Of inverse-scaling: the exponent.", default=0.25, panel=LEARNING, metavar="X", doors=_MODELS),
     _option("l1", "number", "Penalty on the weights' sizes.", default=0.0, **_PENALTY, panel=LEARNING, metavar="X",
             doors="train compare estimator disk query search", warehouse="l1_reg", refused={"factor": "its penalty is {l2}"}),
-    _option("l2", "number", "Penalty on the weights' squares.", default_text="1 / rows, or 0 with {l1}", auto=True, **_PENALTY, panel=LEARNING,
+    _option("l2", "number", "Penalty on the weights' squares.", default_text="1 / rows (ftrl: 0.1 / rows), or 0 with {l1}", auto=True, **_PENALTY, panel=LEARNING,
             metavar="X", doors=f"{_MODELS} search", warehouse="l2_reg", variants={
             "factor": {"default": 0.02, "default_text": "", "reason": "must be zero or a positive number, such as 0.02"}}),
     _option("average", "flag", "Of sgd: take the mean of the weights over the epochs, and not the last ones.", default=True, panel=LEARNING,

@@ -103,6 +103,14 @@ def test_the_solver_fits_the_data_and_what_was_asked_for(model, shape, options, 
     assert found.l2 == (0 if options.get("l1") else 1 / shape.rows)
 
 
+def test_many_sparse_features_are_penalized_less():
+    shape = DataShape(100_000, 5000, in_memory=True, sparse=True)
+    found = Config().resolve(shape, held_out=True)
+    assert (found.optimizer, found.l2) == ("ftrl", 0.1 / shape.rows)
+    assert Config(optimizer="sgd", solver="sgd").resolve(shape).l2 == 1 / shape.rows
+    assert Config(l2=0.5).resolve(shape, held_out=True).l2 == 0.5
+
+
 def test_a_penalty_that_is_given_stays():
     assert Config(l2=0).resolve(DataShape(1000, 10, in_memory=True)).l2 == 0
 

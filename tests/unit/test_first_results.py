@@ -72,6 +72,56 @@ def test_an_accuracy_above_the_largest_class_by_chance_is_useless() -> None:
     assert useless_reason(figures | {"test_log_loss": 0.70, "test_accuracy": 0.60}) is None
 
 
+def test_rare_texts_that_decide_the_label_are_learned(tmp_path: Path) -> None:
+    """Invoices of six rows each, all of one class: a penalty as that of few features would keep them near zero."""
+    rng = np.random.default_rng(0)
+    invoice = np.arange(66_000) % 11_000
+    paid = (rng.random(11_000) < 0.5)[invoice] ^ (rng.random(66_000) < 0.02)
+    table = pa.table({"invoice": [f"i{n}" for n in invoice], "x": rng.normal(size=66_000), "paid": paid.astype(int)})
+    pq.write_table(table, tmp_path / "a.parquet")
+    model = penstock.LogisticRegression(seed=1).fit(tmp_path / "a.parquet", y="paid", test_share=0.2)
+    assert model.model_.recipe.sparse
+    assert model.model_.metrics["test_log_loss"] < 0.36  # 0.40 by 1 / rows
+
+
+def test_whole_numbers_of_text_files_are_classes_as_they_are_written(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=400)
+    lines = "".join(f"{value},{3 + int(value > 0)}\n" for value in x)
+    (tmp_path / "a.csv").write_text("x,y\n" + lines)
+    model = penstock.LogisticRegression(epochs=2).fit(tmp_path / "a.csv", y="y")
+    assert model.classes_.dtype == np.int64
+    assert model.predict(tmp_path / "a.csv").dtype == np.int64
+    (tmp_path / "b.csv").write_text("x,y\n" + lines.replace(",4", ",3.5"))
+    assert penstock.LogisticRegression(epochs=2).fit(tmp_path / "b.csv", y="y").classes_.tolist() == [3.0, 3.5]
+
+
+def test_that_a_saved_model_learned_from_the_held_out_rows_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pq.write_table(sales(), "a.parquet")
+    told = "measured so, it learned from the held-out rows too: 3,000 rows in all"
+    done = CliRunner().invoke(app, ["train", "a.parquet", "--label", "y", "--out", "m.penstock"])
+    assert told in done.stdout
+    assert told in CliRunner().invoke(app, ["show", "m.penstock"]).stdout
+    kept = CliRunner().invoke(app, ["train", "a.parquet", "--label", "y", "--validation", "0.2", "--out", "n.penstock"])
+    assert kept.exit_code == 0
+    assert "measured so" not in kept.stdout
+
+
+def test_a_feature_that_is_the_label_is_suspected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = sales()
+    pq.write_table(table.append_column("copy", table["y"]), "a.parquet")
+    pq.write_table(table, "b.parquet")
+    suspicion = "see whether a feature tells the label itself (penstock show MODEL)"
+    line = ["train", "a.parquet", "--label", "y", "--out", "m.penstock"]
+    assert suspicion in " ".join(CliRunner().invoke(app, line).stderr.split())
+    line[1] = "b.parquet"
+    assert suspicion not in " ".join(CliRunner().invoke(app, line).stderr.split())
+
+
 def test_a_checkpoint_of_more_epochs_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)

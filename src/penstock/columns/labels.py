@@ -189,8 +189,13 @@ class LabelTally:
             )
 
     def labels(self, *, binary: bool | None = None) -> LabelMap:
-        """Return the classes found; ``binary=None`` takes two as -1 and +1, and more as 0 to k-1."""
-        classes = tuple(sorted(self._totals))
+        """Return the classes found; ``binary=None`` takes two as -1 and +1, and more as 0 to k-1.
+
+        Whole numbers are integers whatever their type: in text files all numbers are float64, as are those of a table with nulls.
+        """
+        classes: tuple[Any, ...] = tuple(sorted(self._totals))
+        if all(isinstance(each, float) and each.is_integer() for each in classes):
+            classes = tuple(map(int, classes))
         return LabelMap(classes, binary=len(classes) == 2 if binary is None else binary, column=self._column)
 
     def totals(self, classes: Sequence[Any]) -> NDArray[np.float64]:

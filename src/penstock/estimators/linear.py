@@ -130,7 +130,8 @@ class LogisticRegression(_ProbabilityClassifier):
     batch_size : int
         Rows to an update of SGD.
     l1, l2 : float
-        Penalties on the weights; ``l2="auto"`` is 1 / rows, which is scikit-learn's ``C=1``, or 0 with an L1 penalty.
+        Penalties on the weights; ``l2="auto"`` is 1 / rows, which is scikit-learn's ``C=1``, of ``"ftrl"`` 0.1 / rows, or 0 with an
+        L1 penalty.
     average : bool
         Whether SGD's model is the mean of the weights over the epochs, in which later ones count more, or the last weights; of
         ``"ftrl"`` with ``l1`` it is always the last ones, since a mean has no zeros.

@@ -171,6 +171,8 @@ FTRL = Optimizer(
     name="ftrl",
     cells=CELLS,
     learning_rate=0.5,
+    # Of the many features that it is chosen for most are rare, and 1 / rows keeps those near zero.
+    penalty=0.1,
     scheduled=False,
     sparsifies=True,
     dense=ftrl_dense,

@@ -37,6 +37,8 @@ class Optimizer:
         With rate="auto" the rate of an epoch is the learning rate over ``(1 + epoch) ** power``.
     scheduled : bool
         Whether the rate may follow a schedule that the user chooses.
+    penalty : float
+        What the L2 penalty is where none is given, over 1 / rows.
     sparsifies : bool
         Whether it knows an L1 penalty, by which weights become exactly zero.
     dense, sparse : callables
@@ -51,6 +53,7 @@ class Optimizer:
     cells: int
     learning_rate: float
     power: float = 0.0
+    penalty: float = 1.0
     scheduled: bool = True
     sparsifies: bool = False
     dense: Callable[..., Any]
