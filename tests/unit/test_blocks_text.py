@@ -178,3 +178,22 @@ def test_a_wide_file(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", header + "\n" + "\n".join(",".join(["0.5"] * 3000) for _ in range(20)))
     with CsvSource(path) as source:
         assert sum(len(source.read(k, ["f2999", "f0"])) for k in range(len(source.block_rows))) == 20
+
+
+def test_whole_numbers_that_begin_with_a_zero_are_text(tmp_path: Path) -> None:
+    path = tmp_path / "codes.csv"
+    path.write_text('zip,share,grade\n1234,0.5,1\n"0123",0.25,01\n99,0,2\n')
+    with CsvSource(path) as source:
+        assert source.read(0).to_pydict() == {
+            "zip": ["1234", "0123", "99"],
+            "share": [0.5, 0.25, 0.0],
+            "grade": ["1", "01", "2"],
+        }
+
+
+def test_a_code_at_the_end_of_a_large_file_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "sorted.csv"
+    path.write_text("grade,x\n" + "1,0.5\n" * 400_000 + "01,0.5\n" * 100)
+    with CsvSource(path) as source:
+        assert source.schema.field("grade").type == pa.string()
+        assert source.schema.field("x").type == pa.float64()

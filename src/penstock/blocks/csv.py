@@ -1,18 +1,21 @@
 """CSV and TSV text as blocks of rows: numbers by our own parser, other columns by Arrow's.
 
 Delimiter, header and types are found in the first megabyte and then hold: numeric columns are float64 (an empty
-field, NA or null is a null), columns of true and false are booleans, all others strings. Blocks are cut at line
-ends, so a quoted field that holds a newline is refused.
+field, NA or null is a null), columns of true and false are booleans, all others strings. So are codes, whole numbers of
+which one begins with a zero: ``01`` is not ``1``. Blocks are cut at line ends, so a quoted field that holds a newline is
+refused.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.blocks.csv_sniff import CsvLayout, has_header, header_names, sniff_delimiter, split_line
@@ -38,6 +41,8 @@ SUFFIXES = (".csv", ".tsv", ".tab")
 _WORDS = {"true", "false"}
 _NUMBER = pa.float64().id
 _NOTHING = np.zeros(0, np.uint8)
+_END_BYTES = 65536
+"""Bytes of the end of a file that are looked at for codes: rows sorted by a code begin with those without zeros."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +158,24 @@ class CsvFormat:
         ):  # lines of too few fields are told of when they are read
             return []
         return [name for name in typed if not self._fits(rows, [name])]
+
+    def codes(self, rows: bytes) -> list[str]:
+        """Return the columns of numbers in which some of these lines hold a whole number that begins with a zero.
+
+        Examples
+        --------
+        >>> csv_format(b"zip,x\\n1234,0.5\\n2345,1\\n", "a.csv").codes(b"0123,0.25\\n")
+        ['zip']
+        """
+        delimiter = re.escape(self.delimiter.encode())
+        if not re.search(rb'(?:^|["\n]|' + delimiter + rb")0[0-9]", rows):
+            return []
+        numbers = {field.name: pa.string() for field in self.schema if field.type.id == _NUMBER}
+        try:
+            texts = read_text(as_lines(rows), self.schema.names, numbers, delimiter=self.delimiter)
+        except pa.ArrowInvalid:  # the line is named when it is read
+            return []
+        return [name for name in numbers if pc.any(pc.match_substring_regex(texts.column(name), "^0[0-9]+$")).as_py()]
 
     def with_text(self, columns: Sequence[str]) -> CsvFormat:
         """Return the format with these columns as text."""
@@ -289,7 +312,8 @@ def csv_format(
     # pandas writes its index as a first column without a name.
     index = json.dumps({"index_columns": [names[0]]}) if header and len(names) > 1 and not first[0].strip() else None
     schema = pa.schema(list(kinds.items()), None if index is None else {b"pandas": index.encode()})
-    return CsvFormat(name, schema, delimiter, header, skip)
+    format = CsvFormat(name, schema, delimiter, header, skip)
+    return format.with_text(format.codes(sample[skip:]))
 
 
 class CsvSource(TextSource):
@@ -335,10 +359,12 @@ class CsvSource(TextSource):
             text: set[str] = set()
             formats = [format]
             for f in files[1:]:
-                head = f.sample(65536)
+                head = f.sample(_END_BYTES)
                 formats.append(format.format_of(head, f.name))
                 f.skip = formats[-1].skip
-                text.update(formats[-1].misfits(head[f.skip :]))
+                text.update(formats[-1].misfits(head[f.skip :]), formats[-1].codes(head[f.skip :]))
+            for f, own in zip(files, formats, strict=True):
+                text.update(own.codes(f.last_lines(_END_BYTES)))
             for f, own in zip(files, formats, strict=True):
                 f.format = own.with_text(list(text)) if own.schema.names != format.schema.names else None
             format = format.with_text(list(text))

@@ -134,6 +134,12 @@ class TextFile:
                 return data[:end]
             nbytes *= 4
 
+    def last_lines(self, nbytes: int) -> bytes:
+        """Return the whole lines of the last bytes of the file, from the first row on."""
+        start = max(self.skip, self.file.size - nbytes)
+        data = self.file.read_at(start, self.file.size - start)
+        return data if start == self.skip else data[data.find(b"\n") + 1 :]
+
     def line_number(self, offset: int) -> int:
         """Return the number of the line that starts at an offset, by counting: for messages only."""
         count = 1
