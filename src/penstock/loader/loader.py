@@ -20,7 +20,7 @@ import numpy as np
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import BlockSource, Int64s, begin_epoch, row_place
 from penstock.blocks.storage import convert_line
-from penstock.budget import Budget
+from penstock.budget import Budget, CacheChoice
 from penstock.closing import Closing
 from penstock.columns.recipe import Recipe
 from penstock.errors import UsageError
@@ -65,8 +65,9 @@ class Loader(Closing, Generic[R]):
         Where an order that copies the data (``once``, ``epoch``) may write.
     stretch : bool
         Take the least memory that works where that given is too little; ``plan.memory`` says how much it is.
-    cache : bool or int
-        Whether to keep encoded rows in ``scratch`` as they are first read, for later epochs, or in how many bytes at most.
+    cache : bool, int or Path
+        Whether to keep encoded rows in ``scratch`` as they are first read, for later epochs, in how many bytes at most, or in which
+        folder, for later runs too.
         Only rows of an order that reads the data themselves are kept, which do not fit in memory and take long to encode.
 
     Attributes
@@ -94,7 +95,7 @@ class Loader(Closing, Generic[R]):
         threads: int | None = None,
         scratch: str | os.PathLike[str] | None = None,
         stretch: bool = False,
-        cache: bool | int = False,
+        cache: CacheChoice = False,
     ) -> None:
         self.recipe = recipe
         self.order = order_named(order) if isinstance(order, str) else order

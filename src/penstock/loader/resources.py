@@ -22,7 +22,7 @@ import numpy as np
 from penstock.blocks.base import BlockSource, Int64s, row_place
 from penstock.blocks.cached_source import CachedSource, fits
 from penstock.blocks.fields import Fields
-from penstock.budget import Budget, give_back, show_bytes
+from penstock.budget import Budget, CacheChoice, give_back, show_bytes
 from penstock.errors import FeatureError
 from penstock.events import log
 from penstock.loader.decode import ResidentDecoder, divided, redecoded, unit_bytes
@@ -114,7 +114,7 @@ class LoaderResources(Generic[R]):
         shape: Shape,
         part: RowFilter | None,
         scratch: str | os.PathLike[str] | None,
-        cache: bool | int = False,
+        cache: CacheChoice = False,
     ) -> None:
         self.feed = feed
         feed.decoder.together = plan.together
