@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,6 @@ class ArrowSource(Source):
         self._footers: list[Footer] = []
         self._readers: dict[int, Any] = {}
         self._reader_lock = threading.Lock()
-        self._print: str | None = None
         try:
             for name in names:
                 self._files.append(open_file(name, random=True))
@@ -107,12 +107,10 @@ class ArrowSource(Source):
         self._sums = np.concatenate([footer.sums for footer in self._footers])[self._stored]
         self._verified = np.zeros(int(stored[-1]), np.bool_)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """A hash over the files' content: the checksums of their blocks, or else a sample of their bytes."""
-        if self._print is None:
-            self._print = fingerprint(self._files, known=[self._content(n) for n in range(len(self._files))])
-        return self._print
+        return fingerprint(self._files, known=[self._content(n) for n in range(len(self._files))])
 
     def read(self, block: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Read one record batch; only the columns named, in that order."""

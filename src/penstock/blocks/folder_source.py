@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.blocks.base import BlockSource, PackedLayout, Source, require_columns
+from penstock.blocks.base import BlockSource, PackedLayout, WrappedSource, require_columns
 from penstock.blocks.folder_columns import folder_columns
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def with_folder_columns(source: BlockSource, data: Any, files: Sequence[str], su
     return FolderSource(source, added, place)
 
 
-class FolderSource(Source):
+class FolderSource(WrappedSource):
     """A source with columns more that have one value in each file.
 
     Parameters
@@ -47,23 +47,10 @@ class FolderSource(Source):
     """
 
     def __init__(self, source: BlockSource, added: Mapping[str, pa.Array], place: Mapping[str, int]) -> None:
-        self.stored = source
+        super().__init__(source)
         self._added, self._place = added, place
-        self.name, self.exact_rows, self.threads = source.name, source.exact_rows, source.threads
-        self.block_rows, self.block_bytes = source.block_rows, source.block_bytes
-        self.units, self.unit_bytes, self.read_bytes = source.units, source.unit_bytes, source.read_bytes
-        self.schema = source.schema
         for name, values in added.items():
             self.schema = self.schema.append(pa.field(name, values.type))
-
-    @property
-    def max_open(self) -> int:
-        """How many pieces are kept half read."""
-        return self.stored.max_open
-
-    @max_open.setter
-    def max_open(self, value: int) -> None:
-        self.stored.max_open = value
 
     @property
     def fingerprint(self) -> str:
@@ -100,10 +87,6 @@ class FolderSource(Source):
         ability = getattr(self.stored, name)
         return lambda *args: FolderSource(ability(*args), self._added, self._place)
 
-    def origin(self, block: int) -> tuple[int, int]:
-        """Return the stored block that a block is a part of, and the number of its rows before the part."""
-        return self.stored.origin(block)
-
     def packed(self, features: str, label: str | None, weight: str | None) -> PackedLayout | None:
         """Return where rows of these columns lie, or None where one of them lies nowhere."""
         if any(name in self._added for name in (features, label, weight)):
@@ -117,23 +100,3 @@ class FolderSource(Source):
     def unit_bytes_of(self, columns: Sequence[str]) -> int:
         """Return what a piece that is half read keeps in memory, if these columns are read."""
         return self.stored.unit_bytes_of([name for name in columns if name not in self._added])
-
-    def file_of(self, block: int) -> tuple[str, int]:
-        """Return the name of the file that a block lies in, and the first block of that file."""
-        return self.stored.file_of(block)
-
-    def begin(self, epoch: int) -> None:
-        """Pass it on to the files."""
-        self.stored.begin(epoch)
-
-    def release(self) -> None:
-        """Pass it on to the files."""
-        self.stored.release()
-
-    def check(self) -> None:
-        """Raise `DataChangedError` if a file is not the one that was opened."""
-        self.stored.check()
-
-    def close(self) -> None:
-        """Close the files."""
-        self.stored.close()
