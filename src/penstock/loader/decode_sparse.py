@@ -23,7 +23,7 @@ from penstock.batch import Batch, Csr, Floats, scatter_values
 from penstock.blocks.base import BlockSource, Int64s
 from penstock.blocks.block_sums import cut_short, damaged_block
 from penstock.blocks.fields import Fields
-from penstock.blocks.row_layout import UNKNOWN, RowLayout, end_size
+from penstock.blocks.row_layout import UNKNOWN, RowLayout
 from penstock.checksum import checksum_at
 from penstock.columns.recipe import Recipe
 from penstock.copying import SKIP
@@ -237,7 +237,7 @@ class SparseDecoder(BlockDecoder):
         self.thread_bytes = room(int(layout.nbytes.max(initial=0)), nbytes=nbytes)
         # Where, counted from the block's own start: the values and ends of both lists, then the other columns' values.
         self._places = np.full((len(layout.rows), 2 * len(layout.columns)), UNKNOWN, np.int64)
-        self._ends = tuple(end_size(column.field.type) for column in layout.columns[:2])
+        self._ends = tuple(column.end_size for column in layout.columns[:2])
         self._others = [column.field for column in layout.columns[2:]]
 
     def raw_bytes(self, blocks: Int64s) -> Int64s:
