@@ -18,10 +18,12 @@ from penstock.blocks.ipc_rows import offset_type
 from penstock.columns.base import Place
 from penstock.columns.recipe import Recipe
 from penstock.columns.table_rows import TableRows
-from penstock.errors import ColumnError, DataError
+from penstock.errors import ColumnError, DataError, UsageError
 from penstock.messages import Text, Use
 from penstock.records import Column, Ragged, Records
 
+ROW_NUMBERS = "row_number"
+"""The column that rows' numbers in the data are given out as."""
 FieldKind = Literal["fixed", "list", "bytes", "text", "object"]
 
 
@@ -165,6 +167,13 @@ class Fields:
         if not names:
             raise ColumnError(
                 "names no column", option="columns", value=names, fixes=[f"{place} has: {', '.join(schema.names)}"]
+            )
+        if numbered and ROW_NUMBERS in names:
+            raise UsageError(
+                f"adds a column {ROW_NUMBERS!r}, and {place} has one of that name",
+                option="row_numbers",
+                value=True,
+                fixes=[Text("leave it out with ", Use("columns")), "do without row_numbers"],
             )
         return cls(tuple(Field.of(schema.field(name)) for name in names), place, numbered)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -127,15 +126,10 @@ def conversion_line(data: str, columns: Columns, block_bytes: int) -> str:
     target = "/".join([*stem[:-1], stem[-1].split("*")[0].rsplit(".", 1)[0] or "data"]) + ".arrow"
     if target == data:
         target = target[: -len(".arrow")] + "-packed.arrow"
-    options = column_options(columns)
+    options = columns.to_options()
     if block_bytes != BLOCK_SIZE:
         options["block_size"] = f"{block_bytes // KB}KiB" if block_bytes % MB else f"{block_bytes // MB}MiB"
     return shell_line(["penstock", "convert", data, target], options)
-
-
-def column_options(columns: Columns) -> dict[str, Any]:
-    """Return the options that name the columns."""
-    return columns.to_options()
 
 
 LEAST_SHARE, MOST_SHARE = 0.02, 0.10
@@ -278,7 +272,7 @@ def recommend(
     convert = gain.command if chosen.converted and gain is not None else ""
     place = gain.target if chosen.converted and gain is not None else data
     named = Columns() if chosen.converted else columns  # a converted file knows its columns
-    options = column_options(named) | {"label": "COLUMN"} if recipe.label is None else column_options(named)
+    options = named.to_options() | {"label": "COLUMN"} if recipe.label is None else named.to_options()
     options |= {"model": model} if model != "logistic" else {}
     options |= {} if unordered else {"shuffle": chosen.cost.strategy}
     options |= {"memory": round_up(base_plan.memory if unordered else chosen.memory)}
