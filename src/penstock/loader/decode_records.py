@@ -16,7 +16,7 @@ from penstock.blocks.fields import Fields
 from penstock.blocks.row_layout import RowLayout
 from penstock.errors import DataError
 from penstock.loader import read_kernels
-from penstock.loader.decode import Decoder, arrow_blocks, divided, equal_runs, first_row, read_bytes, unit_bytes
+from penstock.loader.decode import Decoder, WholeBlocks, arrow_blocks, first_row, thread_bytes
 from penstock.loader.direct_reads import PAGE, DirectFiles, aligned, room
 from penstock.loader.row_forms import RecordForm, RecordSlots
 from penstock.loader.row_reader import ROOM, RowReader
@@ -29,23 +29,18 @@ def record_decoder(source: BlockSource, fields: Fields) -> Decoder[Records]:
     return ArrowDecoder(source, fields) if layout is None else LayoutDecoder(source, fields, layout)
 
 
-class ArrowDecoder:
+class ArrowDecoder(WholeBlocks[Records]):
     """Reads blocks through the source; works for every source."""
 
-    waits = False
-    cached = False
-    single = False
-    together = 1
+    _form: RecordForm
 
     def __init__(self, source: BlockSource, fields: Fields) -> None:
+        super().__init__(RecordForm(fields))
         self._source = source
-        self._form = RecordForm(fields)
         stored = int(source.block_bytes.max(initial=0))
         # Raw bytes and Arrow columns; the rows mostly share the memory of these.
         held = 2 * stored + int(source.block_rows.max(initial=0)) * fields.row_bytes
-        self.thread_bytes = read_bytes(source, held)
-        if source.units is not None and not divided(source):
-            self.thread_bytes = max(self.thread_bytes, unit_bytes(source, fields.columns))
+        self.thread_bytes = thread_bytes(source, held, fields.columns)
 
     def decode(self, block: int) -> Records:
         return self._decode(block, self._source.read(block, self._form.columns))
@@ -68,16 +63,6 @@ class ArrowDecoder:
         for start, (block, arrow) in zip(starts.tolist(), found, strict=True):
             part = self._decode(block, arrow)
             self._form.put(part, slots[start : start + len(part)], into)
-
-    def pick(self, owner: Int64s, local: Int64s) -> Records:
-        return Records.concat([self.decode(block).take(local[here]) for block, here in equal_runs(owner)])
-
-    def pick_into(self, owner: Int64s, local: Int64s, slots: NDArray[np.uint32], into: RecordSlots) -> None:
-        for block, here in equal_runs(owner):
-            self._form.put(self.decode(block).take(local[here]), slots[here], into)
-
-    def close(self) -> None:
-        pass
 
 
 class LayoutDecoder(ArrowDecoder):
