@@ -26,10 +26,8 @@ from penstock.blocks.storage import PathLike, is_remote
 from penstock.blocks.write import BlockWriter
 from penstock.budget import parse_size
 from penstock.columns.base import column_of, flag_ranges_of
-from penstock.columns.choose import choose_features
-from penstock.columns.fit_pass import fit_batches
+from penstock.columns.choose import can_fit, choose_features, fit_batches
 from penstock.columns.hashing import Hashed
-from penstock.columns.kinds import can_fit
 from penstock.columns.labels import numeric, refuse_missing
 from penstock.columns.number import Number
 from penstock.columns.pairs import PAIRS

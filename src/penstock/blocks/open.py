@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.blocks.base import BlockSource
-from penstock.blocks.file_kinds import STREAM_MARK, is_json_object, refuse_foreign
+from penstock.blocks.file_kinds import COMPRESSED, MAGIC, STREAM_MARK, is_json_object, refuse_foreign
 from penstock.blocks.folder_columns import AddedColumns, FolderSource
 from penstock.blocks.frames import dataset_files, is_dataset, is_frame
 from penstock.blocks.samples.formats import FORMATS, format_by_suffix, marked_format
@@ -44,14 +44,6 @@ _SOURCES = {
 }
 """What reads each format, in `penstock.blocks`."""
 JSON_LINES = (".jsonl", ".ndjson")
-COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
-_MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrow", b"\x93NUMPY": "npy"}
-_COMPRESSED_MAGIC = {
-    b"\x1f\x8b": "gzip",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"BZh": "bz2",
-    b"\xfd7zXZ": "xz",
-}
 _WITH_FOLDERS = ("parquet", "arrow", "csv")
 """Formats whose files may stand in folders such as ``country=FR``, which are columns."""
 _GIVEN = ("path", "paths", "database", "address", "block_size")
@@ -154,7 +146,7 @@ def detect_bytes(head: bytes, *, name: str) -> str:
     """Return the format that a file's first bytes tell."""
     if not head:
         raise CorruptFileError(f"{name} is empty (0 bytes); there is nothing to read")
-    found = compression(head) or next((format for magic, format in _MAGIC.items() if head.startswith(magic)), None)
+    found = next((format for magic, format in MAGIC.items() if head.startswith(magic)), None)
     if found is not None:
         return found
     if head[8:12] == b"DUCK":
@@ -176,7 +168,8 @@ def detect_bytes(head: bytes, *, name: str) -> str:
 
 def compression(head: bytes) -> str | None:
     """Return how a file is compressed, by its first bytes; None where it is not."""
-    return next((format for magic, format in _COMPRESSED_MAGIC.items() if head.startswith(magic)), None)
+    found = next((format for magic, format in MAGIC.items() if head.startswith(magic)), None)
+    return found if found in COMPRESSED.values() else None
 
 
 def is_stream(path: str) -> bool:

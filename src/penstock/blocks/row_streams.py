@@ -22,10 +22,9 @@ import pyarrow as pa
 
 from penstock.blocks.base import BlockSource
 from penstock.blocks.csv import CsvFormat
-from penstock.blocks.file_kinds import refuse_other_format
+from penstock.blocks.file_kinds import COMPRESSED, refuse_other_format
 from penstock.blocks.folder_columns import AddedColumns, FolderSource
 from penstock.blocks.open import (
-    COMPRESSED,
     JSON_LINES,
     SUFFIXES,
     compression,
