@@ -228,7 +228,7 @@ def require_own(folder: Path, *, resume: bool) -> None:
 
 def run(params: dict[str, Any], *, by: list[str], search: Search, what: Trainable) -> None:
     """Train as the options of ``groups train`` say, and tell of it."""
-    began = time.perf_counter()
+    began, named = time.perf_counter(), params["data"]
     with Screen(json=params["json"], rows=False) as screen, _opened(params) as data:
         if params["resume"] and not (Path(params["out"]) / INDEX).exists():
             screen.note(f"there are no models in {params['out']}; training starts from the beginning")
@@ -257,7 +257,7 @@ def run(params: dict[str, Any], *, by: list[str], search: Search, what: Trainabl
         )
         told = {
             **figures(result),
-            "data": without_password(data) if isinstance(data := params["data"], str) else show_names(data),
+            "data": without_password(named) if isinstance(named, str) else show_names(named),
             "label": result.registry.index.label,
             "trained": len(trained),
         }
