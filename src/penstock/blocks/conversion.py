@@ -231,7 +231,10 @@ class _Packed:
         sure = [name for name in (recipe.label, recipe.weight) if name is not None]
         others = list(dict.fromkeys([*sure, *keep]))
         fields = [rows.schema.field(name).with_nullable(name not in sure) for name in others]
-        columns = [name if name not in others else f"{name}_" for name in _column_names(recipe.sparse)]
+        columns = [
+            name if name not in others else f"{name}_"
+            for name in (("indices", "values") if recipe.sparse else ("features",))
+        ]
         if recipe.sparse:
             kinds = [pa.list_(pa.field("item", kind, nullable=False)) for kind in (pa.uint32(), pa.float32())]
         else:
@@ -356,10 +359,6 @@ def _mixed_text(batches: Sequence[pa.RecordBatch], place: str) -> Iterator[str]:
                 f"{place}: column {field.name!r} is kept as text, though {count:,} of its first {len(values):,} values are"
                 f" numbers: {other!r} is none; for a column of numbers, correct such values or leave the fields empty"
             )
-
-
-def _column_names(sparse: bool) -> list[str]:
-    return ["indices", "values"] if sparse else ["features"]
 
 
 def _plain(array: pa.Array) -> pa.Array:

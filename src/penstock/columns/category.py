@@ -111,7 +111,8 @@ class Category:
     def codes(self, array: pa.Array, place: Place = NO_PLACE) -> NDArray[np.int64]:
         """Return the feature of each row, counted from 0; -1 where it has none."""
         other = len(self.levels) if self.rare else -1
-        return self._numbered(array, place, other=other, missing=self._missing_code)
+        missing = len(self.levels) + self.rare if self.missing else -1
+        return self._numbered(array, place, other=other, missing=missing)
 
     def _numbered(self, array: pa.Array, place: Place, *, other: int, missing: int) -> NDArray[np.int64]:
         """Return the number of each row's level, and these for values that are none, and for missing ones."""
@@ -128,10 +129,6 @@ class Category:
             self._count_unseen(array.null_count, int(np.count_nonzero(found == _NO_LEVEL)), place.unseen)
         found[found == _NO_LEVEL] = other
         return found
-
-    @property
-    def _missing_code(self) -> int:
-        return len(self.levels) + self.rare if self.missing else -1
 
     def _count_unseen(self, missing: int, without_level: int, unseen: UnseenValues) -> None:
         if without_level:

@@ -21,7 +21,7 @@ from penstock.command_lines import shell_line
 from penstock.config import Config
 from penstock.errors import BudgetError
 from penstock.explanation.clustering import Clustering, ShuffleQuality
-from penstock.explanation.cost import STRATEGIES, Setting, read_seconds, strategy_costs
+from penstock.explanation.cost import Setting, read_seconds, strategy_costs
 from penstock.explanation.explanation import StrategyCost
 from penstock.explanation.speed import LayoutSpeed, Speeds
 from penstock.loader.block_cuts import plan_loading
@@ -175,11 +175,6 @@ class Recommendation:
 def plan_for(source: BlockSource, recipe: Recipe, strategy: str, memory: str | int | Budget) -> Plan:
     """Return how a loader would divide the memory, stretched to the least that works."""
     return plan_loading(source, recipe, strategy, memory, stretch=True)
-
-
-def plans_for(source: BlockSource, recipe: Recipe, memory: str | int | Budget) -> dict[str, Plan]:
-    """Return the division of memory for every strategy."""
-    return {name: plan_for(source, recipe, name, memory) for name in STRATEGIES}
 
 
 def too_small(source: BlockSource, recipe: Recipe, memory: str | int | Budget) -> Text | None:

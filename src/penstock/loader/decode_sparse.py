@@ -209,10 +209,6 @@ class SparseRows:
     y: Floats | None
     weight: Floats | None
 
-    def tell_lengths(self, slots: SlotArray, indptr: NDArray[np.uint64]) -> None:
-        """Write each row's entries after its slot, for the sum over all to tell where it begins."""
-        scatter_values(self.lengths, slots, indptr[1:])
-
     def copy(self, slots: SlotArray, into: Batch, scale: Floats) -> None:
         """Put all rows into their slots of a batch that has room for them."""
         assert isinstance(into.x, Csr)
@@ -296,7 +292,9 @@ class SparseDecoder(BlockDecoder):
         recipe = self._recipe
         indptr = np.zeros(rows + 1, np.uint64)
         for part, place in zip(parts, slots, strict=True):
-            part.tell_lengths(place, indptr)
+            scatter_values(
+                part.lengths, place, indptr[1:]
+            )  # of each row after its slot: their sum tells where it begins
         np.cumsum(indptr, out=indptr)
         entries = int(indptr[-1])
         x = Csr(indptr, np.empty(entries, np.uint32), np.empty(entries, np.float32), recipe.width or 0)
