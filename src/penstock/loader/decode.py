@@ -199,7 +199,7 @@ class PackedDecoder(WholeBlocks[Batch]):
         rows = int(self._layout.rows[block])
         into = Slots.empty(rows, self._recipe)
         self._fill(np.array([block]), np.zeros(1, np.int64), np.arange(rows, dtype=np.uint32), into, Scaling.none())
-        return into.batch(rows)
+        return into.slice(0, rows)
 
     def fill(self, blocks: Int64s, starts: Int64s, slots: NDArray[np.uint32], into: Slots) -> None:
         self._fill(blocks, starts, slots, into, self._scaling)
@@ -207,7 +207,7 @@ class PackedDecoder(WholeBlocks[Batch]):
     def pick(self, owner: Int64s, local: Int64s) -> Batch:
         into = Slots.empty(len(owner), self._recipe)
         self._pick(owner, local, np.arange(len(owner), dtype=np.uint32), into, Scaling.none())
-        return into.batch(len(owner))
+        return into.slice(0, len(owner))
 
     def pick_into(self, owner: Int64s, local: Int64s, slots: NDArray[np.uint32], into: Slots) -> None:
         self._pick(owner, local, slots, into, self._scaling)

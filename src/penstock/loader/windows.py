@@ -187,7 +187,7 @@ class WindowReader(Generic[R]):
         starts = (np.cumsum(counts) - counts)[by_place]
         runs = self._runs(blocks)
         self._all([self._pool.submit(self._decoder.fill, blocks[r], starts[r], slots, into) for r in runs])
-        return LoadedWindow(window.index, into.batch(kept), window.blocks, counts, slots)
+        return LoadedWindow(window.index, into.slice(0, kept), window.blocks, counts, slots)
 
     def _assemble(self, window: Window, part: RowFilter | None) -> LoadedWindow[R]:
         by_place = np.argsort(window.blocks, kind="stable")
