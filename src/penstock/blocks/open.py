@@ -11,6 +11,7 @@ import inspect
 import itertools
 import os
 import re
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -35,12 +36,12 @@ SUFFIXES = {
     "duckdb": (".duckdb", ".ddb"),
 }
 _SOURCES = {
-    "parquet": "ParquetSource",
-    "arrow": "ArrowSource",
-    "npy": "NpySource",
-    "csv": "CsvSource",
-    "libsvm": "LibsvmSource",
-    "duckdb": "DuckDBSource",
+    "parquet": "parquet.ParquetSource",
+    "arrow": "arrow.ArrowSource",
+    "npy": "numpy.NpySource",
+    "csv": "csv.CsvSource",
+    "libsvm": "libsvm.LibsvmSource",
+    "duckdb": "duckdb.DuckDBSource",
 }
 """What reads each format, in `penstock.blocks`."""
 JSON_LINES = (".jsonl", ".ndjson")
@@ -324,15 +325,14 @@ def _common_format(files: list[str]) -> str:
 
 def _open_files(format: str, files: list[str], size: int | None, options: dict[str, Any]) -> BlockSource:
     """Open files of one format; its library is imported only now."""
-    import penstock.blocks
-
     if format == "npy" and len(files) > 1:
         raise UsageError(f"{len(files)} .npy files were given; one is read at a time: convert each, then open those")
     if format == "duckdb" and (len(files) > 1 or is_remote(files[0])):
         raise UsageError(
             f"{files[0]}: one DuckDB file on this machine is read at a time; ATTACH others in penstock sql"
         )
-    kind = getattr(penstock.blocks, _SOURCES[format])
+    module, name = _SOURCES[format].split(".")
+    kind = getattr(import_module(f"penstock.blocks.{module}"), name)
     return _call(kind, files[0] if format in ("npy", "duckdb") else files, size, options)
 
 
