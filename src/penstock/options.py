@@ -2,7 +2,7 @@
 
 A *door* is a place where options are given: a command, an estimator, a SQL statement, the search of groups. The parameters of the
 command line, the checks of `penstock.config.Config` and its relatives, SQL's options and the search space of groups are made from the
-table; `penstock.cli.reference` makes the tables of docs/reference.md.
+table; `benchmarks.reference` makes the tables of docs/reference.md.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.blocks.base import BlockSource
-from penstock.blocks.text_copy import copy_notice
+from penstock.blocks.text_copy import TextCopy
 from penstock.class_weights import ClassWeighting, ClassWeights
 from penstock.columns.choose import choose_features
 from penstock.columns.recipe import Recipe
@@ -173,9 +173,8 @@ def scan_labels(
         stream=job.stream,
     )
     columns.notice(job.source, found.recipe, job.stream)
-    copied = copy_notice(job.source)
-    if copied is not None:
-        job.stream.emit(Warned(copied))
+    if isinstance(job.source, TextCopy):
+        job.stream.emit(Warned(job.source.notice))
     return found
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from penstock.blocks.write import convert
+from penstock.blocks.conversion import convert
 
 SLACK = 20_000_000
 BUDGET = 8_000_000

@@ -19,8 +19,9 @@ import pyarrow.parquet as parquet
 import pytest
 import scipy.sparse as sp
 
+from penstock.blocks.conversion import convert
 from penstock.blocks.memory import ArraySource
-from penstock.blocks.write import BlockWriter, convert
+from penstock.blocks.write import BlockWriter
 
 SLACK = 30_000_000
 CONVERTING = 300_000_000

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.blocks.write import convert
+from penstock.blocks.conversion import convert
 
 SLACK = 45_000_000
 BUDGET = 12_000_000

@@ -14,8 +14,8 @@ import pytest
 import penstock.blocks
 from penstock.blocks import ArraySource, ArrowSource, NpySource, ParquetSource, TableSource
 from penstock.blocks.base import BlockSource
-from penstock.blocks.file_kinds import FORMAT_NAMES
-from penstock.blocks.open import COMPRESSED, SUFFIXES, detect_bytes
+from penstock.blocks.file_kinds import COMPRESSED, FORMAT_NAMES
+from penstock.blocks.open import SUFFIXES, detect_bytes
 from penstock.blocks.open import open as open_source
 from penstock.errors import (
     CorruptFileError,

@@ -87,9 +87,9 @@ def check(source: ArrowSource, data: pa.Table, columns=None, *, layout: bool = T
             into = decoder._form.empty(2 * count)
             slots = rng.permutation(2 * count)[:count].astype(np.uint32)
             decoder.pick_into(owner, local, slots, into)
-            assert into.records.rows[slots].tolist() == rows.tolist()
+            assert into.rows[slots].tolist() == rows.tolist()
             for name in fields.columns:
-                assert listed(into.records.columns[name][slots]) == [expected[name][i] for i in rows], name
+                assert listed(into.columns[name][slots]) == [expected[name][i] for i in rows], name
     if fields.fixed:
         blocks = rng.permutation(len(source.block_rows))
         counts = source.block_rows[blocks]
@@ -97,9 +97,9 @@ def check(source: ArrowSource, data: pa.Table, columns=None, *, layout: bool = T
         into = decoder._form.empty(len(data))
         decoder.fill(blocks, np.cumsum(counts) - counts, slots, into)
         stored = np.concatenate([np.arange(ends[b] - source.block_rows[b], ends[b]) for b in blocks])
-        assert into.records.rows[slots].tolist() == stored.tolist()
+        assert into.rows[slots].tolist() == stored.tolist()
         for name in fields.columns:
-            assert listed(into.records.columns[name][slots]) == [expected[name][i] for i in stored], name
+            assert listed(into.columns[name][slots]) == [expected[name][i] for i in stored], name
     decoder.close()
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.columns.levels import LevelTable, find_levels_reference
+from penstock.columns.category import LevelTable, find_levels_reference
 
 pytestmark = pytest.mark.kernels
 

@@ -19,8 +19,9 @@ from penstock.bigmodel.factor_model import FactorModel
 from penstock.bigmodel.model import BigLinearModel
 from penstock.bigmodel.rewrite import prepared_rows
 from penstock.blocks.arrow import ArrowSource
+from penstock.blocks.conversion import convert
 from penstock.blocks.open import open as open_source
-from penstock.blocks.write import BlockWriter, convert
+from penstock.blocks.write import BlockWriter
 from penstock.columns.choose import choose_features
 from penstock.columns.schema_notes import layout_of
 from penstock.errors import CorruptFileError, ModelFileError, PenstockError

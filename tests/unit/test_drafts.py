@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.blocks.write import convert
+from penstock.blocks.conversion import convert
 from penstock.errors import UsageError, WriteError
 from penstock.modelfile import read_model, write_model
 from penstock.outputs import SUFFIX, Draft, atomic_path, only_writer, remove_stale

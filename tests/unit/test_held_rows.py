@@ -105,12 +105,14 @@ def test_single_rows_come_as_from_sweeps_and_from_small_windows_resumed(data: st
             np.testing.assert_array_equal(np.concatenate(whole), np.concatenate([batch["n"] for batch in swept]))
 
 
-def test_batches_stay_as_they_are_when_later_ones_come(data: str) -> None:
+def test_rows_are_read_once_and_batches_stay_as_they_are_when_later_ones_come(data: str) -> None:
     with stream(data) as batches:
         kept = list(batches)
         copies = [batch["x"].copy() for batch in kept]
+        decoder = decoder_of(batches)
         for _ in batches:
             pass
+        assert decoder_of(batches) is decoder
     for batch, copy in zip(kept, copies, strict=True):
         np.testing.assert_array_equal(batch["x"], copy)
 

@@ -264,7 +264,7 @@ def test_a_billion_rows_take_no_more_than_their_windows(monkeypatch):
         single, waits, cached, thread_bytes = True, True, True, 0
 
         def pick_into(self, owner, local, slots, into):
-            into.records.columns["n"][slots] = owner * 10**6 + local
+            into.columns["n"][slots] = owner * 10**6 + local
 
     rows = 10**9
     small = feed_of(table(10), "memory-fixed")

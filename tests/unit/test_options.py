@@ -11,12 +11,12 @@ import pytest
 import typer.main
 
 import penstock
+from benchmarks.reference import with_tables
 from penstock import bigmodel
 from penstock.bigmodel.factor_learner import FactorConfig
 from penstock.bigmodel.storage import Storage
 from penstock.cli.application import app
 from penstock.cli.options import flag_of, with_flags
-from penstock.cli.reference import with_tables
 from penstock.config import Config
 from penstock.errors import UsageError
 from penstock.groups import GroupBy
@@ -61,7 +61,7 @@ def test_commands_have_the_options_of_the_table(door: str) -> None:
 
 
 def test_the_reference_has_the_tables_of_today() -> None:
-    assert with_tables(REFERENCE) == REFERENCE, "run python -m penstock.cli.reference docs/reference.md"
+    assert with_tables(REFERENCE) == REFERENCE, "run python -m benchmarks.reference docs/reference.md"
 
 
 @pytest.mark.parametrize(

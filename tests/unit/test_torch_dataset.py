@@ -17,9 +17,9 @@ import torch.distributed
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import penstock.torch
+from penstock.blocks.conversion import convert
 from penstock.blocks.fields import Fields
 from penstock.blocks.open import open as open_source
-from penstock.blocks.write import convert
 from penstock.budget import Budget
 from penstock.errors import BudgetError, ColumnError, DataError, SourceNotFoundError, UnknownOptionError, UsageError
 from penstock.loader.loader import Loader

@@ -12,7 +12,7 @@ from sklearn.linear_model import Ridge
 
 import penstock
 from penstock import bigmodel
-from penstock.blocks.write import convert
+from penstock.blocks.conversion import convert
 from penstock.errors import DataError, FeatureError
 
 ROWS = 1200

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,8 @@ from penstock.blocks.base import Int64s, PackedLayout, Source, require_block, re
 from penstock.blocks.block_sums import content_of, verify_block
 from penstock.blocks.common_schema import common_schema, conform
 from penstock.blocks.fields import Fields
-from penstock.blocks.ipc import BatchHeader, Footer, leading_buffers, read_footer, read_header
-from penstock.blocks.ipc_rows import BatchSlice, read_rows, slices_of
+from penstock.blocks.ipc import BatchHeader, Footer, read_footer, read_header
+from penstock.blocks.ipc_rows import BatchSlice, leading_buffers, read_rows, slices_of
 from penstock.blocks.refined_source import RefinedSource, by_rows, worth_reading
 from penstock.blocks.row_layout import RowLayout, StoredBlocks, row_layout
 from penstock.blocks.storage import (
@@ -81,7 +82,6 @@ class ArrowSource(Source):
         self._footers: list[Footer] = []
         self._readers: dict[int, Any] = {}
         self._reader_lock = threading.Lock()
-        self._print: str | None = None
         try:
             for name in names:
                 self._files.append(open_file(name, random=True))
@@ -107,22 +107,17 @@ class ArrowSource(Source):
         self._sums = np.concatenate([footer.sums for footer in self._footers])[self._stored]
         self._verified = np.zeros(int(stored[-1]), np.bool_)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """A hash over the files' content: the checksums of their blocks, or else a sample of their bytes."""
-        if self._print is None:
-            self._print = fingerprint(self._files, known=[self._content(n) for n in range(len(self._files))])
-        return self._print
+        return fingerprint(self._files, known=[self._content(n) for n in range(len(self._files))])
 
     def read(self, block: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Read one record batch; only the columns named, in that order."""
         number, file = self._locate(block)
         file.check()
         if block in self._pieces:
-            wanted = list(self.schema.names if columns is None else columns)
-            require_columns(self.schema, wanted, place=self.name)
-            self._verify_new(np.array([block]))
-            return conform(read_rows(file, self._pieces[block], self._footers[number].schema, wanted), self.schema)
+            return self._read_piece(block, self._pieces[block], columns)
         if self._footers[number].dictionaries:
             batch = self._read_with_dictionaries(number, int(self._batches[block]))
         else:
@@ -161,18 +156,22 @@ class ArrowSource(Source):
         def read(block: int, start: int, stop: int, columns: Sequence[str] | None) -> pa.RecordBatch:
             if block not in pieces:
                 return self.read(block, columns)
-            number, file = self._locate(block)
-            file.check()
-            wanted = list(self.schema.names if columns is None else columns)
-            require_columns(self.schema, wanted, place=self.name)
-            self._verify_new(np.array([block]))
             piece = pieces[block]
             part = replace(piece, start=piece.start + start, stop=piece.start + stop)
-            return conform(read_rows(file, part, self._footers[number].schema, wanted), self.schema)
+            return self._read_piece(block, part, columns)
 
         # A batch with a checksum is read as a whole once, to verify it.
         verified = int(self.block_bytes.max(initial=0)) if any(footer.summed for footer in self._footers) else 0
         return by_rows(self, rows, read, read_bytes=verified)
+
+    def _read_piece(self, block: int, piece: BatchSlice, columns: Sequence[str] | None) -> pa.RecordBatch:
+        """Read some rows of a block."""
+        number, file = self._locate(block)
+        file.check()
+        wanted = list(self.schema.names if columns is None else columns)
+        require_columns(self.schema, wanted, place=self.name)
+        self._verify_new(np.array([block]))
+        return conform(read_rows(file, piece, self._footers[number].schema, wanted), self.schema)
 
     def packed(self, features: str, label: str | None, weight: str | None) -> PackedLayout | None:
         """Return where the rows lie, or None where a column needs decoding.

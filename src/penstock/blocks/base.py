@@ -246,6 +246,59 @@ class Source(Closing):
         )
 
 
+class WrappedSource(Source):
+    """A source that serves another's data, ``stored``, with other blocks or columns: what it does not say itself is the other's."""
+
+    def __init__(self, source: BlockSource) -> None:
+        self.stored = source
+        self.name, self.schema, self.exact_rows = source.name, source.schema, source.exact_rows
+        self.block_rows, self.block_bytes, self.units = source.block_rows, source.block_bytes, source.units
+        self.unit_bytes, self.read_bytes, self.threads = source.unit_bytes, source.read_bytes, source.threads
+
+    @property
+    def max_open(self) -> int:
+        """How many pieces are kept half read."""
+        return self.stored.max_open
+
+    @max_open.setter
+    def max_open(self, value: int) -> None:
+        self.stored.max_open = value
+
+    @property
+    def fingerprint(self) -> str:
+        """The data's own."""
+        return self.stored.fingerprint
+
+    @property
+    def snapshots(self) -> Sequence[Snapshot]:
+        """The data's own."""
+        return self.stored.snapshots
+
+    def origin(self, block: int) -> tuple[int, int]:
+        """Return the stored block that a block is a part of, and the number of its rows before the part."""
+        return self.stored.origin(block)
+
+    def file_of(self, block: int) -> tuple[str, int]:
+        """Return the name of the file that a block lies in, and the first block of that file."""
+        return self.stored.file_of(block)
+
+    def begin(self, epoch: int) -> None:
+        """Begin an epoch of the data."""
+        self.stored.begin(epoch)
+
+    def release(self) -> None:
+        """Give back what is held between reads."""
+        self.stored.release()
+
+    def check(self) -> None:
+        """Raise `DataChangedError` if the data are no longer those that were opened."""
+        self.stored.check()
+
+    def close(self) -> None:
+        """Close the source."""
+        self.stored.close()
+
+
 def begin_epoch(source: BlockSource, epoch: int) -> None:
     """Begin an epoch of a source, and see that its data are those that were opened."""
     source.begin(epoch)

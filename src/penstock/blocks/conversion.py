@@ -26,10 +26,8 @@ from penstock.blocks.storage import PathLike, is_remote
 from penstock.blocks.write import BlockWriter
 from penstock.budget import parse_size
 from penstock.columns.base import column_of, flag_ranges_of
-from penstock.columns.choose import choose_features
-from penstock.columns.fit_pass import fit_batches
+from penstock.columns.choose import can_fit, choose_features, fit_batches
 from penstock.columns.hashing import Hashed
-from penstock.columns.kinds import can_fit
 from penstock.columns.labels import numeric, refuse_missing
 from penstock.columns.number import Number
 from penstock.columns.pairs import PAIRS
@@ -233,7 +231,10 @@ class _Packed:
         sure = [name for name in (recipe.label, recipe.weight) if name is not None]
         others = list(dict.fromkeys([*sure, *keep]))
         fields = [rows.schema.field(name).with_nullable(name not in sure) for name in others]
-        columns = [name if name not in others else f"{name}_" for name in _column_names(recipe.sparse)]
+        columns = [
+            name if name not in others else f"{name}_"
+            for name in (("indices", "values") if recipe.sparse else ("features",))
+        ]
         if recipe.sparse:
             kinds = [pa.list_(pa.field("item", kind, nullable=False)) for kind in (pa.uint32(), pa.float32())]
         else:
@@ -358,10 +359,6 @@ def _mixed_text(batches: Sequence[pa.RecordBatch], place: str) -> Iterator[str]:
                 f"{place}: column {field.name!r} is kept as text, though {count:,} of its first {len(values):,} values are"
                 f" numbers: {other!r} is none; for a column of numbers, correct such values or leave the fields empty"
             )
-
-
-def _column_names(sparse: bool) -> list[str]:
-    return ["indices", "values"] if sparse else ["features"]
 
 
 def _plain(array: pa.Array) -> pa.Array:

@@ -13,6 +13,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -143,7 +144,6 @@ class DuckDBSource(Source):
         self._free: list[Any] = []
         self._closed = False
         self._process = os.getpid()
-        self._print: str | None = None
         self._root: Any = None
         try:
             with translated_errors(lambda told, _: SourceError(f"{database if self._own else 'the database'}: {told}")):
@@ -161,24 +161,22 @@ class DuckDBSource(Source):
         self.block_rows = layout.rows
         self.block_bytes = np.maximum((layout.rows * layout.row_bytes).astype(np.int64), 1)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """A hash over types, the rows of each block, and some rows."""
-        if self._print is None:
-            layout = self._layout
-            known = [self.schema.to_string(), layout.where, *(column.expression for column in layout.columns)]
-            digest = hashlib.sha256(repr(known).encode())
-            for numbers in (layout.starts, layout.rows):
-                digest.update(numbers.tobytes())
-            if len(layout.starts):
-                picks = np.unique(np.linspace(0, len(layout.starts) - 1, _SAMPLED).astype(int))
-                some = [f"rowid >= {at} AND rowid < {at + _SAMPLE_ROWS}" for at in layout.starts[picks].tolist()]
-                hashed = ", ".join(quote_name(column.name) for column in layout.columns)
-                text = f"SELECT sum(hash(rowid, {hashed})) FROM {self._table.sql} WHERE ({' OR '.join(some)})"
-                with self._asked("its rows") as cursor:
-                    digest.update(str(fetch_rows(cursor, f"{text} AND {layout.where}")).encode())
-            self._print = digest.hexdigest()
-        return self._print
+        layout = self._layout
+        known = [self.schema.to_string(), layout.where, *(column.expression for column in layout.columns)]
+        digest = hashlib.sha256(repr(known).encode())
+        for numbers in (layout.starts, layout.rows):
+            digest.update(numbers.tobytes())
+        if len(layout.starts):
+            picks = np.unique(np.linspace(0, len(layout.starts) - 1, _SAMPLED).astype(int))
+            some = [f"rowid >= {at} AND rowid < {at + _SAMPLE_ROWS}" for at in layout.starts[picks].tolist()]
+            hashed = ", ".join(quote_name(column.name) for column in layout.columns)
+            text = f"SELECT sum(hash(rowid, {hashed})) FROM {self._table.sql} WHERE ({' OR '.join(some)})"
+            with self._asked("its rows") as cursor:
+                digest.update(str(fetch_rows(cursor, f"{text} AND {layout.where}")).encode())
+        return digest.hexdigest()
 
     def read(self, block: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Read one block; only the columns named, in that order."""

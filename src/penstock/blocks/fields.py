@@ -14,13 +14,16 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from penstock.blocks.ipc_rows import offset_type
 from penstock.columns.base import Place
 from penstock.columns.recipe import Recipe
 from penstock.columns.table_rows import TableRows
-from penstock.errors import ColumnError, DataError
+from penstock.errors import ColumnError, DataError, UsageError
 from penstock.messages import Text, Use
 from penstock.records import Column, Ragged, Records
 
+ROW_NUMBERS = "row_number"
+"""The column that rows' numbers in the data are given out as."""
 FieldKind = Literal["fixed", "list", "bytes", "text", "object"]
 
 
@@ -87,8 +90,6 @@ class Field:
             return values
         if self.kind == "fixed":
             return self._fixed_values(array, place=place, first_row=first_row)
-        wide = pa.types.is_large_list(array.type) or pa.types.is_large_string(array.type)
-        wide = wide or pa.types.is_large_binary(array.type)
         if self.kind == "list":
             offsets, flat = array.offsets.to_numpy(), array.values
             if flat.null_count and array.flatten().null_count:
@@ -100,7 +101,7 @@ class Field:
             values = _numbers(flat, self.dtype)
         else:
             buffers = array.buffers()
-            number = np.dtype(np.int64 if wide else np.int32)
+            number = offset_type(array.type)
             start = array.offset * number.itemsize
             offsets = np.frombuffer(buffers[1], number, len(array) + 1, start) if len(array) else np.zeros(1, number)
             values = np.frombuffer(buffers[2], np.uint8) if buffers[2] is not None else np.empty(0, np.uint8)
@@ -166,6 +167,13 @@ class Fields:
         if not names:
             raise ColumnError(
                 "names no column", option="columns", value=names, fixes=[f"{place} has: {', '.join(schema.names)}"]
+            )
+        if numbered and ROW_NUMBERS in names:
+            raise UsageError(
+                f"adds a column {ROW_NUMBERS!r}, and {place} has one of that name",
+                option="row_numbers",
+                value=True,
+                fixes=[Text("leave it out with ", Use("columns")), "do without row_numbers"],
             )
         return cls(tuple(Field.of(schema.field(name)) for name in names), place, numbered)
 
@@ -264,10 +272,9 @@ def _to_arrow(column: Column, field: Field) -> pa.Array:
     kind = field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
     if isinstance(column, Ragged):
         packed = Ragged.concat([column])
-        large = pa.types.is_large_list(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
-        offsets = packed.offsets.astype(np.int64 if large else np.int32)
+        offsets = packed.offsets.astype(offset_type(kind))
         if field.kind == "list":
-            make = pa.LargeListArray if large else pa.ListArray
+            make = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
             return make.from_arrays(pa.array(offsets), pa.array(packed.values), type=kind)
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(packed.values)]
         return pa.Array.from_buffers(kind, len(column), buffers)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 
 from penstock.errors import SourceError
 from penstock.messages import Convert, Text
@@ -16,37 +17,38 @@ STREAM_MARK = b"\xff\xff\xff\xff"
 
 _TABLES = "save it as Parquet or CSV"
 # What a file begins with, what that is, and what to do.
-_FOREIGN = (
-    (b"SQLite format 3\x00", "a SQLite database", "export the table as CSV"),
-    (b"\x89HDF\r\n\x1a\n", "an HDF5 file", _TABLES),
-    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an Excel workbook", _TABLES),
-    (b"Obj\x01", "an Avro file", _TABLES),
-    (b"ORC", "an ORC file", _TABLES),
-    (b"<stata_dta>", "a Stata file", _TABLES),
-    (b"MATLAB 5.0 MAT-file", "a MATLAB file", _TABLES),
-    (b"RDX", "an R workspace", _TABLES),
-    (b"version https://git-lfs", "a pointer of Git LFS, not the file itself", "fetch it: git lfs pull"),
-    (b"%PDF-", "a PDF document", _TABLES),
-    (b"\x04\x22\x4d\x18", "a file compressed with lz4", "decompress it, or compress it with gzip or zstd"),
-    (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it"),
-    (b"Rar!\x1a\x07", "a RAR archive", "unpack it"),
-    (b"\x89PNG\r\n", "a PNG image", "convert a folder of images"),
-    (b"\xff\xd8\xff", "a JPEG image", "convert a folder of images"),
-    (b"GIF8", "a GIF image", "convert a folder of images"),
-    (b"\xff\xfe", "text in UTF-16", "convert it: iconv -f UTF-16 -t UTF-8"),
-    (b"\xfe\xff", "text in UTF-16", "convert it: iconv -f UTF-16 -t UTF-8"),
-)
-# What is read under another name, or with this suffix after conversion.
-_READABLE = (
-    (b"PAR1", "a Parquet file", "name it .parquet"),
-    (b"ARROW1", "an Arrow file", "name it .arrow"),
-    (STREAM_MARK, "an Arrow stream", "name it .arrow"),
-    (b"\x93NUMPY", "a NumPy array", "name it .npy"),
-    (b"\x1f\x8b", "a file compressed with gzip", ".gz"),
-    (b"\x28\xb5\x2f\xfd", "a file compressed with zstd", ".zst"),
-    (b"BZh", "a file compressed with bz2", ".bz2"),
-    (b"\xfd7zXZ", "a file compressed with xz", ".xz"),
-)
+_FOREIGN = {
+    b"SQLite format 3\x00": ("a SQLite database", "export the table as CSV"),
+    b"\x89HDF\r\n\x1a\n": ("an HDF5 file", _TABLES),
+    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": ("an Excel workbook", _TABLES),
+    b"Obj\x01": ("an Avro file", _TABLES),
+    b"ORC": ("an ORC file", _TABLES),
+    b"<stata_dta>": ("a Stata file", _TABLES),
+    b"MATLAB 5.0 MAT-file": ("a MATLAB file", _TABLES),
+    b"RDX": ("an R workspace", _TABLES),
+    b"version https://git-lfs": ("a pointer of Git LFS, not the file itself", "fetch it: git lfs pull"),
+    b"%PDF-": ("a PDF document", _TABLES),
+    b"\x04\x22\x4d\x18": ("a file compressed with lz4", "decompress it, or compress it with gzip or zstd"),
+    b"7z\xbc\xaf\x27\x1c": ("a 7z archive", "unpack it"),
+    b"Rar!\x1a\x07": ("a RAR archive", "unpack it"),
+    b"\x89PNG\r\n": ("a PNG image", "convert a folder of images"),
+    b"\xff\xd8\xff": ("a JPEG image", "convert a folder of images"),
+    b"GIF8": ("a GIF image", "convert a folder of images"),
+    b"\xff\xfe": ("text in UTF-16", "convert it: iconv -f UTF-16 -t UTF-8"),
+    b"\xfe\xff": ("text in UTF-16", "convert it: iconv -f UTF-16 -t UTF-8"),
+}
+MAGIC = {
+    b"PAR1": "parquet",
+    b"ARROW1": "arrow",
+    STREAM_MARK: "arrow",
+    b"\x93NUMPY": "npy",
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh": "bz2",
+    b"\xfd7zXZ": "xz",
+}
+"""What files of other formats than text begin with."""
+COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
 FORMAT_NAMES = {
     "parquet": "a Parquet file",
     "arrow": "an Arrow file",
@@ -88,7 +90,8 @@ def refuse_foreign(head: bytes, *, name: str) -> None:
     Traceback (most recent call last):
     penstock.errors.SourceError: shop.db looks like a SQLite database, which is not read; export the table as CSV
     """
-    found = _by_magic(head, _FOREIGN) or _by_content(head)
+    magic = _first_magic(head, _FOREIGN)
+    found = _by_content(head) if magic is None else _FOREIGN[magic]
     if found is not None:
         what, remedy = found
         raise SourceError(f"{name} looks like {what}, which is not read; {remedy}")
@@ -105,25 +108,21 @@ def refuse_other_format(head: bytes, *, name: str) -> None:
     name, and convert it: penstock convert clicks.csv.gz DST.arrow
     """
     refuse_foreign(head, name=name)
-    found = _by_magic(head, _READABLE)
-    if found is None and is_json_object(head):
-        found = "JSON lines", "name it .jsonl"
-    if found is not None:
-        what, remedy = found
-        if remedy.startswith("."):
-            rename = "" if name.lower().endswith(remedy) else f"add {remedy} to its name, and "
-            fix = Text(f"{rename}convert it: ", Convert(name.removesuffix(remedy) + remedy))
-        else:
-            fix = Text(remedy)
-        raise SourceError(f"{name} is no plain text: it looks like {what}", fixes=[fix])
+    magic = _first_magic(head, MAGIC)
+    if magic is None and not is_json_object(head):
+        return
+    kind = "jsonl" if magic is None else MAGIC[magic]
+    what = "JSON lines" if magic is None else "an Arrow stream" if magic == STREAM_MARK else FORMAT_NAMES[kind]
+    fix = Text(f"name it .{kind}")
+    for suffix in (suffix for suffix, packed in COMPRESSED.items() if packed == kind):
+        rename = "" if name.lower().endswith(suffix) else f"add {suffix} to its name, and "
+        fix = Text(f"{rename}convert it: ", Convert(name.removesuffix(suffix) + suffix))
+    raise SourceError(f"{name} is no plain text: it looks like {what}", fixes=[fix])
 
 
-def _by_magic(head: bytes, kinds: tuple[tuple[bytes, str, str], ...]) -> tuple[str, str] | None:
-    for magic, what, remedy in kinds:
-        # A few letters may be the first word of a text, such as a column ORCID.
-        if head.startswith(magic) and (len(magic) > 4 or not _is_text(head)):
-            return what, remedy
-    return None
+def _first_magic(head: bytes, kinds: Iterable[bytes]) -> bytes | None:
+    """Return what a file begins with, of these; a few letters may be the first word of a text, such as a column ORCID."""
+    return next((m for m in kinds if head.startswith(m) and (len(m) > 4 or not _is_text(head))), None)
 
 
 def _is_text(head: bytes) -> bool:

@@ -173,43 +173,6 @@ def read_message(file: ReadAt, offset: int) -> Message | None:
     return found
 
 
-def leading_buffers(schema: pa.Schema) -> dict[str, tuple[int, int]] | None:
-    """Return, by column, its first buffer and first node among a batch's, or None where a type hides them.
-
-    Only the plain kinds are counted: fixed-width values, lists, strings, and fixed-size lists of these.
-    """
-    places: dict[str, tuple[int, int]] = {}
-    buffer = node = 0
-    for field in schema:
-        places[field.name] = (buffer, node)
-        counts = count_buffers(field.type)
-        if counts is None:
-            return None
-        buffer, node = buffer + counts[0], node + counts[1]
-    return places
-
-
-def count_buffers(kind: pa.DataType) -> tuple[int, int] | None:
-    """Return how many buffers and nodes a column of this type has, or None where they are not counted here."""
-    if pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        inner = count_buffers(kind.value_type)
-        own = 1 if pa.types.is_fixed_size_list(kind) else 2
-        return None if inner is None else (own + inner[0], 1 + inner[1])
-    if pa.types.is_null(kind) or pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
-        return None
-    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
-        return None
-    return (3 if is_variable(kind) else 2), 1
-
-
-def is_variable(kind: pa.DataType) -> bool:
-    """Whether values are runs of bytes of any length."""
-    types = pa.types
-    return bool(
-        types.is_string(kind) or types.is_binary(kind) or types.is_large_string(kind) or types.is_large_binary(kind)
-    )
-
-
 def _table(data: bytes, at: int) -> int:
     return at + int(struct.unpack_from("<I", data, at)[0])
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.blocks.ipc import BatchHeader, count_buffers, is_variable
+from penstock.blocks.ipc import BatchHeader
 from penstock.blocks.storage import ReadAt
 from penstock.errors import CorruptFileError
 
@@ -50,26 +50,56 @@ def slices_of(header: BatchHeader, body: int, body_bytes: int, block_size: int) 
         yield BatchSlice(header, body, start, min(start + step, header.rows))
 
 
-def buffers_and_nodes(kind: pa.DataType) -> tuple[int, int] | None:
-    """Return how many buffers and nodes a column has, structs, nulls and extension types included.
+def buffers_and_nodes(kind: pa.DataType, *, plain: bool = False) -> tuple[int, int] | None:
+    """Return how many buffers and nodes a column has; of ``plain`` ones only those of values, text and lists of these.
 
     None where rows cannot be cut out: dictionaries, views, unions, maps.
     """
+    types = pa.types
+    if plain and (isinstance(kind, pa.BaseExtensionType) or types.is_null(kind) or types.is_struct(kind)):
+        return None
     if isinstance(kind, pa.BaseExtensionType):
         return buffers_and_nodes(kind.storage_type)
-    if pa.types.is_null(kind):
+    if types.is_null(kind):
         return 0, 1
-    if pa.types.is_struct(kind):
-        inner = [buffers_and_nodes(child.type) for child in kind]
+    if types.is_struct(kind) or types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        children = kind if types.is_struct(kind) else [kind.value_field]
+        inner = [buffers_and_nodes(child.type, plain=plain) for child in children]
         known = [counts for counts in inner if counts is not None]
-        if len(known) < len(inner):
+        own = 2 if types.is_list(kind) or types.is_large_list(kind) else 1
+        whole = own + sum(buffers for buffers, _ in known), 1 + sum(nodes for _, nodes in known)
+        return whole if len(known) == len(inner) else None
+    if types.is_nested(kind) or types.is_dictionary(kind) or types.is_string_view(kind) or types.is_binary_view(kind):
+        return None
+    return (3 if is_variable(kind) else 2), 1
+
+
+def leading_buffers(schema: pa.Schema) -> dict[str, tuple[int, int]] | None:
+    """Return, by column, its first buffer and first node among a batch's, or None where a type hides them."""
+    places: dict[str, tuple[int, int]] = {}
+    buffer = node = 0
+    for column in schema:
+        places[column.name] = (buffer, node)
+        counts = buffers_and_nodes(column.type, plain=True)
+        if counts is None:
             return None
-        return 1 + sum(buffers for buffers, _ in known), 1 + sum(nodes for _, nodes in known)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        below = buffers_and_nodes(kind.value_type)
-        own = 1 if pa.types.is_fixed_size_list(kind) else 2
-        return None if below is None else (own + below[0], 1 + below[1])
-    return None if pa.types.is_dictionary(kind) else count_buffers(kind)
+        buffer, node = buffer + counts[0], node + counts[1]
+    return places
+
+
+def is_variable(kind: pa.DataType) -> bool:
+    """Whether values are runs of bytes of any length."""
+    types = pa.types
+    return bool(
+        types.is_string(kind) or types.is_binary(kind) or types.is_large_string(kind) or types.is_large_binary(kind)
+    )
+
+
+def offset_type(kind: pa.DataType) -> np.dtype[np.signedinteger[Any]]:
+    """Return the type of the numbers that tell where lists, texts or runs of bytes end."""
+    types = pa.types
+    large = types.is_large_list(kind) or types.is_large_string(kind) or types.is_large_binary(kind)
+    return np.dtype(np.int64 if large else np.int32)
 
 
 @dataclass(slots=True)
@@ -105,7 +135,7 @@ class Walk:
             child = self.build(kind.value_type, first * kind.list_size, stop * kind.list_size)
             return pa.Array.from_buffers(kind, shape["length"], [validity], -1, shape["offset"], [child])
         if _has_offsets(kind):
-            number = _offset_type(kind)
+            number = offset_type(kind)
             places = np.frombuffer(self._take(first * number.itemsize, (stop + 1) * number.itemsize), number)
             low, high = int(places[0]), int(places[-1])
             offsets = pa.py_buffer((places - places[0]).tobytes())
@@ -133,7 +163,7 @@ class Walk:
         if not _has_offsets(kind):
             self.buffer += 1
             return -(-(stop - start) * int(kind.bit_width) // 8)
-        number = _offset_type(kind)
+        number = offset_type(kind)
         low, high = (self._number(row, number) for row in (start, stop))
         self.buffer += 1
         own = (stop - start) * number.itemsize
@@ -165,9 +195,3 @@ class Walk:
 
 def _has_offsets(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or is_variable(kind))
-
-
-def _offset_type(kind: pa.DataType) -> np.dtype[np.signedinteger[Any]]:
-    types = pa.types
-    large = types.is_large_list(kind) or types.is_large_string(kind) or types.is_large_binary(kind)
-    return np.dtype(np.int64 if large else np.int32)

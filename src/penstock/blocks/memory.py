@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,6 @@ class TableSource(Source):
         self.name = name
         self.schema = schema
         self._batches: list[pa.RecordBatch] | None = list(batches)
-        self._print: str | None = None
         pieces: list[tuple[int, int, int, float]] = []
         for number, batch in enumerate(batches):
             if not batch.num_rows:
@@ -71,16 +71,14 @@ class TableSource(Source):
         table = frame_to_arrow(table)
         return cls(table.to_batches(), schema=table.schema, block_size=block_size, name=name)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """A hash over all values."""
-        if self._print is None:
-            digest = hashlib.blake2b(str(self.schema).encode(), digest_size=16)
-            for block in range(len(self._pieces)):
-                # Written out, a slice holds its own rows alone, whatever buffers it shares.
-                digest.update(self.read(block).serialize())
-            self._print = digest.hexdigest()
-        return self._print
+        digest = hashlib.blake2b(str(self.schema).encode(), digest_size=16)
+        for block in range(len(self._pieces)):
+            # Written out, a slice holds its own rows alone, whatever buffers it shares.
+            digest.update(self.read(block).serialize())
+        return digest.hexdigest()
 
     def read(self, block: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Return a slice; only the columns named, in that order."""

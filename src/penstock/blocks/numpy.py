@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +40,6 @@ class NpySource(Source):
     def __init__(self, path: PathLike, block_size: int | None = None) -> None:
         self._file = open_file(path, random=True)
         self.name = self._file.name
-        self._print: str | None = None
         try:
             shape, fortran, self._dtype, self._start = self._read_header()
             self._columns = self._name_columns(shape, fortran)
@@ -60,12 +60,10 @@ class NpySource(Source):
         self.block_rows = np.minimum(size, rows - self._starts)
         self.block_bytes = self.block_rows * self._row_bytes
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """A hash over the data's content, or a sample of it."""
-        if self._print is None:
-            self._print = fingerprint([self._file])
-        return self._print
+        return fingerprint([self._file])
 
     def read(self, block: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Read a range of rows; only the columns named, in that order."""

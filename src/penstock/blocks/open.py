@@ -7,17 +7,19 @@ refused with the line that converts it.
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import os
 import re
-from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.blocks.base import BlockSource
-from penstock.blocks.file_kinds import STREAM_MARK, is_json_object, refuse_foreign
-from penstock.blocks.folder_source import with_folder_columns
+from penstock.blocks.file_kinds import COMPRESSED, MAGIC, STREAM_MARK, is_json_object, refuse_foreign
+from penstock.blocks.folder_columns import AddedColumns, FolderSource
 from penstock.blocks.frames import dataset_files, is_dataset, is_frame
 from penstock.blocks.samples.formats import FORMATS, format_by_suffix, marked_format
 from penstock.blocks.storage import expand, is_remote, open_file, show_names
@@ -33,17 +35,20 @@ SUFFIXES = {
     "libsvm": (".libsvm", ".svm", ".svmlight"),
     "duckdb": (".duckdb", ".ddb"),
 }
-JSON_LINES = (".jsonl", ".ndjson")
-COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
-_MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrow", b"\x93NUMPY": "npy"}
-_COMPRESSED_MAGIC = {
-    b"\x1f\x8b": "gzip",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"BZh": "bz2",
-    b"\xfd7zXZ": "xz",
+_SOURCES = {
+    "parquet": "parquet.ParquetSource",
+    "arrow": "arrow.ArrowSource",
+    "npy": "numpy.NpySource",
+    "csv": "csv.CsvSource",
+    "libsvm": "libsvm.LibsvmSource",
+    "duckdb": "duckdb.DuckDBSource",
 }
+"""What reads each format, in `penstock.blocks`."""
+JSON_LINES = (".jsonl", ".ndjson")
 _WITH_FOLDERS = ("parquet", "arrow", "csv")
 """Formats whose files may stand in folders such as ``country=FR``, which are columns."""
+_GIVEN = ("path", "paths", "database", "address", "block_size")
+"""Parameters of sources that are no options."""
 _SERVERS = ("postgresql://", "postgres://")
 _LIBSVM = re.compile(rb"\s*[^\s:,]+(?:\s+(?:qid|\d+):\S+)+\s*(#.*)?")
 
@@ -97,15 +102,11 @@ def open(
         raise _not_in_blocks(data, format)
     if format is not None and format not in (*SUFFIXES, "jsonl"):
         raise UnknownOptionError.of("format", format, SUFFIXES)
-    suffixes: Sequence[str] = ()
-    if format is not None:
-        suffixes = SUFFIXES.get(format, JSON_LINES)
-    else:
-        suffixes = [s for group in SUFFIXES.values() for s in group]
+    suffixes = tuple(itertools.chain(*SUFFIXES.values())) if format is None else SUFFIXES.get(format, JSON_LINES)
     if format is None:
         _refuse_marked(data)
-    files = _files_of(data, suffixes, any_name=format is not None)
-    samples = format_by_suffix(files[0]) if format is None else None
+    files = _files_of(data, suffixes)
+    samples = None if format is not None or files[0].lower().endswith(suffixes) else format_by_suffix(files[0])
     if samples is not None and not FORMATS[samples].marks:  # a file of one that has marks tells nothing by itself
         raise _not_in_blocks(data, samples)
     found = format or _common_format(files)
@@ -118,8 +119,11 @@ def open(
             f"{_shown(data)} holds Arrow streams ({os.path.basename(files[0])}), which have no index of their blocks",
             fixes=[Text("turn them into an Arrow file first: ", Convert(_shown(data)))],
         )
-    source: BlockSource = _source_class(found)(files, size, options)
-    return with_folder_columns(source, data, files, suffixes) if found in _WITH_FOLDERS else source
+    source = _open_files(found, files, size, options)
+    if found not in _WITH_FOLDERS or not any("=" in file for file in files):
+        return source
+    added = AddedColumns.of(data, source.schema, suffixes=suffixes)
+    return source if added is None else FolderSource(source, added)
 
 
 def detect(path: str) -> str:
@@ -136,19 +140,14 @@ def detect(path: str) -> str:
     for name, suffixes in SUFFIXES.items():
         if suffix in suffixes:
             return name
-    file = open_file(path)
-    try:
-        head = file.read_at(0, min(file.size, 4096))
-    finally:
-        file.close()
-    return detect_bytes(head, name=path)
+    return detect_bytes(_first_bytes(path, 4096), name=path)
 
 
 def detect_bytes(head: bytes, *, name: str) -> str:
     """Return the format that a file's first bytes tell."""
     if not head:
         raise CorruptFileError(f"{name} is empty (0 bytes); there is nothing to read")
-    found = compression(head) or next((format for magic, format in _MAGIC.items() if head.startswith(magic)), None)
+    found = next((format for magic, format in MAGIC.items() if head.startswith(magic)), None)
     if found is not None:
         return found
     if head[8:12] == b"DUCK":
@@ -170,14 +169,19 @@ def detect_bytes(head: bytes, *, name: str) -> str:
 
 def compression(head: bytes) -> str | None:
     """Return how a file is compressed, by its first bytes; None where it is not."""
-    return next((format for magic, format in _COMPRESSED_MAGIC.items() if head.startswith(magic)), None)
+    found = next((format for magic, format in MAGIC.items() if head.startswith(magic)), None)
+    return found if found in COMPRESSED.values() else None
 
 
 def is_stream(path: str) -> bool:
     """Whether a file is in the Arrow stream format."""
+    return _first_bytes(path, len(STREAM_MARK)) == STREAM_MARK
+
+
+def _first_bytes(path: str, most: int) -> bytes:
     file = open_file(path)
     try:
-        return file.size >= 4 and file.read_at(0, 4) == STREAM_MARK
+        return file.read_at(0, min(file.size, most))
     finally:
         file.close()
 
@@ -287,18 +291,18 @@ def _postgres(address: str, size: int | None, options: dict[str, Any]) -> BlockS
     return _call(PostgresSource, address, size, options)
 
 
-def _files_of(data: Any, suffixes: Sequence[str], *, any_name: bool) -> list[str]:
+def _files_of(data: Any, suffixes: tuple[str, ...]) -> list[str]:
     """Return the files meant; of a folder those with known suffixes, or all of them where none has one."""
     if isinstance(data, (list, tuple)):
         if not data:
             raise UsageError("no files were given; name at least one path")
-        return [file for item in data for file in _files_of(item, suffixes, any_name=any_name)]
+        return [file for item in data for file in _files_of(item, suffixes)]
     found = expand(data)
     path = os.fspath(data)
     folder = os.path.isdir(path) if not is_remote(path) else path.endswith("/")
     if not folder:
         return found
-    known = [f for f in found if f.lower().endswith(tuple(suffixes))]
+    known = [f for f in found if f.lower().endswith(suffixes)]
     return known or found
 
 
@@ -319,58 +323,21 @@ def _common_format(files: list[str]) -> str:
     return format
 
 
-def _source_class(format: str) -> Any:
-    """Return what opens files of this format; each library is imported only when it is needed."""
-
-    def parquet(files: list[str], size: int | None, options: dict[str, Any]) -> BlockSource:
-        from penstock.blocks.parquet import ParquetSource
-
-        return _call(ParquetSource, files, size, options)
-
-    def arrow(files: list[str], size: int | None, options: dict[str, Any]) -> BlockSource:
-        from penstock.blocks.arrow import ArrowSource
-
-        return _call(ArrowSource, files, size, options)
-
-    def npy(files: list[str], size: int | None, options: dict[str, Any]) -> BlockSource:
-        from penstock.blocks.numpy import NpySource
-
-        if len(files) > 1:
-            raise UsageError(
-                f"{len(files)} .npy files were given; one is read at a time: convert each, then open those"
-            )
-        return _call(NpySource, files[0], size, options)
-
-    def csv(files: list[str], size: int | None, options: dict[str, Any]) -> BlockSource:
-        from penstock.blocks.csv import CsvSource
-
-        return _call(CsvSource, files, size, options)
-
-    def libsvm(files: list[str], size: int | None, options: dict[str, Any]) -> BlockSource:
-        from penstock.blocks.libsvm import LibsvmSource
-
-        return _call(LibsvmSource, files, size, options)
-
-    def duckdb(files: list[str], size: int | None, options: dict[str, Any]) -> BlockSource:
-        from penstock.blocks.duckdb import DuckDBSource
-
-        if len(files) > 1 or is_remote(files[0]):
-            raise UsageError(
-                f"{files[0]}: one DuckDB file on this machine is read at a time; ATTACH others in penstock sql"
-            )
-        return _call(DuckDBSource, files[0], size, options)
-
-    return {"parquet": parquet, "arrow": arrow, "npy": npy, "csv": csv, "libsvm": libsvm, "duckdb": duckdb}[format]
+def _open_files(format: str, files: list[str], size: int | None, options: dict[str, Any]) -> BlockSource:
+    """Open files of one format; its library is imported only now."""
+    if format == "npy" and len(files) > 1:
+        raise UsageError(f"{len(files)} .npy files were given; one is read at a time: convert each, then open those")
+    if format == "duckdb" and (len(files) > 1 or is_remote(files[0])):
+        raise UsageError(
+            f"{files[0]}: one DuckDB file on this machine is read at a time; ATTACH others in penstock sql"
+        )
+    module, name = _SOURCES[format].split(".")
+    kind = getattr(import_module(f"penstock.blocks.{module}"), name)
+    return _call(kind, files[0] if format in ("npy", "duckdb") else files, size, options)
 
 
 def _call(kind: Any, files: Any, size: int | None, options: dict[str, Any]) -> BlockSource:
-    import inspect
-
-    known = [
-        name
-        for name in inspect.signature(kind).parameters
-        if name not in ("path", "paths", "database", "address", "block_size")
-    ]
+    known = [name for name in inspect.signature(kind).parameters if name not in _GIVEN]
     for name in options:
         if name not in known:
             raise UnknownOptionError.of(f"option for {kind.__name__}", name, known)

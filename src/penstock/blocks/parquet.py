@@ -20,6 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,6 @@ class ParquetSource(Source):
         self._cursors: OrderedDict[tuple[Any, ...], _Cursor] = OrderedDict()
         self._lock = threading.Lock()
         self.max_open = max_open
-        self._print: str | None = None
         self._closed = False
         self._owned = True
         self._one_reader: AbstractContextManager[Any] = nullcontext()
@@ -106,12 +106,10 @@ class ParquetSource(Source):
             raise
         self.threads = 1
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """A hash over the data's content, or a sample of it."""
-        if self._print is None:
-            self._print = fingerprint(self._files)
-        return self._print
+        return fingerprint(self._files)
 
     def read(self, block: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Read one block; only the columns named, in that order."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from penstock.blocks.base import BlockSource, Int64s, Snapshot, Source, require_block
+from penstock.blocks.base import BlockSource, Int64s, WrappedSource, require_block
 from penstock.parallel import in_order
 
 _COLUMN_BYTES = 4096
@@ -66,7 +66,7 @@ def worth_reading(source: BlockSource, rows: int, most: int) -> int:
     return max(rows, min(most, int(_COLUMN_BYTES * len(source.schema) / max(row_bytes, 1.0))))
 
 
-class RefinedSource(Source):
+class RefinedSource(WrappedSource):
     """A source in smaller blocks. The source stays its owner's: closing this one leaves it open.
 
     Parameters
@@ -96,21 +96,14 @@ class RefinedSource(Source):
         read_many: ReadParts | None = None,
         read_bytes: int = 0,
     ) -> None:
-        self.stored = source
-        self.name, self.schema, self.exact_rows = source.name, source.schema, source.exact_rows
+        super().__init__(source)
         self.block_rows, self.block_bytes = rows, nbytes
         self.units = None if source.units is None else source.units[owners]
-        self.unit_bytes, self.max_open, self.threads = source.unit_bytes, source.max_open, source.threads
         self.read_bytes, self.decodes = read_bytes, source.decodes
         self._owners = owners
         self._read, self._read_many = read, read_many
         self._counts: dict[int, Int64s] = {}
         self._lock = threading.Lock()
-
-    @property
-    def fingerprint(self) -> str:
-        """The data's own."""
-        return self.stored.fingerprint
 
     def read(self, block: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Read one part; only the columns named, in that order."""
@@ -142,23 +135,13 @@ class RefinedSource(Source):
                 self._counts[owner] = counts
         return owner, int(counts[: block - first].sum())
 
-    @property
-    def snapshots(self) -> Sequence[Snapshot]:
-        """The source's own."""
-        return self.stored.snapshots
-
     def file_of(self, block: int) -> tuple[str, int]:
         """Return the name of the file that a part lies in, and the first part of that file."""
         name, first = self.stored.file_of(int(self._owners[block]))
         return name, int(np.searchsorted(self._owners, first))
 
-    def begin(self, epoch: int) -> None:
-        """Pass it on to the source."""
-        self.stored.begin(epoch)
-
-    def check(self) -> None:
-        """Raise `DataChangedError` if the data are no longer those that were opened."""
-        self.stored.check()
+    def close(self) -> None:
+        """Leave the source open, which is its owner's."""
 
 
 def by_rows(
@@ -197,45 +180,22 @@ def with_row_counts(source: BlockSource) -> BlockSource:
     return source if source.exact_rows else CountedSource(source)
 
 
-class CountedSource(Source):
+class CountedSource(WrappedSource):
     """A source of text with its rows counted."""
 
     def __init__(self, source: BlockSource) -> None:
-        self._inner = source
-        self.name, self.schema, self.block_bytes = source.name, source.schema, source.block_bytes
-        self.units, self.unit_bytes, self.max_open = source.units, source.unit_bytes, source.max_open
-        self.threads, self.decodes = source.threads, source.decodes
+        super().__init__(source)
+        self.exact_rows, self.decodes = True, source.decodes
         first = source.schema.names[:1]
         blocks = range(len(source.block_rows))
         with closing(in_order(lambda block: len(source.read(block, first)), blocks, threads=source.threads)) as counts:
             self.block_rows = np.array(list(counts), np.int64)
 
-    @property
-    def fingerprint(self) -> str:
-        """The data's own."""
-        return self._inner.fingerprint
-
     def read(self, block: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Read one block."""
-        return self._inner.read(block, columns)
+        return self.stored.read(block, columns)
 
     def refine(self, rows: int, most: int) -> BlockSource | None:
         """Return the same rows in smaller blocks, whose rows are counted too; see `BlockSource.refine`."""
-        finer = self._inner.refine(rows, most)
+        finer = self.stored.refine(rows, most)
         return None if finer is None else CountedSource(finer)
-
-    def file_of(self, block: int) -> tuple[str, int]:
-        """Return the name of the file that a block lies in, and the first block of that file."""
-        return self._inner.file_of(block)
-
-    def begin(self, epoch: int) -> None:
-        """Pass it on to the source."""
-        self._inner.begin(epoch)
-
-    def check(self) -> None:
-        """Raise `DataChangedError` if the data are no longer those that were counted."""
-        self._inner.check()
-
-    def close(self) -> None:
-        """Close the source."""
-        self._inner.close()

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from penstock.blocks.base import Int64s
 from penstock.blocks.fields import Field, Fields
-from penstock.blocks.ipc import BatchHeader, Footer, leading_buffers, read_header
-from penstock.blocks.ipc_rows import BatchSlice
+from penstock.blocks.ipc import BatchHeader, Footer, read_header
+from penstock.blocks.ipc_rows import BatchSlice, leading_buffers, offset_type
 from penstock.blocks.storage import ReadAt
 from penstock.errors import DataError
 from penstock.messages import Text, Use
@@ -48,7 +48,9 @@ class ColumnLayout:
         """Begin a layout whose blocks are not known yet."""
         fixed = field.kind == "fixed"
         ends_at = np.empty(0, np.int64) if fixed else at.copy()
-        return cls(field, field.row_bytes if fixed else 0, at, ends_at, end_size(field.type), field.dtype.itemsize)
+        return cls(
+            field, field.row_bytes if fixed else 0, at, ends_at, offset_type(field.type).itemsize, field.dtype.itemsize
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,14 +219,8 @@ def _places(
         else:  # validity and ends; of a list then its items' validity; then values
             values = int(header.buffer_at[buffer + (3 if field_.kind == "list" else 2)])
             ends = int(header.buffer_at[buffer + 1])
-            found.append((body + values, body + ends + start * end_size(field_.type)))
+            found.append((body + values, body + ends + start * offset_type(field_.type).itemsize))
     return found
-
-
-def end_size(kind: pa.DataType) -> int:
-    """Return the bytes of a number that tells where a ragged row ends."""
-    types = pa.types
-    return 8 if types.is_large_list(kind) or types.is_large_string(kind) or types.is_large_binary(kind) else 4
 
 
 def _plain(field: Field) -> bool:

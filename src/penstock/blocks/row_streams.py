@@ -22,11 +22,9 @@ import pyarrow as pa
 
 from penstock.blocks.base import BlockSource
 from penstock.blocks.csv import CsvFormat
-from penstock.blocks.file_kinds import refuse_other_format
-from penstock.blocks.folder_columns import folder_columns
-from penstock.blocks.folder_source import FolderSource
+from penstock.blocks.file_kinds import COMPRESSED, refuse_other_format
+from penstock.blocks.folder_columns import AddedColumns, FolderSource
 from penstock.blocks.open import (
-    COMPRESSED,
     JSON_LINES,
     SUFFIXES,
     compression,
@@ -44,7 +42,6 @@ from penstock.parallel import in_order
 
 CHUNK = 4 << 20
 SAMPLE = 1 << 20
-AHEAD = 4
 Batches = Generator[tuple[pa.RecordBatch, int], None, None]
 
 
@@ -141,29 +138,17 @@ def _from_source(source: BlockSource, files: tuple[str, ...], *, close: bool) ->
 def _with_folders(rows: RowStream, data: Any) -> RowStream:
     """Add the columns that stand in the names of the files' folders."""
     suffixes = [*itertools.chain(*SUFFIXES.values()), *JSON_LINES, *COMPRESSED]
-    found = folder_columns(data, suffixes=suffixes)
-    added = {} if found is None else {n: found.column(n) for n in found.names if n not in rows.schema.names}
-    if found is None or not added:
+    added = AddedColumns.of(data, rows.schema, suffixes=suffixes)
+    if added is None:
         return rows
-    number = {file: at for at, file in enumerate(found.files)}
-    schema = rows.schema
-    for name, values in added.items():
-        schema = schema.append(pa.field(name, values.type))
 
     def batches(columns: Sequence[str] | None) -> Batches:
-        wanted = list(schema.names if columns is None else columns)
-        # Some column has to be asked for, to know how many rows there are.
-        stored = [name for name in wanted if name not in added] or rows.schema.names[:1]
-        kept = pa.schema([schema.field(name) for name in wanted])
-        with closing(rows.batches(stored)) as read:
+        wanted = list(added.schema.names if columns is None else columns)
+        with closing(rows.batches(added.stored(wanted))) as read:
             for batch, nbytes in read:
-                at = number[rows.reached.file]
-                arrays = [
-                    pa.repeat(added[name][at], len(batch)) if name in added else batch.column(name) for name in wanted
-                ]
-                yield pa.RecordBatch.from_arrays(arrays, schema=kept), nbytes
+                yield added.join(batch, wanted, rows.reached.file), nbytes
 
-    return replace(rows, schema=schema, batches=batches)
+    return replace(rows, schema=added.schema, batches=batches)
 
 
 def _from_reader(reader: Any, columns: Sequence[str] | None) -> Batches:
@@ -276,18 +261,14 @@ def position(stream: Any) -> int:
     return int(raw.tell())
 
 
-def read_chunk(stream: Any, name: str) -> bytes:
-    """Read up to `CHUNK` bytes of a stream; fewer at its end only."""
+def read_chunk(stream: Any, name: str, nbytes: int = CHUNK) -> bytes:
+    """Read so many bytes of a stream; fewer at its end only."""
     with read_errors(name):
         pieces = []
-        have = 0
-        while have < CHUNK:
-            piece = stream.read(CHUNK - have)
-            if not piece:
-                break
+        while nbytes and (piece := stream.read(nbytes)):
             pieces.append(piece)
-            have += len(piece)
-        return b"".join(pieces)
+            nbytes -= len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 @contextmanager

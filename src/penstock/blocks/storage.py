@@ -238,7 +238,10 @@ def expand(paths: PathLike | Sequence[PathLike], *, suffixes: Sequence[str] = ()
         return expand_remote(path, suffixes=suffixes)
     path = path.removeprefix("file://")
     if os.path.isdir(path):
-        found = sorted(str(p) for p in Path(path).rglob("*") if p.is_file() and not _hidden(p, path))
+        below = (p for p in Path(path).rglob("*") if p.is_file())
+        found = sorted(
+            str(p) for p in below if not any(part.startswith((".", "_")) for part in p.relative_to(path).parts)
+        )
         chosen = [f for f in found if f.lower().endswith(tuple(suffixes))] if suffixes else found
         if not chosen:
             wanted = f" with a name ending in {', '.join(suffixes)}" if suffixes else ""
@@ -293,10 +296,6 @@ def require_equal(first: pa.Schema, other: pa.Schema, *, names: tuple[str, str])
         return  # they differ in nullability or metadata only
     what = "column " + ", ".join(told[:10]) if told else f"the order of columns ({first.names} against {other.names})"
     raise SchemaError(f"{names[0]} and {names[1]} do not have the same columns; they differ in {what}")
-
-
-def _hidden(path: Path, folder: str) -> bool:
-    return any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
 
 
 def _near(path: str) -> str:

@@ -9,6 +9,7 @@ line that converts it; what a line means is left to a `TextFormat`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -186,7 +187,6 @@ class TextSource(Source):
         self.schema = format.schema
         self._files = list(files)
         self._slack = int(2 * line_bytes) + 256
-        self._print: str | None = None
         self._closed = False
         owner, starts, stops = [], [], []
         for number, f in enumerate(files):
@@ -199,12 +199,10 @@ class TextSource(Source):
         self.block_bytes: Int64s = self._stops - self._starts
         self.block_rows: Int64s = np.maximum(1, np.rint(self.block_bytes / line_bytes)).astype(np.int64)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """A hash over the data's content, or a sample of it."""
-        if self._print is None:
-            self._print = fingerprint(f.file for f in self._files)
-        return self._print
+        return fingerprint(f.file for f in self._files)
 
     def file_of(self, block: int) -> tuple[str, int]:
         """Return the name of the file that a block lies in, and the first block of that file."""

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.blocks.arrow import ArrowSource
-from penstock.blocks.base import BlockSource
 from penstock.blocks.write import BlockWriter
 from penstock.budget import show_bytes
 from penstock.errors import WriteError
@@ -108,11 +107,6 @@ def _write(rows: RowStream, path: Path, block_size: int | None) -> None:
             writer.write(first)
             for batch, _ in batches:
                 writer.write(batch)
-
-
-def copy_notice(source: BlockSource) -> str | None:
-    """Return what to tell the user of a temporary copy; None where there is none."""
-    return source.notice if isinstance(source, TextCopy) else None
 
 
 def _remove(folder: Path, process: int) -> None:

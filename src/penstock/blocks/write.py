@@ -248,11 +248,3 @@ def _nulls(array: pa.Array) -> int:
 def _number_at(file: BinaryIO, offset: int) -> int:
     file.seek(offset)
     return int.from_bytes(file.read(4), "little")
-
-
-def __getattr__(name: str) -> Any:
-    if name in ("convert", "Converted"):
-        from penstock.blocks import conversion
-
-        return getattr(conversion, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,8 +19,7 @@ def compare_command(**params: Any) -> None:
     Each strategy runs in a process of its own, under the same memory. They are measured on --test data, or on a share
     of the rows held out, by the last weights of SGD: their mean over the epochs, which `train` takes, hides the order.
     """
-    from penstock.budget import peak_memory
-    from penstock.cli.results import follow, show_table, write_page
+    from penstock.cli.results import follow, give_comparison, show_table, write_page
     from penstock.cli.screen import Screen
     from penstock.cli.train import job_of
     from penstock.compare import compare as run_all
@@ -38,19 +37,9 @@ def compare_command(**params: Any) -> None:
         compared = run_all(job, o.names([params["shuffles"]]), listen=lambda event: follow(screen, event))
         show_table(screen, compared)
         screen.say("Scores are of SGD's last weights, which show the order; train takes their mean over the epochs.")
-        for sentence in write_page(compared, target, clustering=clustering):
-            screen.say(sentence)
+        write_page(screen, compared, target, clustering=clustering)
         screen.say(f"wrote {target}")
-        screen.give(
-            {
-                **compared,
-                "clustering": clustering,
-                "seconds": time.perf_counter() - began,
-                "peak_memory_bytes": peak_memory(),
-                "report": str(target),
-                "out": str(target),
-            }
-        )
+        give_comparison(screen, compared, target, clustering=clustering, seconds=time.perf_counter() - began)
 
 
 def _how_rows_lie(job: TrainingRequest) -> str | None:

@@ -25,9 +25,9 @@ _DISK = 2.5
 @o.takes("demo")
 def demo_command(*, size: str, dir: str | None, seed: int, report: str, json: bool) -> None:
     """See it work: data stored by label, what explain finds, and four ways to shuffle, in about a minute."""
-    from penstock.budget import parse_size, peak_memory, show_bytes
+    from penstock.budget import parse_size, show_bytes
     from penstock.cli.demo_data import ROW_BYTES, WIDTH, write_clustered
-    from penstock.cli.results import follow, show_table, write_page
+    from penstock.cli.results import follow, give_comparison, show_table, write_page
     from penstock.cli.screen import Screen
     from penstock.compare import TrainingRequest, compare
     from penstock.config import Config
@@ -67,20 +67,10 @@ def demo_command(*, size: str, dir: str | None, seed: int, report: str, json: bo
             compared["data"] = f"penstock demo: {show_bytes(written)} stored by label"  # its file will be gone
         show_table(screen, compared)
         screen.say()
-        for sentence in write_page(compared, target, clustering=clustering):
-            screen.say(sentence)
+        write_page(screen, compared, target, clustering=clustering)
         seconds = time.perf_counter() - began
         screen.say(f"The curves are in {target.resolve()} (open it in a browser). {seconds:.0f} s in all.")
-        screen.give(
-            {
-                **compared,
-                "clustering": clustering,
-                "seconds": seconds,
-                "peak_memory_bytes": peak_memory(),
-                "report": str(target),
-                "out": str(target),
-            }
-        )
+        give_comparison(screen, compared, target, clustering=clustering, seconds=seconds)
 
 
 def _require_room(place: Path, data_bytes: int) -> None:

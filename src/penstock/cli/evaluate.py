@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from penstock.cli import options as o
 
 
 @o.takes("evaluate")
-def evaluate_command(
-    *,
-    model_file: str,
-    data: str | list[str],
-    label: str | None,
-    memory: str,
-    format: str | None,
-    header: bool | None,
-    delimiter: str | None,
-    db: str | None,
-    report: str | None,
-    json: bool,
-) -> None:
+def evaluate_command(**params: Any) -> None:
     """Measure a saved model on labelled data: accuracy, AUC, precision, recall, log loss and others, or R², RMSE, MAE."""
     from penstock.budget import peak_memory
     from penstock.cli.evaluationpage import EvaluationPage
@@ -30,14 +19,17 @@ def evaluate_command(
     from penstock.outputs import require_file
 
     began = time.perf_counter()
+    model_file, memory, report = (params[name] for name in ("model_file", "memory", "report"))
     target = None if report is None else require_file(report)
     with (
-        Screen(json=json) as screen,
-        opened_model(model_file, db=db, default_memory=memory, stream=screen.stream) as known,
-        open_data(known, data, format=format, reading=o.reading(header, delimiter)) as source,
+        Screen(json=params["json"]) as screen,
+        opened_model(model_file, db=params["db"], default_memory=memory, stream=screen.stream) as known,
+        open_data(known, params) as source,
     ):
         page = None if target is None else EvaluationPage.of(known, model_file, target)
-        found = known.evaluate(source, label=label, memory=memory, on_scores=None if page is None else page.add)
+        found = known.evaluate(
+            source, label=params["label"], memory=memory, on_scores=None if page is None else page.add
+        )
         classes = None if known.classes is None else known.classes.tolist()
         for line in evaluation_lines(found, known.metric, classes=classes):
             screen.say(line)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -84,20 +84,10 @@ def workers_of(given: Sequence[str] | None) -> list[int]:
 def run_explain(params: dict[str, Any], *, by: list[str], search: Search, what: Trainable) -> None:
     """Explain as the options of ``groups explain`` say."""
     workers = workers_of(params["workers"])
-    reading = o.reading(params["header"], params["delimiter"])
-    columns: dict[str, Any] = {name: o.names(params[name]) for name in ("exclude", "hash")}
-    columns |= {
-        "features": o.names(params["features"]) or None,
-        "weight": params["weight"],
-        **o.recipe_arguments(params),
-    }
     name = f"{params['model']} by {params['solver']}" if params["solver"] else str(params["model"])
 
     def explain() -> Explanation:
-        with ExitStack() as stack:
-            data: Any = params["data"]
-            if reading or params["format"] is not None:
-                data = stack.enter_context(open_source(data, format=params["format"], **reading))
+        with _opened(params) as data:
             return explain_groups(
                 data,
                 by,
@@ -107,7 +97,7 @@ def run_explain(params: dict[str, Any], *, by: list[str], search: Search, what: 
                 label=params["label"],
                 validation=params["validation"],
                 seed=params["seed"],
-                columns=columns,
+                columns=_columns(params),
                 name=name,
             )
 
@@ -238,23 +228,18 @@ def require_own(folder: Path, *, resume: bool) -> None:
 
 def run(params: dict[str, Any], *, by: list[str], search: Search, what: Trainable) -> None:
     """Train as the options of ``groups train`` say, and tell of it."""
-    began = time.perf_counter()
-    reading = o.reading(params["header"], params["delimiter"])
-    with ExitStack() as stack:
-        screen = stack.enter_context(Screen(json=params["json"], rows=False))
+    began, named = time.perf_counter(), params["data"]
+    with Screen(json=params["json"], rows=False) as screen, _opened(params) as data:
         if params["resume"] and not (Path(params["out"]) / INDEX).exists():
             screen.note(f"there are no models in {params['out']}; training starts from the beginning")
-        data: Any = params["data"]
-        if reading or params["format"] is not None:
-            data = stack.enter_context(open_source(data, format=params["format"], **reading))
-        work = GroupBy(
-            data,
-            by=by,
-            memory=params["memory"],
-            rows=params["rows"],
-            **{name: value for name, value in o.column_arguments(params).items() if name != "label"},
-        )
+        work = GroupBy(data, by=by, memory=params["memory"], rows=params["rows"], **_columns(params))
         trained: list[Event] = []
+
+        def listen(event: Event) -> None:
+            screen.listen(event)
+            if isinstance(event, Advanced) and event.task == "groups":
+                trained.append(event)
+
         result = work.fit(
             what,
             y=params["label"],
@@ -268,11 +253,11 @@ def run(params: dict[str, Any], *, by: list[str], search: Search, what: Trainabl
             placement=params["placement"],
             out=params["out"],
             resume=params["resume"],
-            listeners=[screen.listen, lambda event: trained.append(event) if _is_group(event) else None],
+            listeners=[listen],
         )
         told = {
             **figures(result),
-            "data": _shown_data(params["data"]),
+            "data": without_password(named) if isinstance(named, str) else show_names(named),
             "label": result.registry.index.label,
             "trained": len(trained),
         }
@@ -304,9 +289,16 @@ def run(params: dict[str, Any], *, by: list[str], search: Search, what: Trainabl
             raise typer.Exit(1)
 
 
-def _shown_data(data: str | list[str]) -> str:
-    return without_password(data) if isinstance(data, str) else show_names(data)
+@contextmanager
+def _opened(params: Mapping[str, Any]) -> Iterator[Any]:
+    """Give the data as they were named, or opened where options say how to read them."""
+    reading = o.reading(params["header"], params["delimiter"])
+    if not reading and params["format"] is None:
+        yield params["data"]
+        return
+    with open_source(params["data"], format=params["format"], **reading) as source:
+        yield source
 
 
-def _is_group(event: Event) -> bool:
-    return isinstance(event, Advanced) and event.task == "groups"
+def _columns(params: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in o.column_arguments(params).items() if name != "label"}

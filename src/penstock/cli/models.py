@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.cli import options as o
 from penstock.errors import ModelFileError, PenstockError, UsageError
 from penstock.events import Stream, Warned
 from penstock.messages import LeaveOut, Name
@@ -53,10 +54,11 @@ def warn_unfinished(model: Model, path: str, stream: Stream) -> None:
         stream.emit(Warned(f"the training of {path} was not finished{lacking}; go on with it by --resume"))
 
 
-def open_data(model: Model, data: str | list[str], *, format: str | None, reading: Mapping[str, Any]) -> BlockSource:
+def open_data(model: Model, params: Mapping[str, Any]) -> BlockSource:
     """Open the data that a model is asked about; the columns of groups may stand in their paths."""
     from penstock.blocks.open import open as open_source
 
+    data, format, reading = params["data"], params["format"], o.reading(params["header"], params["delimiter"])
     if model.by and format is None and not reading:
         from penstock.groups.partitioned import partitioned
 

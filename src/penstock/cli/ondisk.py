@@ -7,8 +7,8 @@ from the last one.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,37 +20,16 @@ from penstock.bigmodel.factor_learner import FactorConfig, factor_job, useless_f
 from penstock.bigmodel.model import Saved
 from penstock.bigmodel.ratings import Roles
 from penstock.bigmodel.storage import MemorySplit, Storage
-from penstock.blocks.base import BlockSource
 from penstock.blocks.open import open as open_source
 from penstock.budget import peak_memory, show_bytes, show_share
+from penstock.cli import options as o
 from penstock.cli.screen import Screen
-from penstock.config import Config
+from penstock.cli.train import job_of
+from penstock.errors import UsageError
 from penstock.events import Epoch, Event, Started, Stream
 from penstock.measure_lines import final_score, finished_lines, strict_json
 from penstock.metric_names import useless_advice, useless_reason
 from penstock.outputs import require_folder
-from penstock.training import Columns
-
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """The data to train on and to test with, as they were named."""
-
-    data: str | list[str]
-    test: str | None = None
-    format: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    @contextmanager
-    def opened(self) -> Iterator[tuple[BlockSource, BlockSource | None]]:
-        """Open both; they are closed afterwards."""
-        with ExitStack() as stack:
-            found = [
-                None if each is None else stack.enter_context(open_source(each, format=self.format, **self.options))
-                for each in (self.data, self.test)
-            ]
-            assert found[0] is not None
-            yield found[0], found[1]
 
 
 @dataclass(slots=True)
@@ -76,34 +55,24 @@ class _Clock:
         }
 
 
-def train_linear(
-    inputs: Inputs,
-    folder: str,
-    *,
-    config: Config,
-    columns: Columns,
-    storage: Storage,
-    memory: MemorySplit,
-    dimension: int | None,
-    test_share: float,
-    keep_anyway: bool,
-    resume: bool,
-    json: bool,
-) -> None:
+def train_linear(params: Mapping[str, Any], given: Sequence[str]) -> None:
     """Train a linear model in its directory, and tell of it."""
+    folder, resume = params["model_dir"], params["resume"]
+    memory = o.memory_on_disk(params, given)
+    asked = job_of(params, memory=memory.rows, solver="sgd" if params["solver"] == "auto" else params["solver"])
     require_folder(folder)
     clock = _Clock()
-    with Screen(json=json) as screen, inputs.opened() as (source, test):
+    with Screen(json=params["json"]) as screen, asked.sources() as (source, test):
         stream = Stream([lambda event: _note_memory(screen, event, memory), screen.listen, clock.listen])
         job = disk_job(
             source,
             folder,
-            config,
-            storage,
-            columns,
+            asked.config,
+            Storage(model_memory=memory.model, threads=params["threads"]),
+            asked.columns,
             test=test,
-            test_share=test_share,
-            dimension=dimension,
+            test_share=asked.test_share,
+            dimension=params["dimension"],
             memory=None if memory.total is None else str(memory.total),
             stream=stream,
         )
@@ -116,8 +85,8 @@ def train_linear(
             screen,
             place,
             {
-                "model": config.model,
-                "shuffle": config.shuffle,
+                "model": asked.config.model,
+                "shuffle": asked.config.shuffle,
                 "optimizer": saved.storage.optimizer,
                 "data": source.name,
                 "label": saved.header["encoder"]["label"],
@@ -137,17 +106,26 @@ def train_linear(
             },
             counted=f"{layout.features:,} features",
             idle=resume and not clock.epochs,
-            keep_anyway=keep_anyway,
+            keep_anyway=params["keep_anyway"],
         )
 
 
-def train_factor(
-    inputs: Inputs, folder: str, *, config: FactorConfig, roles: Roles, keep_anyway: bool, resume: bool, json: bool
-) -> None:
+def train_factor(params: Mapping[str, Any], given: Sequence[str]) -> None:
     """Train a matrix factorization in its directory, and tell of it."""
+    folder, resume = params["model_dir"], params["resume"]
+    if params["solver"] not in ("auto", "sgd"):
+        raise UsageError("--solver is not for a factor model: it learns by sgd; leave it out")
+    values = {name: params[name] for name in FactorConfig.__dataclass_fields__ if name in given}
+    if "model_memory" in given:
+        values["memory"] = Storage(model_memory=params["model_memory"]).model_memory  # refused by this option's name
+    config, roles = FactorConfig(**values), Roles(params["user"], params["item"], params["rating"])
     require_folder(folder)
     clock = _Clock()
-    with Screen(json=json) as screen, inputs.opened() as (source, test):
+    reading = {"format": params["format"], **o.reading(params["header"], params["delimiter"])}
+    with ExitStack() as stack:
+        screen = stack.enter_context(Screen(json=params["json"]))
+        source = stack.enter_context(open_source(params["data"], **reading))
+        test = None if params["test"] is None else stack.enter_context(open_source(params["test"], **reading))
         stream = Stream([screen.listen, clock.listen])
         model = factor_job(source, folder, config, roles, test=test, stream=stream).run(resume=resume)
         history, layout = list(model.header["history"]), model.layout
@@ -170,7 +148,7 @@ def train_factor(
             },
             counted=f"{layout.users:,} users and {layout.items:,} items of rank {layout.rank}",
             idle=resume and not clock.epochs,
-            keep_anyway=keep_anyway,
+            keep_anyway=params["keep_anyway"],
         )
 
 

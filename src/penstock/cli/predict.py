@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 from penstock.cli import options as o
 
 
 @o.takes("predict")
-def predict_command(
-    *,
-    model_file: str,
-    data: str | list[str],
-    out: str,
-    keep: list[str] | None,
-    unseen: str | None,
-    memory: str | None,
-    format: str | None,
-    header: bool | None,
-    delimiter: str | None,
-    db: str | None,
-    json: bool,
-) -> None:
+def predict_command(**params: Any) -> None:
     """Write a saved model's predictions, and probabilities where it has them, to a Parquet file."""
     from penstock.budget import peak_memory, show_bytes
     from penstock.cli.models import open_data, opened_model
@@ -33,15 +21,18 @@ def predict_command(
     from penstock.outputs import require_parquet
 
     began = time.perf_counter()
-    target = require_parquet(out)
+    model_file, unseen = params["model_file"], params["unseen"]
+    target = require_parquet(params["out"])
     with (
-        Screen(json=json) as screen,
-        opened_model(model_file, db=db, stream=screen.stream, memory=memory, unseen=unseen) as known,
-        open_data(known, data, format=format, reading=o.reading(header, delimiter)) as source,
+        Screen(json=params["json"]) as screen,
+        opened_model(
+            model_file, db=params["db"], stream=screen.stream, memory=params["memory"], unseen=unseen
+        ) as known,
+        open_data(known, params) as source,
     ):
         values = UnseenValues()
         model = known.counting(values) if isinstance(known, EncodedModel) else known
-        rows = write_predictions(model, source, target, keep=o.names(keep), stream=screen.stream)
+        rows = write_predictions(model, source, target, keep=o.names(params["keep"]), stream=screen.stream)
         without = _nulls(target) if known.by else 0
         seconds, peak = time.perf_counter() - began, peak_memory()
         screen.close()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.budget import show_bytes
+from penstock.budget import peak_memory, show_bytes
 from penstock.cli.screen import Screen
 from penstock.events import Event, Started
 from penstock.measure_lines import show_score
@@ -58,9 +58,10 @@ def show_table(screen: Screen, compared: Mapping[str, Any]) -> None:
 
 
 def _cells(run: Mapping[str, Any], metric: str) -> list[str]:
+    from penstock.compare import page_run
     from penstock.report import StrategyRun
 
-    median = StrategyRun.from_dict({**run, "epochs": _without_copies(run)}).epoch_seconds
+    median = StrategyRun.from_dict(page_run(run)).epoch_seconds
     return [
         show_score(run["final"], metric),
         "never" if run["epochs_to_99"] is None else str(run["epochs_to_99"]),
@@ -71,29 +72,32 @@ def _cells(run: Mapping[str, Any], metric: str) -> list[str]:
     ]
 
 
-def _without_copies(run: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the epochs as the page counts them: a copy made once belongs to no epoch."""
-    from penstock.compare import page_run
-
-    epochs: list[dict[str, Any]] = page_run(run)["epochs"]
-    return epochs
-
-
 def lie_of(found: Explanation) -> str | None:
     """Return in a sentence how the rows lie, from what explain found."""
+    from penstock.explanation.explanation import capitalized
+
     known = found.clustering
     if known is None:
         return None
-    meaning = known.meaning[0].upper() + known.meaning[1:]
-    return f"{meaning} h_D is {known.h_D:.3g}, where 1 is shuffled and {known.piece_rows:,.0f} sorted."
+    where = f"where 1 is shuffled and {known.piece_rows:,.0f} sorted"
+    return f"{capitalized(known.meaning)} h_D is {known.h_D:.3g}, {where}."
 
 
-def write_page(compared: Mapping[str, Any], path: Path, *, clustering: str | None = None) -> list[str]:
-    """Write the page, and return its findings in sentences."""
+def write_page(screen: Screen, compared: Mapping[str, Any], path: Path, *, clustering: str | None = None) -> None:
+    """Write the page, and print its findings."""
     from penstock.compare import page_facts
     from penstock.report import Comparison, write_report
     from penstock.report.comparison_page import comparison_findings
 
     page = Comparison.from_dict(page_facts(compared, clustering=clustering))
     write_report(page, path)
-    return comparison_findings(page)
+    for sentence in comparison_findings(page):
+        screen.say(sentence)
+
+
+def give_comparison(
+    screen: Screen, compared: Mapping[str, Any], path: Path, *, clustering: str | None, seconds: float
+) -> None:
+    """Print the JSON object of a comparison."""
+    more = {"clustering": clustering, "seconds": seconds, "peak_memory_bytes": peak_memory()}
+    screen.give({**compared, **more, "report": str(path), "out": str(path)})

@@ -26,20 +26,25 @@ def train_command(ctx: typer.Context, **params: Any) -> None:
     from penstock.errors import UsageError
     from penstock.shuffle import order
 
+    given = o.given(ctx)
     if params["epochs"] == 0:  # Python takes it for a model that has learned nothing; here it would replace a good one
         raise UsageError("is not a number of epochs", option="epochs", value=0, fixes=["choose 1 or more"])
-    require_together(o.given(ctx), model=params["model"])
-    if params["model"] == FACTOR:
-        _train_factor(params, o.given(ctx))
-        return
-    order(params["shuffle"])  # a misspelt one must not first cost a pass over the data
+    require_together(given, model=params["model"])
+    if params["model"] != FACTOR:
+        order(params["shuffle"])  # a misspelt one must not first cost a pass over the data
     if params["model_dir"] is None:
-        job = job_of(params)
         _train_in_memory(
-            job, params["out"], keep_anyway=params["keep_anyway"], resume=params["resume"], json=params["json"]
+            job_of(params),
+            params["out"],
+            keep_anyway=params["keep_anyway"],
+            resume=params["resume"],
+            json=params["json"],
         )
-    else:
-        _train_on_disk(params, o.given(ctx))
+        return
+    from penstock.cli.ondisk import train_factor, train_linear
+
+    train = train_factor if params["model"] == FACTOR else train_linear
+    train(params, given)
 
 
 def job_of(params: Mapping[str, Any], **settings: Any) -> TrainingRequest:
@@ -107,47 +112,3 @@ def _train_in_memory(job: TrainingRequest, out: str, *, keep_anyway: bool, resum
             f" {told['seconds']:.1f} s, peak memory {show_bytes(told['peak_memory_bytes'])}"
         )
         screen.give(told)
-
-
-def _train_on_disk(params: dict[str, Any], given: list[str]) -> None:
-    from penstock.bigmodel.storage import Storage
-    from penstock.cli.ondisk import Inputs, train_linear
-
-    memory = o.memory_on_disk(params, given)
-    job = job_of(params, memory=memory.rows, solver="sgd" if params["solver"] == "auto" else params["solver"])
-    train_linear(
-        Inputs(job.data, job.test, job.format, job.options),
-        params["model_dir"],
-        config=job.config,
-        test_share=job.test_share,
-        columns=job.columns,
-        storage=Storage(model_memory=memory.model, threads=params["threads"]),
-        memory=memory,
-        dimension=params["dimension"],
-        keep_anyway=params["keep_anyway"],
-        resume=params["resume"],
-        json=params["json"],
-    )
-
-
-def _train_factor(params: dict[str, Any], given: list[str]) -> None:
-    from penstock.bigmodel.factor_learner import FactorConfig
-    from penstock.bigmodel.ratings import Roles
-    from penstock.bigmodel.storage import Storage
-    from penstock.cli.ondisk import Inputs, train_factor
-    from penstock.errors import UsageError
-
-    if params["solver"] not in ("auto", "sgd"):
-        raise UsageError("--solver is not for a factor model: it learns by sgd; leave it out")
-    values = {name: params[name] for name in FactorConfig.__dataclass_fields__ if name in given}
-    if "model_memory" in given:
-        values["memory"] = Storage(model_memory=params["model_memory"]).model_memory  # refused by this option's name
-    train_factor(
-        Inputs(params["data"], params["test"], params["format"], o.reading(params["header"], params["delimiter"])),
-        params["model_dir"],
-        config=FactorConfig(**values),
-        roles=Roles(params["user"], params["item"], params["rating"]),
-        keep_anyway=params["keep_anyway"],
-        resume=params["resume"],
-        json=params["json"],
-    )

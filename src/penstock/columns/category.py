@@ -6,7 +6,7 @@ and the hour of a date are categories as well.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from penstock.batch import Csr, Floats, indices_of
 from penstock.columns.base import Place, UnseenValues, null_mask, require_type, saved
 from penstock.columns.date import as_dates
-from penstock.columns.levels import LevelTable
+from penstock.columns.hashing import murmur3, murmur3_reference, text_bytes
+from penstock.native import kernel
 
 NO_PLACE = Place()
 _NO_LEVEL, _NULL_VALUE = -2, -3
 """Codes of values that are no level, or stand for a missing one, until it is known what becomes of these."""
+_EMPTY = -1
 DATE_PARTS = ("month", "weekday", "hour")
 
 
@@ -109,7 +111,8 @@ class Category:
     def codes(self, array: pa.Array, place: Place = NO_PLACE) -> NDArray[np.int64]:
         """Return the feature of each row, counted from 0; -1 where it has none."""
         other = len(self.levels) if self.rare else -1
-        return self._numbered(array, place, other=other, missing=self._missing_code)
+        missing = len(self.levels) + self.rare if self.missing else -1
+        return self._numbered(array, place, other=other, missing=missing)
 
     def _numbered(self, array: pa.Array, place: Place, *, other: int, missing: int) -> NDArray[np.int64]:
         """Return the number of each row's level, and these for values that are none, and for missing ones."""
@@ -126,10 +129,6 @@ class Category:
             self._count_unseen(array.null_count, int(np.count_nonzero(found == _NO_LEVEL)), place.unseen)
         found[found == _NO_LEVEL] = other
         return found
-
-    @property
-    def _missing_code(self) -> int:
-        return len(self.levels) + self.rare if self.missing else -1
 
     def _count_unseen(self, missing: int, without_level: int, unseen: UnseenValues) -> None:
         if without_level:
@@ -183,3 +182,73 @@ def date_part(dates: pa.Array, part: str) -> pa.Array:
     if part == "weekday":
         return pc.add(pc.day_of_week(dates), 1)
     return pc.hour(dates if pa.types.is_timestamp(dates.type) else dates.cast(pa.timestamp("ms")))
+
+
+@dataclass(frozen=True, slots=True)
+class LevelTable:
+    """Texts and the code of each: a hash table of their UTF-8 bytes, made once.
+
+    Blocks are small and levels may be thousands, so that a table made anew for every block would cost more than the rows.
+
+    Examples
+    --------
+    >>> table = LevelTable.of({"red": 0, "blue": 1})
+    >>> table.codes(pa.array(["blue", "pink", "red"]), other=7).tolist()
+    [1, 7, 0]
+    """
+
+    offsets: NDArray[np.int64]
+    data: NDArray[np.uint8]
+    values: NDArray[np.int64]
+    slots: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, codes: Mapping[str, int]) -> LevelTable:
+        """Make the table."""
+        texts = [text.encode() for text in codes]
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum([len(text) for text in texts], dtype=np.int64)])
+        slots = np.full(1 << max(2 * len(texts), 1).bit_length(), _EMPTY, np.int64)
+        for number, text in enumerate(texts):
+            slot = murmur3_reference(text, 0) & (len(slots) - 1)
+            while slots[slot] != _EMPTY:
+                slot = (slot + 1) & (len(slots) - 1)
+            slots[slot] = number
+        data = np.frombuffer(b"".join(texts) or b"\0", np.uint8)
+        return cls(offsets, data, np.array(list(codes.values()), np.int64), slots)
+
+    def codes(self, array: pa.Array, other: int) -> NDArray[np.int64]:
+        """Return the code of each text, ``other`` where it is none of the table; a null is the empty text."""
+        starts, content = text_bytes(array)
+        found = np.empty(len(array), np.int64)
+        find_levels(starts, content, self.offsets, self.data, self.values, self.slots, other, found)
+        return found
+
+
+@kernel
+def find_levels(
+    starts: Any, content: Any, offsets: Any, data: Any, values: Any, slots: Any, other: Any, found: Any
+) -> None:
+    """Write the code of each row's text, found by its hash and compared byte by byte."""
+    mask = len(slots) - 1
+    for row in range(len(found)):
+        start = starts[row]
+        length = starts[row + 1] - start
+        slot = np.int64(murmur3(content, start, start + length, np.uint32(0))) & mask
+        found[row] = other
+        while slots[slot] >= 0:
+            level = slots[slot]
+            at = offsets[level]
+            same = offsets[level + 1] - at == length
+            i = 0
+            while same and i < length:
+                same = data[at + i] == content[start + i]
+                i += 1
+            if same:
+                found[row] = values[level]
+                break
+            slot = (slot + 1) & mask
+
+
+def find_levels_reference(texts: list[str], codes: Mapping[str, int], other: int) -> list[int]:
+    """Return the codes by a dictionary."""
+    return [codes.get(text, other) for text in texts]

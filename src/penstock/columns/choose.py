@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from penstock.columns.base import FeatureColumn, Refusal, as_ranges, field_of, is_date, is_text
+from penstock.columns.base import (
+    FeatureColumn,
+    Refusal,
+    as_ranges,
+    column_of,
+    field_of,
+    is_date,
+    is_list,
+    is_text,
+    stored_column,
+)
 from penstock.columns.category import Category
-from penstock.columns.fit import POLICIES, ColumnRequest, FitColumns
+from penstock.columns.fit import POLICIES, WIDE_BITS, ColumnRequest, FitColumns, tally_of
 from penstock.columns.hashing import Hashed
-from penstock.columns.kinds import can_fit, classify
-from penstock.columns.number import Number, null_numbers
+from penstock.columns.number import Number, is_numeric, null_numbers
 from penstock.columns.pairs import PAIRS, Pairs
 from penstock.columns.recipe import Recipe, members_of
 from penstock.columns.schema_notes import index_columns, layout_of
-from penstock.columns.vector import Vector
+from penstock.columns.vector import Vector, is_vector
 from penstock.errors import ColumnError, FeatureError, UsageError, some_of
 from penstock.messages import Text, Use, joined
 
+ReadColumns = Callable[[list[str]], Generator[pa.RecordBatch, None, None]]
+"""Yields some columns of all rows, batch by batch."""
 _MOST_DENSE, _DENSE_SHARE = 64, 4
 """Features up to which categories are stored as dense rows, and how many times as many features as columns may be."""
 
@@ -159,6 +171,58 @@ def choose_features(
         parts = _as_converted(parts, noted)
     members = members_of(schema, parts)
     return Recipe(tuple(parts), label, weight, None, place, origin, left_out=reasons, missing=policy, members=members)
+
+
+def fit_batches(
+    read: ReadColumns, schema: pa.Schema, requests: Sequence[ColumnRequest], policy: str, *, wide: bool = False
+) -> Mapping[str, tuple[FeatureColumn, ...] | str]:
+    """Return each column asked for as features, or the reason for leaving it out.
+
+    All text of ``wide`` rows, for a model on disk, is hashed, which needs no pass.
+    """
+    found: dict[str, tuple[FeatureColumn, ...] | str] = {}
+    tallies = {}
+    for request in requests:
+        name = request.field.name
+        if wide and request.kind is None and is_text(request.field.type):
+            told = policy not in ("fill", "refuse")
+            found[name] = (Hashed(name, WIDE_BITS, False, told, request.null_values),)
+        else:
+            tallies[name] = tally_of(request)
+    if tallies:
+        stored = list(dict.fromkeys(stored_column(schema, name) for name in tallies))
+        with closing(read(stored)) as batches:
+            for batch in batches:
+                for name, tally in tallies.items():
+                    tally.add(column_of(batch, name))
+    return found | {name: tally.result(policy) for name, tally in tallies.items()}
+
+
+def classify(field: pa.Field, hashed: Hashed | None) -> FeatureColumn | Refusal:
+    """Return what a column is as a feature by its type alone, or why it is none."""
+    name, kind = field.name, field.type
+    if hashed is not None:
+        return hashed
+    if is_numeric(kind):
+        return Number(name)
+    if is_vector(kind):
+        return Vector.of(field)
+    if is_date(kind):
+        return Refusal(
+            f"column {name!r} is {kind}, not a number", ("turn it into one (days since a date, say) or exclude it",)
+        )
+    if is_list(kind):
+        fixes = "make it a fixed-size list", "give sparse rows as two columns named 'indices' and 'values'"
+        return Refusal(f"column {name!r} is {kind}, a list of any length", fixes)
+    if pa.types.is_nested(kind) or pa.types.is_null(kind):
+        return Refusal(f"column {name!r} is {kind}, which cannot be a feature", ("flatten it or exclude it",))
+    by_hash = Text("hash it: ", Use("hash", [f"{name}:2^20"]))
+    return Refusal(f"column {name!r} is {kind}, not a number", ("encode it", "exclude it", by_hash), can_hash=True)
+
+
+def can_fit(field: pa.Field) -> bool:
+    """Whether a column is made features by what it holds: text, categories and dates."""
+    return is_text(field.type) or is_date(field.type) or pa.types.is_dictionary(field.type)
 
 
 def _policy(missing: str | None) -> str:

@@ -276,9 +276,11 @@ class TextTally:
         self.rows = 0
         self.missing = 0
         self._words = 0
-        free = request.kind is None
-        self._dates = DateTally(request) if free else None
-        self._numbers = NumberTally(replace(request, kind="number")) if free else None
+        # What all values so far may be as well, how these are read, and above how many values they are taken for it.
+        self._others: list[tuple[Tally, Callable[[pa.Array], pa.Array | None], int]] = []
+        if request.kind is None:
+            numbers = NumberTally(replace(request, kind="number"))
+            self._others = [(numbers, as_numbers, _CODES), (DateTally(request), parse_dates, 0)]
 
     def add(self, array: pa.Array) -> None:
         """Take in a block."""
@@ -287,8 +289,10 @@ class TextTally:
         self.missing += texts.null_count
         coded = texts.dictionary_encode()
         values = coded.dictionary
-        self._add_numbers(texts, values)
-        self._add_dates(texts, values)
+        present = as_texts(values, NULL_VALUES)
+        self._others = [each for each in self._others if each[1](present) is not None]
+        for tally, _, _ in self._others:
+            tally.add(texts)
         if not len(values):
             return
         codes = coded.indices.drop_null().to_numpy(zero_copy_only=False)
@@ -304,21 +308,6 @@ class TextTally:
         if len(self.counts) > MOST_LEVELS:
             self.counts = None
 
-    def _add_numbers(self, texts: pa.Array, values: pa.Array) -> None:
-        """Take in a block as numbers, unless one of its values, or of those before, is none."""
-        if self._numbers is not None:
-            if as_numbers(as_texts(values, NULL_VALUES)) is None:
-                self._numbers = None
-            else:
-                self._numbers.add(texts)
-
-    def _add_dates(self, texts: pa.Array, values: pa.Array) -> None:
-        if self._dates is not None:
-            if parse_dates(as_texts(values, NULL_VALUES)) is None:
-                self._dates = None
-            else:
-                self._dates.add(texts)
-
     @property
     def distinct(self) -> float:
         """How many values there are; an estimate, good to some percent, where they were not kept."""
@@ -331,8 +320,8 @@ class TextTally:
     def result(self, policy: str) -> tuple[FeatureColumn, ...] | str:
         """Return the column as a number, a date, a category, or hashed; or why it is left out."""
         request, present = self._request, self.rows - self.missing
-        for other, least in ((self._numbers, _CODES), (self._dates, 0)):
-            if other is not None and present and self.distinct > least:
+        for other, _, least in self._others:
+            if present and self.distinct > least:
                 found = other.result(policy)
                 if not isinstance(found, str):
                     return found

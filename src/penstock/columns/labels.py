@@ -212,7 +212,12 @@ def numeric(array: pa.Array, *, column: str, first_row: int = 0, weight: bool = 
     """Return a label, or a weight, that is a number, refusing what is missing or not finite."""
     refuse_missing(array, column, first_row=first_row)
     kind = array.type
-    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or is_decimal(kind) or pa.types.is_boolean(kind)):
+    if not (
+        pa.types.is_floating(kind)
+        or pa.types.is_integer(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_boolean(kind)
+    ):
         if weight:
             raise LabelError(f"{column!r} is {kind}, not a number; rows are weighed by a column of numbers")
         raise LabelError(
@@ -233,15 +238,10 @@ def to_numbers(array: pa.Array) -> Floats:
     kind = array.type
     if pa.types.is_boolean(kind):
         return np.asarray(array.to_numpy(zero_copy_only=False), np.float32)
-    if is_decimal(kind):
+    if pa.types.is_decimal(kind):
         array = array.cast(pa.float64())
     with np.errstate(over="ignore"):  # numbers beyond float32 become infinite, and are refused by their row
         return np.asarray(array.to_numpy(zero_copy_only=False)).astype(np.float32, copy=False)
-
-
-def is_decimal(kind: pa.DataType) -> bool:
-    """Whether a type is a decimal of any width."""
-    return bool(pa.types.is_decimal(kind))
 
 
 def _plain(array: pa.Array) -> pa.Array:
@@ -249,7 +249,7 @@ def _plain(array: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(kind):
         array = array.dictionary_decode()
         kind = array.type
-    if is_decimal(kind) or pa.types.is_float16(kind):
+    if pa.types.is_decimal(kind) or pa.types.is_float16(kind):
         array, kind = array.cast(pa.float64()), pa.float64()
     if pa.types.is_floating(kind):
         return pc.add(array, pa.scalar(0.0, kind))  # -0.0 and 0.0 are one class
@@ -262,28 +262,22 @@ def _plain(array: pa.Array) -> pa.Array:
 
 def missing_labels(array: pa.Array) -> NDArray[np.bool_]:
     """Return which values are null or NaN."""
-    if not array.null_count and not pa.types.is_floating(array.type):
-        return np.zeros(len(array), np.bool_)
-    missing = np.asarray(array.is_null().to_numpy(zero_copy_only=False), np.bool_)
     if pa.types.is_floating(array.type):
-        missing = missing | np.isnan(np.asarray(array.to_numpy(zero_copy_only=False), np.float64))
-    return missing
+        # A null comes to NaN.
+        return np.asarray(np.isnan(array.to_numpy(zero_copy_only=False)), np.bool_)
+    if not array.null_count:
+        return np.zeros(len(array), np.bool_)
+    return np.asarray(array.is_null().to_numpy(zero_copy_only=False), np.bool_)
 
 
 def refuse_missing(array: pa.Array, column: str, *, first_row: int, place: str = "") -> None:
     """Raise `LabelError` naming the first row whose label is null or NaN."""
-    missing = None
-    if array.null_count:
-        missing = np.asarray(array.is_null().to_numpy(zero_copy_only=False))
-        what = "missing (null)"
-    elif pa.types.is_floating(array.type):
-        numbers = array.to_numpy(zero_copy_only=False)
-        missing = np.isnan(numbers)
-        what = "NaN"
-    if missing is not None and missing.any():
-        row = first_row + int(np.argmax(missing))
-        at = f"{place}: " if place else ""
-        raise LabelError(f"{at}{column!r} is {what} in row {row}; remove or fill such rows first")
+    missing = missing_labels(array)
+    if missing.any():
+        at = int(np.argmax(missing))
+        what = "NaN" if array[at].is_valid else "missing (null)"
+        where = f"{place}: " if place else ""
+        raise LabelError(f"{where}{column!r} is {what} in row {first_row + at}; remove or fill such rows first")
 
 
 def _show(classes: tuple[Any, ...]) -> str:

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from penstock.blocks.base import BlockSource
 from penstock.blocks.open import open as open_source
 from penstock.budget import parse_cache, peak_memory
 from penstock.config import Config
@@ -42,12 +43,17 @@ class TrainingRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @contextmanager
+    def sources(self) -> Iterator[tuple[BlockSource, BlockSource | None]]:
+        """Open the data and the test data; both are closed afterwards."""
+        reading = {"format": self.format, "scratch": self.scratch, **self.options}
+        with ExitStack() as stack:
+            source = stack.enter_context(open_source(self.data, **reading))
+            yield source, None if self.test is None else stack.enter_context(open_source(self.test, **reading))
+
+    @contextmanager
     def opened(self, stream: Stream | None = None, **more: Any) -> Iterator[LinearJob]:
         """Open the data and give the training job; the files are closed afterwards."""
-        with ExitStack() as stack:
-            reading = {"format": self.format, "scratch": self.scratch, **self.options}
-            source = stack.enter_context(open_source(self.data, **reading))
-            test = None if self.test is None else stack.enter_context(open_source(self.test, **reading))
+        with self.sources() as (source, test):
             yield linear_job(
                 source,
                 self.config,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from penstock.command_lines import shell_line
 from penstock.config import Config
 from penstock.errors import BudgetError
 from penstock.explanation.clustering import Clustering, ShuffleQuality
-from penstock.explanation.cost import STRATEGIES, Setting, read_seconds, strategy_costs
+from penstock.explanation.cost import Setting, read_seconds, strategy_costs
 from penstock.explanation.explanation import StrategyCost
 from penstock.explanation.speed import LayoutSpeed, Speeds
 from penstock.loader.block_cuts import plan_loading
@@ -127,15 +126,10 @@ def conversion_line(data: str, columns: Columns, block_bytes: int) -> str:
     target = "/".join([*stem[:-1], stem[-1].split("*")[0].rsplit(".", 1)[0] or "data"]) + ".arrow"
     if target == data:
         target = target[: -len(".arrow")] + "-packed.arrow"
-    options = column_options(columns)
+    options = columns.to_options()
     if block_bytes != BLOCK_SIZE:
         options["block_size"] = f"{block_bytes // KB}KiB" if block_bytes % MB else f"{block_bytes // MB}MiB"
     return shell_line(["penstock", "convert", data, target], options)
-
-
-def column_options(columns: Columns) -> dict[str, Any]:
-    """Return the options that name the columns."""
-    return columns.to_options()
 
 
 LEAST_SHARE, MOST_SHARE = 0.02, 0.10
@@ -181,11 +175,6 @@ class Recommendation:
 def plan_for(source: BlockSource, recipe: Recipe, strategy: str, memory: str | int | Budget) -> Plan:
     """Return how a loader would divide the memory, stretched to the least that works."""
     return plan_loading(source, recipe, strategy, memory, stretch=True)
-
-
-def plans_for(source: BlockSource, recipe: Recipe, memory: str | int | Budget) -> dict[str, Plan]:
-    """Return the division of memory for every strategy."""
-    return {name: plan_for(source, recipe, name, memory) for name in STRATEGIES}
 
 
 def too_small(source: BlockSource, recipe: Recipe, memory: str | int | Budget) -> Text | None:
@@ -278,7 +267,7 @@ def recommend(
     convert = gain.command if chosen.converted and gain is not None else ""
     place = gain.target if chosen.converted and gain is not None else data
     named = Columns() if chosen.converted else columns  # a converted file knows its columns
-    options = column_options(named) | {"label": "COLUMN"} if recipe.label is None else column_options(named)
+    options = named.to_options() | {"label": "COLUMN"} if recipe.label is None else named.to_options()
     options |= {"model": model} if model != "logistic" else {}
     options |= {} if unordered else {"shuffle": chosen.cost.strategy}
     options |= {"memory": round_up(base_plan.memory if unordered else chosen.memory)}

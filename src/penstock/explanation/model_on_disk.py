@@ -21,7 +21,6 @@ from penstock.budget import Budget, show_bytes, show_share
 from penstock.columns.recipe import Recipe
 from penstock.command_lines import shell_line
 from penstock.errors import BudgetError, DataError, UnknownOptionError, UsageError
-from penstock.explanation.advice import column_options
 from penstock.explanation.explanation import Explanation, Section, StrategyCost
 from penstock.explanation.feature_counts import FeatureCounts, company, count_features
 from penstock.explanation.page_traffic import PageTraffic, expected_traffic
@@ -158,7 +157,7 @@ def explain_model(
         epoch_section(facts["epoch"], "rows"),
         Section(f"Disk: up to {show_bytes(disk['bytes'])}", space),
     )
-    options = column_options(columns) | ({"model": model} if model != "logistic" else {})
+    options = columns.to_options() | ({"model": model} if model != "logistic" else {})
     options |= {"model_dir": os.fspath(folder), "model_memory": storage.model_memory, "memory": memory}
     options |= {"optimizer": storage.optimizer} if storage.optimizer != "sgd" else {}
     options |= {"dimension": dimension} if dimension is not None else {}

@@ -9,6 +9,7 @@ What columns hold is found in the sampled blocks alone, where training passes ov
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,12 +20,13 @@ from penstock import seeds
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import BlockSource, Int64s, row_place
 from penstock.budget import show_share
-from penstock.columns.base import column_of, field_of, is_list, is_text, stored_column
-from penstock.columns.fit import ColumnRequest, IntegerRun, NumberTally
+from penstock.columns.base import column_of, field_of, is_list, is_text
+from penstock.columns.fit import ColumnRequest, NumberTally
 from penstock.columns.labels import LabelMap, missing_labels, refuse_missing
 from penstock.columns.number import Number
 from penstock.columns.recipe import Recipe
 from penstock.errors import DataError
+from penstock.loader.fit_columns import read_columns
 from penstock.loader.row_forms import FeatureForm, Scaling
 from penstock.loader.windows import Feed
 from penstock.messages import Text, TextPart, Use
@@ -122,26 +124,22 @@ def _with_numbers(
     numbers = [part for part in recipe.parts if isinstance(part, Number) and part.fill is None]
     if not numbers or recipe.missing == "refuse":
         return recipe, frozenset()
-    tallies, runs = {}, {}
+    tallies = {}
     for part in numbers:
         field = field_of(source.schema, part.column)
         assert field is not None  # of the recipe
-        tallies[part.column] = NumberTally(ColumnRequest(field, "number", null_values=part.null_values))
-        runs[part.column] = IntegerRun()
-    stored = list(dict.fromkeys(stored_column(source.schema, name) for name in tallies))
+        request = ColumnRequest(field, "number", named=not identifiers, null_values=part.null_values)
+        tallies[part.column] = NumberTally(request)
     few = blocks if identifiers else blocks[:: max(1, len(blocks) // _FILLED_BLOCKS)]
-    for block in few.tolist():
-        batch = source.read(block, stored)
-        for name, tally in tallies.items():
-            array = column_of(batch, name)
-            tally.add(array)
-            if identifiers and runs[name].possible:
-                runs[name].add(array)
+    with closing(read_columns(source, tallies, blocks=few.tolist())) as batches:
+        for batch in batches:
+            for name, tally in tallies.items():
+                tally.add(column_of(batch, name))
     found = {name: tally.result(recipe.missing) for name, tally in tallies.items()}
     filled = {name: Number(name, 0.0) if isinstance(result, str) else result[0] for name, result in found.items()}
     parts = tuple(filled.get(part.columns[0], part) if isinstance(part, Number) else part for part in recipe.parts)
     recipe = replace(recipe, parts=parts)
-    numbered = [name for name, run in runs.items() if identifiers and run.is_run]
+    numbered = [name for name, result in found.items() if result == "row numbers"]
     if numbered and len(numbered) < len(parts):
         recipe = recipe.without(numbered, "row numbers")
     return recipe, frozenset(name for name, tally in tallies.items() if tally.missing)

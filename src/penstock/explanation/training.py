@@ -182,7 +182,7 @@ def _explain(
     storage = "not asked for" if files is None else measure_storage(files, seed=seed)
     curve = storage if isinstance(storage, StorageSpeeds) else None
     known = clustering if isinstance(clustering, Clustering) else None
-    plans = advice.plans_for(source, sample.recipe, memory)
+    plans = {name: advice.plan_for(source, sample.recipe, name, memory) for name in ORDERS}
     plan = plans["corgipile"]
     units = 0 if source.units is None else len(np.unique(source.units))
     units = units if units < len(source.block_rows) else 0

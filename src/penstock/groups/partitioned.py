@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from penstock.blocks.base import BlockSource, Int64s, Source, require_block, require_columns
 from penstock.blocks.common_schema import common_schema, conform
+from penstock.blocks.file_kinds import COMPRESSED
 from penstock.blocks.folder_columns import folder_columns, typed
-from penstock.blocks.open import COMPRESSED, SUFFIXES, detect, is_table
+from penstock.blocks.open import SUFFIXES, detect, is_table
 from penstock.blocks.open import open as open_source
 from penstock.blocks.storage import is_remote, show_names
 from penstock.errors import DataChangedError

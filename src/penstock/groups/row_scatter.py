@@ -249,7 +249,7 @@ class Scatter:
             if each.stop > len(self._sizes) or (len(blocks) > 1 and int(self._sizes[blocks].sum()) > self._chunk):
                 break  # of an attempt with more memory
             numbers, groups, counts = self._numbers(blocks)
-            room = Slots.empty(len(numbers), self._recipe).batch(len(numbers))
+            room = Slots.empty(len(numbers), self._recipe).slice(0, len(numbers))
             try:
                 self._laid.read_back(groups, at[groups], counts, room)
             except WriteError:
@@ -292,7 +292,7 @@ class Scatter:
                     read[number - 1].wait()
                 self._fill(chunks[number], _slots(numbers, groups=len(self._counted.rows)), room)
                 read[number].set()
-                rows = room.batch(len(numbers))
+                rows = room.slice(0, len(numbers))
                 self._laid.put(groups, starts, counts, rows)
                 return Placed(chunks[number].start, chunks[number].stop, _checksum(rows))
             finally:

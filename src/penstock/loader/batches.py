@@ -30,7 +30,7 @@ from penstock.loader.block_cuts import PLAN_VERSION
 from penstock.loader.loader import Loader
 from penstock.loader.plan import default_threads
 from penstock.loader.stream_pass import ActivePass, Pass, end_left
-from penstock.loader.transforms import ROW_NUMBERS, Finish, Transform
+from penstock.loader.transforms import Finish, Transform, check_form
 from penstock.loader.windows import LoadedWindow
 from penstock.messages import Given, Text, Use
 from penstock.native import load_compiler
@@ -68,6 +68,21 @@ def batches(data: Any, batch_size: int = 32, **options: Any) -> Batches:
     [[4.0, 5.0]] [0]
     """
     return Batches(data, batch_size, **options)
+
+
+def open_counted(data: Any) -> tuple[BlockSource, bool]:
+    """Open data with their rows counted, and say whether they are ours to close; those without rows are refused."""
+    source = open_source(data)
+    owned = source is not data
+    try:
+        source = with_row_counts(source)
+        if not int(source.block_rows.sum()):
+            raise DataError(f"{source.name} has no rows")
+    except BaseException:
+        if owned:
+            source.close()
+        raise
+    return source, owned
 
 
 class Batches(Closing):
@@ -149,25 +164,10 @@ class Batches(Closing):
             )
         if uneven not in ("pad", "drop"):
             raise UnknownOptionError.of("uneven", uneven, ("pad", "drop"))
-        if per_sample and transform is None:
-            raise UsageError(
-                "says how ",
-                Given("transform"),
-                " is called, and there is none",
-                option="per_sample",
-                value=True,
-                fixes=["give one"],
-            )
+        check_form(columns, transform, per_sample=per_sample)
         if workers is not None and workers < 1:
             raise UsageError(
                 "cannot transform anything", option="workers", value=workers, fixes=["choose 1 or more", "leave it out"]
-            )
-        if isinstance(columns, str):
-            raise UsageError(
-                "is one text",
-                option="columns",
-                value=columns,
-                fixes=[Text("give a tuple or a list of names: ", Use("columns", (columns,)))],
             )
         self._placement = placement
         self.rank, self.world = (rank, world) if placement is None else placement()
@@ -175,20 +175,9 @@ class Batches(Closing):
         self.uneven, self.drop_last = uneven, drop_last
         threads = workers or default_threads(decoding=True)
         self._finish = Finish(isinstance(columns, tuple), transform, per_sample, threads, each_thread)
-        self._source: BlockSource = open_source(as_table(data))
-        self._owned = self._source is not data
+        self._source, self._owned = open_counted(as_table(data))
         try:
-            self._source = with_row_counts(self._source)
-            if not int(self._source.block_rows.sum()):
-                raise DataError(f"{self._source.name} has no rows")
             fields = Fields.of(self._source.schema, columns, place=self._source.name, numbered=row_numbers)
-            if row_numbers and ROW_NUMBERS in fields.columns:
-                raise UsageError(
-                    f"adds a column {ROW_NUMBERS!r}, and {self._source.name} has one of that name",
-                    option="row_numbers",
-                    value=True,
-                    fixes=[Text("leave it out with ", Use("columns")), "do without row_numbers"],
-                )
             self._open_loader = partial(
                 Loader[Records], self._source, fields, shuffle, memory=memory, seed=seed, scratch=scratch
             )

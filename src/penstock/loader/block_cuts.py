@@ -17,7 +17,7 @@ from penstock.blocks.storage import convert_line
 from penstock.budget import Budget
 from penstock.loader.decode import divided, redecoded, unit_bytes
 from penstock.loader.plan import SHARE, Plan, default_threads, round_up, share_of
-from penstock.loader.resources import divide, open_feed
+from penstock.loader.resources import divide
 from penstock.loader.row_forms import Decodes, R, Scaling
 from penstock.loader.windows import Feed
 from penstock.shuffle import Order, Shape
@@ -111,7 +111,7 @@ def open_fitted(
     source: BlockSource, recipe: Decodes[R], scaling: Scaling, order: Order, needs: Needs
 ) -> tuple[Feed[R], Plan, Cut]:
     """Open a source with blocks that fit the windows, and divide the memory; say how the blocks were cut."""
-    feed = open_feed(source, recipe, scaling)
+    feed = Feed.open(source, recipe, scaling)
     try:
         size = feed.size()
         choices: list[tuple[Feed[R], Plan, Cut]] = []
@@ -182,19 +182,19 @@ def _refined(feed: Feed[R], cut: Cut, recipe: Decodes[R], scaling: Scaling) -> F
     finer = feed.source.refine(cut.rows, cut.most) if cut.rows else None
     if finer is None or int(finer.block_rows.max(initial=0)) >= int(feed.block_rows.max(initial=0)):
         return None
-    return open_feed(finer, recipe, scaling)
+    return Feed.open(finer, recipe, scaling)
 
 
 def _whole_units(feed: Feed[R], recipe: Decodes[R], scaling: Scaling) -> Feed[R] | None:
     """Open a source with its units (row groups) as blocks, so that none is half read."""
     whole_units = getattr(feed.source, "whole_units", None)  # an ability that a source need not have
-    return None if whole_units is None else open_feed(whole_units(), recipe, scaling)
+    return None if whole_units is None else Feed.open(whole_units(), recipe, scaling)
 
 
 def _pieces(feed: Feed[R], cut: Cut, recipe: Decodes[R], scaling: Scaling) -> Feed[R] | None:
     """Open a source in pieces of its units that are decoded with the whole unit, each time one is read."""
     pieces = getattr(feed.source, "pieces", None)  # an ability that a source need not have
-    return None if pieces is None else open_feed(pieces(cut.rows), recipe, scaling)
+    return None if pieces is None else Feed.open(pieces(cut.rows), recipe, scaling)
 
 
 def _plan(

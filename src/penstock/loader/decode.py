@@ -25,7 +25,7 @@ from penstock.copying import SKIP
 from penstock.errors import DataError, LabelError
 from penstock.loader import window_kernels
 from penstock.loader.direct_reads import PAGE, aligned, open_direct, room
-from penstock.loader.row_forms import NOTHING, R, R_co, RowForm, Scaling, Slots, SlotsOf
+from penstock.loader.row_forms import NOTHING, FeatureForm, R, R_co, RowForm, Scaling, Slots
 
 # Blocks that are read together when single rows are wanted of them.
 _BLOCKS = 16
@@ -71,15 +71,45 @@ class Decoder(Protocol[R_co]):
         ...
 
 
-class BlockDecoder:
-    """Reads blocks through the source and encodes them; works for every source."""
+class WholeBlocks(Generic[R]):
+    """What decoders do block by block, each overriding what it has a faster way for."""
 
+    thread_bytes = 0
     waits = False
     cached: bool = False
     single = False
     together = 1
 
+    def __init__(self, form: RowForm[R]) -> None:
+        self._form = form
+
+    def decode(self, block: int) -> R:
+        raise NotImplementedError
+
+    def decode_many(self, blocks: Int64s) -> list[R]:
+        return [self.decode(block) for block in blocks.tolist()]
+
+    def fill(self, blocks: Int64s, starts: Int64s, slots: NDArray[np.uint32], into: Any) -> None:
+        for block, start in zip(blocks.tolist(), starts.tolist(), strict=True):
+            part = self.decode(block)
+            self._form.put(part, slots[start : start + len(part)], into)
+
+    def pick(self, owner: Int64s, local: Int64s) -> R:
+        return self._form.concat([self.decode(block).take(local[here]) for block, here in equal_runs(owner)])
+
+    def pick_into(self, owner: Int64s, local: Int64s, slots: NDArray[np.uint32], into: Any) -> None:
+        for block, here in equal_runs(owner):
+            self._form.put(self.decode(block).take(local[here]), slots[here], into)
+
+    def close(self) -> None:
+        pass
+
+
+class BlockDecoder(WholeBlocks[Batch]):
+    """Reads blocks through the source and encodes them; works for every source."""
+
     def __init__(self, source: BlockSource, recipe: Recipe, scaling: Scaling) -> None:
+        super().__init__(FeatureForm(recipe, scaling))
         self._source = source
         self._recipe = recipe
         self._scaling = scaling
@@ -87,9 +117,7 @@ class BlockDecoder:
         stored = int(source.block_bytes.max(initial=0))
         # Raw bytes, Arrow columns and, for a moment, the encoded rows; sparse ones are about as large as stored.
         held = 3 * stored if recipe.sparse else 2 * stored + largest * recipe.row_bytes
-        self.thread_bytes = read_bytes(source, held)
-        if source.units is not None and not divided(source):
-            self.thread_bytes = max(self.thread_bytes, unit_bytes(source, recipe.columns))
+        self.thread_bytes = thread_bytes(source, held, recipe.columns)
 
     def decode(self, block: int) -> Batch:
         return self.encode(block, self._source.read(block, self._recipe.columns))
@@ -141,27 +169,18 @@ class BlockDecoder:
 
         naming_rows(self._source, block, encode)
 
-    def pick(self, owner: Int64s, local: Int64s) -> Batch:
-        return Batch.concat([self.decode(block).take(local[here]) for block, here in equal_runs(owner)])
-
     def pick_into(self, owner: Int64s, local: Int64s, slots: NDArray[np.uint32], into: Slots) -> None:
-        for block, here in equal_runs(owner):
-            place = np.full(int(self._source.block_rows[block]), SKIP, np.uint32)
-            place[local[here]] = slots[here]
-            self.fill(np.array([block]), np.zeros(1, np.int64), place, into)
-
-    def close(self) -> None:
-        pass
+        for each in rows_of_blocks(self._source.block_rows, owner, local, slots):
+            self.fill(*each, into)
 
 
-class PackedDecoder:
+class PackedDecoder(WholeBlocks[Batch]):
     """Reads rows that lie in the file as they are needed in memory."""
 
     waits = True
-    single = False
-    together = 1
 
     def __init__(self, source: BlockSource, recipe: Recipe, scaling: Scaling, layout: PackedLayout) -> None:
+        super().__init__(FeatureForm(recipe, scaling))
         self._source = source
         self._recipe = recipe
         self._scaling = scaling
@@ -180,10 +199,7 @@ class PackedDecoder:
         rows = int(self._layout.rows[block])
         into = Slots.empty(rows, self._recipe)
         self._fill(np.array([block]), np.zeros(1, np.int64), np.arange(rows, dtype=np.uint32), into, Scaling.none())
-        return into.batch(rows)
-
-    def decode_many(self, blocks: Int64s) -> list[Batch]:
-        return [self.decode(block) for block in blocks.tolist()]
+        return into.slice(0, rows)
 
     def fill(self, blocks: Int64s, starts: Int64s, slots: NDArray[np.uint32], into: Slots) -> None:
         self._fill(blocks, starts, slots, into, self._scaling)
@@ -191,21 +207,14 @@ class PackedDecoder:
     def pick(self, owner: Int64s, local: Int64s) -> Batch:
         into = Slots.empty(len(owner), self._recipe)
         self._pick(owner, local, np.arange(len(owner), dtype=np.uint32), into, Scaling.none())
-        return into.batch(len(owner))
+        return into.slice(0, len(owner))
 
     def pick_into(self, owner: Int64s, local: Int64s, slots: NDArray[np.uint32], into: Slots) -> None:
         self._pick(owner, local, slots, into, self._scaling)
 
     def _pick(self, owner: Int64s, local: Int64s, to: NDArray[np.uint32], into: Slots, scaling: Scaling) -> None:
-        found = list(equal_runs(owner))
-        for at in range(0, len(found), _BLOCKS):
-            some = found[at : at + _BLOCKS]
-            blocks = np.array([block for block, _ in some], np.int64)
-            starts = np.cumsum(self._layout.rows[blocks]) - self._layout.rows[blocks]
-            slots = np.full(int(self._layout.rows[blocks].sum()), SKIP, np.uint32)
-            for start, (_, here) in zip(starts, some, strict=True):
-                slots[start + local[here]] = to[here]
-            self._fill(blocks, starts, slots, into, scaling)
+        for each in rows_of_blocks(self._layout.rows, owner, local, to):
+            self._fill(*each, into, scaling)
 
     def _fill(self, blocks: Int64s, starts: Int64s, slots: NDArray[np.uint32], into: Slots, scaling: Scaling) -> None:
         layout = self._layout
@@ -264,36 +273,17 @@ class PackedDecoder:
         return LabelError(f"{where}: label {column!r} is {value}, which cannot be learned from{known}")
 
 
-class ResidentDecoder(Generic[R]):
+class ResidentDecoder(WholeBlocks[R]):
     """Serves rows that were decoded once and fit in the memory given."""
 
-    thread_bytes = 0
-    waits = False
-    cached = False
     single = True
-    together = 1
 
     def __init__(self, parts: list[R], form: RowForm[R]) -> None:
+        super().__init__(form)
         self._parts = parts
-        self._form = form
 
     def decode(self, block: int) -> R:
         return self._parts[block]
-
-    def decode_many(self, blocks: Int64s) -> list[R]:
-        return [self.decode(block) for block in blocks.tolist()]
-
-    def fill(self, blocks: Int64s, starts: Int64s, slots: NDArray[np.uint32], into: SlotsOf[R]) -> None:
-        for block, start in zip(blocks.tolist(), starts.tolist(), strict=True):
-            part = self.decode(block)
-            self._form.put(part, slots[start : start + len(part)], into)
-
-    def pick(self, owner: Int64s, local: Int64s) -> R:
-        return self._form.concat([self.decode(block).take(local[here]) for block, here in equal_runs(owner)])
-
-    def pick_into(self, owner: Int64s, local: Int64s, slots: NDArray[np.uint32], into: SlotsOf[R]) -> None:
-        for block, here in equal_runs(owner):
-            self._form.put(self.decode(block).take(local[here]), slots[here], into)
 
     def close(self) -> None:
         self._parts = []
@@ -306,6 +296,21 @@ def equal_runs(owner: Int64s) -> Iterator[tuple[int, slice]]:
         yield int(owner[start]), slice(start, stop)
 
 
+def rows_of_blocks(
+    counts: Int64s, owner: Int64s, local: Int64s, to: NDArray[np.uint32]
+) -> Iterator[tuple[Int64s, Int64s, NDArray[np.uint32]]]:
+    """Yield a few of the blocks of single rows, where each begins among their slots, and the slots: those of other rows skipped."""
+    runs = list(equal_runs(owner))
+    for at in range(0, len(runs), _BLOCKS):
+        some = runs[at : at + _BLOCKS]
+        blocks = np.array([block for block, _ in some], np.int64)
+        starts = np.cumsum(counts[blocks]) - counts[blocks]
+        slots = np.full(int(counts[blocks].sum()), SKIP, np.uint32)
+        for start, (_, here) in zip(starts.tolist(), some, strict=True):
+            slots[start + local[here]] = to[here]
+        yield blocks, starts, slots
+
+
 def arrow_blocks(
     source: BlockSource, blocks: Sequence[int], columns: Sequence[str], *, together: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -315,9 +320,10 @@ def arrow_blocks(
         yield from zip(some, source.read_many(some, columns), strict=True)
 
 
-def read_bytes(source: BlockSource, nbytes: int) -> int:
-    """Return what reading a block holds, given what that of a stored one would."""
-    return max(nbytes, source.read_bytes)
+def thread_bytes(source: BlockSource, nbytes: int, columns: Sequence[str]) -> int:
+    """Return what a thread that reads blocks holds, given what a stored block and its rows take."""
+    whole = unit_bytes(source, columns) if source.units is not None and not divided(source) else 0
+    return max(nbytes, source.read_bytes, whole)
 
 
 def _joined(some: Sequence[tuple[int, pa.RecordBatch]]) -> pa.RecordBatch | None:

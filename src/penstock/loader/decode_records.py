@@ -16,9 +16,9 @@ from penstock.blocks.fields import Fields
 from penstock.blocks.row_layout import RowLayout
 from penstock.errors import DataError
 from penstock.loader import read_kernels
-from penstock.loader.decode import Decoder, arrow_blocks, divided, equal_runs, first_row, read_bytes, unit_bytes
+from penstock.loader.decode import Decoder, WholeBlocks, arrow_blocks, first_row, thread_bytes
 from penstock.loader.direct_reads import PAGE, DirectFiles, aligned, room
-from penstock.loader.row_forms import RecordForm, RecordSlots
+from penstock.loader.row_forms import RecordForm
 from penstock.loader.row_reader import ROOM, RowReader
 from penstock.records import Records
 
@@ -29,23 +29,18 @@ def record_decoder(source: BlockSource, fields: Fields) -> Decoder[Records]:
     return ArrowDecoder(source, fields) if layout is None else LayoutDecoder(source, fields, layout)
 
 
-class ArrowDecoder:
+class ArrowDecoder(WholeBlocks[Records]):
     """Reads blocks through the source; works for every source."""
 
-    waits = False
-    cached = False
-    single = False
-    together = 1
+    _form: RecordForm
 
     def __init__(self, source: BlockSource, fields: Fields) -> None:
+        super().__init__(RecordForm(fields))
         self._source = source
-        self._form = RecordForm(fields)
         stored = int(source.block_bytes.max(initial=0))
         # Raw bytes and Arrow columns; the rows mostly share the memory of these.
         held = 2 * stored + int(source.block_rows.max(initial=0)) * fields.row_bytes
-        self.thread_bytes = read_bytes(source, held)
-        if source.units is not None and not divided(source):
-            self.thread_bytes = max(self.thread_bytes, unit_bytes(source, fields.columns))
+        self.thread_bytes = thread_bytes(source, held, fields.columns)
 
     def decode(self, block: int) -> Records:
         return self._decode(block, self._source.read(block, self._form.columns))
@@ -63,21 +58,11 @@ class ArrowDecoder:
         found = arrow_blocks(self._source, blocks.tolist(), self._form.columns, together=self.together)
         return [self._decode(block, arrow) for block, arrow in found]
 
-    def fill(self, blocks: Int64s, starts: Int64s, slots: NDArray[np.uint32], into: RecordSlots) -> None:
+    def fill(self, blocks: Int64s, starts: Int64s, slots: NDArray[np.uint32], into: Records) -> None:
         found = arrow_blocks(self._source, blocks.tolist(), self._form.columns, together=self.together)
         for start, (block, arrow) in zip(starts.tolist(), found, strict=True):
             part = self._decode(block, arrow)
             self._form.put(part, slots[start : start + len(part)], into)
-
-    def pick(self, owner: Int64s, local: Int64s) -> Records:
-        return Records.concat([self.decode(block).take(local[here]) for block, here in equal_runs(owner)])
-
-    def pick_into(self, owner: Int64s, local: Int64s, slots: NDArray[np.uint32], into: RecordSlots) -> None:
-        for block, here in equal_runs(owner):
-            self._form.put(self.decode(block).take(local[here]), slots[here], into)
-
-    def close(self) -> None:
-        pass
 
 
 class LayoutDecoder(ArrowDecoder):
@@ -106,7 +91,7 @@ class LayoutDecoder(ArrowDecoder):
         """Bytes fetched for single rows so far."""
         return self._reader.bytes_read
 
-    def fill(self, blocks: Int64s, starts: Int64s, slots: NDArray[np.uint32], into: RecordSlots) -> None:
+    def fill(self, blocks: Int64s, starts: Int64s, slots: NDArray[np.uint32], into: Records) -> None:
         layout = self._layout
         if not layout.whole:
             layout.verify(blocks)
@@ -114,7 +99,7 @@ class LayoutDecoder(ArrowDecoder):
         staging: Any = getattr(self._local, "staging", None)
         if staging is None:
             staging = self._local.staging = aligned(self._largest)
-        columns = [into.records.columns[field.name] for field in self._fields.fields]
+        columns = [into.columns[field.name] for field in self._fields.fields]
         status, k = read_kernels.read_blocks(
             self._fds,
             blocks,
@@ -138,7 +123,7 @@ class LayoutDecoder(ArrowDecoder):
                 raise damaged_block(self._source.name, block)
             fd, offset, nbytes = (int(each[block]) for each in (layout.fds, layout.offsets, layout.nbytes))
             raise cut_short(self._source.name, block, fd=fd, offset=offset, nbytes=nbytes)
-        if into.records.rows is not None:
+        if into.rows is not None:
             for block, start in zip(blocks.tolist(), starts.tolist(), strict=True):
                 count, first = int(layout.rows[block]), int(self._firsts[block])
                 numbers = np.arange(first, first + count, dtype=np.int64)
@@ -147,8 +132,8 @@ class LayoutDecoder(ArrowDecoder):
     def pick(self, owner: Int64s, local: Int64s) -> Records:
         return self._reader.read(owner, local)
 
-    def pick_into(self, owner: Int64s, local: Int64s, slots: NDArray[np.uint32], into: RecordSlots) -> None:
-        self._reader.read_into(owner, local, slots, into.records)
+    def pick_into(self, owner: Int64s, local: Int64s, slots: NDArray[np.uint32], into: Records) -> None:
+        self._reader.read_into(owner, local, slots, into)
 
     def close(self) -> None:
         self._direct.close()

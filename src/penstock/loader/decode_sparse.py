@@ -23,7 +23,7 @@ from penstock.batch import Batch, Csr, Floats, scatter_values
 from penstock.blocks.base import BlockSource, Int64s
 from penstock.blocks.block_sums import cut_short, damaged_block
 from penstock.blocks.fields import Fields
-from penstock.blocks.row_layout import UNKNOWN, RowLayout, end_size
+from penstock.blocks.row_layout import UNKNOWN, RowLayout
 from penstock.checksum import checksum_at
 from penstock.columns.recipe import Recipe
 from penstock.copying import SKIP
@@ -209,10 +209,6 @@ class SparseRows:
     y: Floats | None
     weight: Floats | None
 
-    def tell_lengths(self, slots: SlotArray, indptr: NDArray[np.uint64]) -> None:
-        """Write each row's entries after its slot, for the sum over all to tell where it begins."""
-        scatter_values(self.lengths, slots, indptr[1:])
-
     def copy(self, slots: SlotArray, into: Batch, scale: Floats) -> None:
         """Put all rows into their slots of a batch that has room for them."""
         assert isinstance(into.x, Csr)
@@ -237,7 +233,7 @@ class SparseDecoder(BlockDecoder):
         self.thread_bytes = room(int(layout.nbytes.max(initial=0)), nbytes=nbytes)
         # Where, counted from the block's own start: the values and ends of both lists, then the other columns' values.
         self._places = np.full((len(layout.rows), 2 * len(layout.columns)), UNKNOWN, np.int64)
-        self._ends = tuple(end_size(column.field.type) for column in layout.columns[:2])
+        self._ends = tuple(column.end_size for column in layout.columns[:2])
         self._others = [column.field for column in layout.columns[2:]]
 
     def raw_bytes(self, blocks: Int64s) -> Int64s:
@@ -296,7 +292,9 @@ class SparseDecoder(BlockDecoder):
         recipe = self._recipe
         indptr = np.zeros(rows + 1, np.uint64)
         for part, place in zip(parts, slots, strict=True):
-            part.tell_lengths(place, indptr)
+            scatter_values(
+                part.lengths, place, indptr[1:]
+            )  # of each row after its slot: their sum tells where it begins
         np.cumsum(indptr, out=indptr)
         entries = int(indptr[-1])
         x = Csr(indptr, np.empty(entries, np.uint32), np.empty(entries, np.float32), recipe.width or 0)

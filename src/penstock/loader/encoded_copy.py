@@ -26,11 +26,10 @@ from penstock.batch import Batch, Csr
 from penstock.blocks.base import BlockSource, Int64s
 from penstock.budget import CacheChoice, show_bytes
 from penstock.checksum import checksum_at
-from penstock.copying import SKIP
 from penstock.errors import WriteError
 from penstock.events import log
 from penstock.loader import window_kernels
-from penstock.loader.decode import BlockDecoder, equal_runs
+from penstock.loader.decode import BlockDecoder, equal_runs, rows_of_blocks
 from penstock.loader.direct_reads import PAGE, aligned, open_direct
 from penstock.loader.row_forms import NOTHING, FeatureForm, Slots
 from penstock.loader.rows_file import RowsFile, rows_key
@@ -42,8 +41,6 @@ _ALIGN = 64
 _ROOM = 2
 # Bytes that are written at once: enough to make a call worth it, and little beside what decoding holds.
 _WRITTEN = 256 << 10
-# Blocks of which single rows are read together.
-_BLOCKS = 16
 # Numbers that tell where a block lies.
 _COLUMNS = 8
 
@@ -191,16 +188,8 @@ class EncodedCopy:
 
     def pick_into(self, owner: Int64s, local: Int64s, slots: NDArray[np.uint32], into: Slots) -> None:
         """Put single rows of fixed width into slots."""
-        runs = list(equal_runs(owner))
-        for at in range(0, len(runs), _BLOCKS):
-            some = runs[at : at + _BLOCKS]
-            blocks = np.array([block for block, _ in some], np.int64)
-            counts = self._source.block_rows[blocks]
-            starts = np.cumsum(counts) - counts
-            places = np.full(int(counts.sum()), SKIP, np.uint32)
-            for start, (_, here) in zip(starts.tolist(), some, strict=True):
-                places[start + local[here]] = slots[here]
-            self.fill(blocks, starts, places, into)
+        for each in rows_of_blocks(self._source.block_rows, owner, local, slots):
+            self.fill(*each, into)
 
     def close(self) -> None:
         """Close the file; the source stays open."""

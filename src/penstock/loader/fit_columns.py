@@ -14,9 +14,8 @@ from penstock.blocks.base import BlockSource
 from penstock.blocks.memory import as_table
 from penstock.blocks.open import open as open_source
 from penstock.columns.base import is_text, stored_column
-from penstock.columns.choose import choose_features
+from penstock.columns.choose import choose_features, fit_batches
 from penstock.columns.fit import FitColumns
-from penstock.columns.fit_pass import fit_batches
 from penstock.columns.hashing import Hashed
 from penstock.columns.labels import LabelTally, missing_labels
 from penstock.columns.recipe import Recipe

@@ -20,7 +20,7 @@ from penstock.blocks.base import Int64s
 from penstock.copying import gather_columns, words
 from penstock.loader.decode import Decoder, ResidentDecoder
 from penstock.loader.holdout import RowFilter
-from penstock.loader.row_forms import RecordForm, RecordSlots
+from penstock.loader.row_forms import RecordForm
 from penstock.loader.window_kernels import order_of_slots
 from penstock.loader.windows import Feed, LoadedWindow, window_slots
 from penstock.parallel import cores, in_order
@@ -121,8 +121,8 @@ class HeldRows:
         with closing(pieces()) as some, closing(in_order(gather, some, threads=cores())) as windows:
             yield from windows
 
-    def _put(self, first: int, rows: RecordSlots) -> None:
-        for column, start, width in zip(rows.records.columns.values(), self._starts, self._widths, strict=True):
+    def _put(self, first: int, rows: Records) -> None:
+        for column, start, width in zip(rows.columns.values(), self._starts, self._widths, strict=True):
             fixed: Any = column
             size = self._words.itemsize
             self._words[first : first + len(rows), start : start + width] = words(fixed).view(f"u{size}")

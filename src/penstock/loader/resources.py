@@ -19,9 +19,8 @@ from typing import Any, Generic, Literal
 
 import numpy as np
 
-from penstock.blocks.base import BlockSource, Int64s, row_place
+from penstock.blocks.base import Int64s, row_place
 from penstock.blocks.cached_source import CachedSource, fits
-from penstock.blocks.fields import Fields
 from penstock.budget import Budget, CacheChoice, give_back, show_bytes
 from penstock.errors import FeatureError
 from penstock.events import log
@@ -41,16 +40,6 @@ from penstock.shuffle import order as order_named
 _NUMBERS = 32
 # Rows of a part to a block from which on hardly any block is without one, and looking for those saves nothing.
 _SPARSE = 4
-
-
-def open_feed(source: BlockSource, recipe: Decodes[R], scaling: Scaling) -> Feed[R]:
-    """Choose the fastest way of reading a source's rows."""
-    columns: Any = recipe
-    if isinstance(columns, Fields):
-        feed: Any = Feed.of_records(source, columns)
-    else:
-        feed = Feed.of(source, columns, scaling)
-    return feed  # type: ignore[no-any-return]  # of the kind that the recipe makes
 
 
 def divide(
@@ -167,7 +156,7 @@ class LoaderResources(Generic[R]):
     def prepare(self, copied: Literal["never", "once", "epoch"], epoch: int, *, windows: bool) -> None:
         """Have the rows in place for an epoch, and threads to fill windows of blocks if these are wanted."""
         if self._closed:
-            self.feed, self.shape = open_feed(self._source, self._recipe, self._scaling), self._stored_shape
+            self.feed, self.shape = Feed.open(self._source, self._recipe, self._scaling), self._stored_shape
             self.feed.decoder.together = self._plan.together
             self._closed = False
         if copied != "never":
@@ -181,7 +170,7 @@ class LoaderResources(Generic[R]):
             # All of them fit, also where the plan was made from an estimate of their number.
             self.shape = replace(self.shape, block_rows=counts, units=None, held_rows=max(1, int(counts.sum())))
             self.bytes_read += int(self._source.block_bytes.sum())
-        else:
+        elif not self._plan.resident:
             if self._cached and self._encoded is None:
                 self._encode_once()
             if self._keeps and self._cache is None and self._encoded is None:
@@ -266,7 +255,7 @@ class LoaderResources(Generic[R]):
         self.extra_disk_bytes = max(self.extra_disk_bytes, cache.nbytes)
         self._cache = cache
         self.feed.decoder.close()
-        self.feed = open_feed(cache, self._recipe, self._scaling)
+        self.feed = Feed.open(cache, self._recipe, self._scaling)
         self.feed.decoder.together = self._plan.together
 
     def _encode_once(self) -> None:
@@ -312,13 +301,13 @@ class LoaderResources(Generic[R]):
         self.bytes_read += int(self._source.block_bytes.sum())
         form: Any = copy.form
         columns: Any = form.fields if isinstance(form, RecordForm) else form.recipe
-        self.feed, self._closed = open_feed(copy.source, columns, self._scaling), False
+        self.feed, self._closed = Feed.open(copy.source, columns, self._scaling), False
         self.shape = replace(self.shape, block_rows=self.feed.block_rows, units=None)
 
     @contextmanager
     def _stored(self) -> Iterator[Iterator[R]]:
         """Give all rows in stored order, unscaled; those that could not be learned from are refused by name."""
-        feed = open_feed(self._source, self._recipe, Scaling.none())
+        feed = Feed.open(self._source, self._recipe, Scaling.none())
         # Dealing a window's rows to buckets takes room for them once more.
         held = max(int(feed.block_rows.max(initial=1)), 5 * self._plan.held_rows // 8)
         reader = WindowReader(feed, capacity=held, threads=self._plan.threads, part=self._part)

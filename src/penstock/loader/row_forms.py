@@ -72,8 +72,8 @@ class SlotsOf(Protocol[R_co]):
 
     def __len__(self) -> int: ...
 
-    def batch(self, rows: int) -> R_co:
-        """Return the first so many rows as views."""
+    def slice(self, start: int, stop: int) -> R_co:
+        """Return some of the rows as views."""
         ...
 
 
@@ -156,10 +156,10 @@ class Slots:
     def __len__(self) -> int:
         return len(self.x)
 
-    def batch(self, rows: int) -> Batch:
-        """Return the first so many rows as a batch of views."""
-        y = self.y[:rows] if len(self.y) else None
-        return Batch(self.x[:rows], y, self.w[:rows] if len(self.w) else None)
+    def slice(self, start: int, stop: int) -> Batch:
+        """Return some of the rows as a batch of views."""
+        y, weight = (column[start:stop] if len(column) else None for column in (self.y, self.w))
+        return Batch(self.x[start:stop], y, weight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class FeatureForm:
             into = self.empty(rows)
             for part, place in zip(parts, slots, strict=True):
                 self.put(part, place, into)
-            return into.batch(rows)
+            return into.slice(0, rows)
         y = np.empty(rows, np.float32) if self.recipe.label else None
         weight = np.empty(rows, np.float32) if self.recipe.weighted else None
         for part, place in zip(parts, slots, strict=True):
@@ -244,20 +244,6 @@ class FeatureForm:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordSlots:
-    """Arrays of fixed-width columns."""
-
-    records: Records
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def batch(self, rows: int) -> Records:
-        """Return the first so many rows as views."""
-        return self.records.slice(0, rows)
-
-
-@dataclass(frozen=True, slots=True)
 class RecordForm:
     """Named columns in the types they are stored in."""
 
@@ -275,20 +261,20 @@ class RecordForm:
     def row_bytes(self) -> int:
         return self.fields.row_bytes
 
-    def empty(self, rows: int) -> RecordSlots:
-        return RecordSlots(self.fields.empty(rows))
+    def empty(self, rows: int) -> Records:
+        return self.fields.empty(rows)
 
-    def put(self, part: Records, slots: SlotArray, into: RecordSlots) -> None:
+    def put(self, part: Records, slots: SlotArray, into: Records) -> None:
         for name, column in part.columns.items():
-            put_rows(column, slots, into.records.columns[name])  # type: ignore[arg-type]  # all of fixed width
-        if part.rows is not None and into.records.rows is not None:
-            put_rows(part.rows, slots, into.records.rows)
+            put_rows(column, slots, into.columns[name])  # type: ignore[arg-type]  # all of fixed width
+        if part.rows is not None and into.rows is not None:
+            put_rows(part.rows, slots, into.rows)
 
-    def move(self, rows: Records, picks: NDArray[np.int64], into: RecordSlots, places: NDArray[np.int64]) -> None:
+    def move(self, rows: Records, picks: NDArray[np.int64], into: Records, places: NDArray[np.int64]) -> None:
         for name, column in rows.columns.items():
-            move_rows(column, picks, into.records.columns[name], places)  # type: ignore[arg-type]  # all of fixed width
-        if rows.rows is not None and into.records.rows is not None:
-            move_rows(rows.rows, picks, into.records.rows, places)
+            move_rows(column, picks, into.columns[name], places)  # type: ignore[arg-type]  # all of fixed width
+        if rows.rows is not None and into.rows is not None:
+            move_rows(rows.rows, picks, into.rows, places)
 
     def join(self, parts: Sequence[Records], slots: Sequence[SlotArray], rows: int) -> Records:
         columns: dict[str, Column] = {}
@@ -343,6 +329,3 @@ def _join_ragged(parts: Sequence[Ragged], slots: Sequence[SlotArray], rows: int)
     for part, place in zip(parts, slots, strict=True):
         window_kernels.scatter_runs(part.values, part.offsets, place, offsets, values)
     return Ragged(offsets, values, parts[0].kind)
-
-
-__all__ = ["NOTHING", "FeatureForm", "R", "RecordForm", "RecordSlots", "RowForm", "Scaling", "Slots", "SlotsOf"]

@@ -49,10 +49,6 @@ class ActivePass:
             _under_way.discard(self)
             batches.close()
 
-    def set_aside(self) -> None:
-        """Have it ended later."""
-        _left.append(self)
-
 
 class Pass:
     """A pass as its loop knows it: dropping it ends it."""
@@ -68,7 +64,7 @@ class Pass:
 
     def __del__(self) -> None:
         if getattr(_collecting, "now", False):
-            self._running.set_aside()
+            _left.append(self._running)  # to be ended later
         else:
             with contextlib.suppress(Exception):  # there is nobody to tell
                 self._running.end()

@@ -97,7 +97,7 @@ class SlotBuffer(Generic[R]):
             self._feed.form.move(self._slabs[number][1], picks, into, np.arange(rows)[mine])
         with self._lock:
             self._free.append(slots)
-        return into.batch(rows)
+        return into.slice(0, rows)
 
     def _by_slab(self, slots: NDArray[np.uint32]) -> list[tuple[int, NDArray[np.intp] | slice]]:
         if len(self._slabs) == 1:
@@ -126,5 +126,5 @@ class SlotBuffer(Generic[R]):
         start = 0 if not self._slabs else self._starts[-1] + len(self._slabs[-1][0])
         if self._slabs:
             self._starts.append(start)
-        self._slabs.append((slots, slots.batch(size)))
+        self._slabs.append((slots, slots.slice(0, size)))
         self._free.append(np.arange(start, start + size, dtype=np.uint32))

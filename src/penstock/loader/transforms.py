@@ -13,12 +13,33 @@ from typing import Any
 
 import numpy as np
 
+from penstock.blocks.fields import ROW_NUMBERS
 from penstock.errors import UsageError
+from penstock.messages import Given, Text, Use
 from penstock.parallel import in_order
 from penstock.records import Column, Ragged, Records
 
-ROW_NUMBERS = "row_number"
 Transform = Callable[[Any], Any]
+
+
+def check_form(columns: object, transform: Transform | None, *, per_sample: bool) -> None:
+    """Refuse one text for the names of columns, and a transform of single rows that is not there."""
+    if isinstance(columns, str):
+        raise UsageError(
+            "is one text",
+            option="columns",
+            value=columns,
+            fixes=[Text("give a tuple or a list of names: ", Use("columns", (columns,)))],
+        )
+    if per_sample and transform is None:
+        raise UsageError(
+            "says how ",
+            Given("transform"),
+            " is called, and there is none",
+            option="per_sample",
+            value=True,
+            fixes=["give one"],
+        )
 
 
 @dataclass(frozen=True, slots=True)

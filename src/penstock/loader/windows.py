@@ -26,7 +26,7 @@ from penstock.loader.decode_sparse import SparseDecoder, sparse_decoder
 from penstock.loader.direct_reads import aligned
 from penstock.loader.encoded_copy import EncodedCopy
 from penstock.loader.holdout import RowFilter
-from penstock.loader.row_forms import FeatureForm, R, RecordForm, RowForm, Scaling, SlotsOf
+from penstock.loader.row_forms import Decodes, FeatureForm, R, RecordForm, RowForm, Scaling, SlotsOf
 from penstock.parallel import in_order
 from penstock.records import Records
 from penstock.shuffle import Window
@@ -49,6 +49,13 @@ class Feed(Generic[R]):
     block_rows: Int64s
     exact: bool
     units: Int64s | None
+
+    @staticmethod
+    def open(source: BlockSource, recipe: Decodes[R], scaling: Scaling) -> Feed[R]:
+        """Choose the fastest way of turning this source's blocks into what is asked for: columns, or features."""
+        asked: Any = recipe
+        made: Any = Feed.of_records(source, asked) if isinstance(asked, Fields) else Feed.of(source, asked, scaling)
+        return made  # type: ignore[no-any-return]  # of the kind that the recipe makes
 
     @classmethod
     def of(cls, source: BlockSource, recipe: Recipe, scaling: Scaling) -> Feed[Batch]:
@@ -182,7 +189,7 @@ class WindowReader(Generic[R]):
         starts = (np.cumsum(counts) - counts)[by_place]
         runs = self._runs(blocks)
         self._all([self._pool.submit(self._decoder.fill, blocks[r], starts[r], slots, into) for r in runs])
-        return LoadedWindow(window.index, into.batch(kept), window.blocks, counts, slots)
+        return LoadedWindow(window.index, into.slice(0, kept), window.blocks, counts, slots)
 
     def _assemble(self, window: Window, part: RowFilter | None) -> LoadedWindow[R]:
         by_place = np.argsort(window.blocks, kind="stable")

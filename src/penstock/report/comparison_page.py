@@ -82,11 +82,6 @@ def summary_table(page: Comparison, styles: dict[str, PlotStyle]) -> str:
     )
 
 
-def epoch_tables(page: Comparison) -> str:
-    """Return every epoch's figures, one folded table per strategy."""
-    return "".join(_epoch_table(run, page.metric) for run in page.runs if run.epochs)
-
-
 def _epoch_table(run: StrategyRun, metric: str) -> str:
     kinds = ["progressive", *(kind for kind in ("held_out", "test") if any(run.column(f"{kind}_loss")))]
     scores = [title(f"{kind}_{metric}") for kind in kinds]
@@ -132,7 +127,8 @@ def render_comparison(page: Comparison) -> str:
         _orders(page, styles),
     ]
     if any(run.epochs for run in page.runs):
-        parts.append(f'<section class="screen"><h2>Every epoch</h2>{epoch_tables(page)}</section>')
+        tables = "".join(_epoch_table(run, page.metric) for run in page.runs if run.epochs)
+        parts.append(f'<section class="screen"><h2>Every epoch</h2>{tables}</section>')
     title = f"{page.data}: shuffling strategies compared"
     return page_html(title, kind="penstock compare", heading=page.data, parts=parts)
 

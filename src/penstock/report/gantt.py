@@ -113,7 +113,7 @@ def gantt(
 ) -> str:
     """Draw what each worker did when; as high as their number needs. ``name`` gives the name of a group from its number."""
     lanes = np.array_split(spans.workers, min(len(spans.workers), _MOST_LINES))
-    titles = [_title(lane) for lane in lanes]
+    titles = [f"worker {lane[0]}" if len(lane) == 1 else f"workers {lane[0]}–{lane[-1]}" for lane in lanes]
     share = dict(zip(spans.workers.tolist(), spans.busy().tolist()))
     shares = [f"{100 * np.mean([share[int(w)] for w in lane]):.0f} %" for lane in lanes]
     bottom = _TOP + _STEP * len(lanes) + 4
@@ -208,7 +208,3 @@ def _area(shares: NDArray[np.float64], *, base: float, left: float, step: float)
     ends = [*(left + step * change[1:]).tolist(), left + step * len(heights)]
     d = "".join(f"V{base - heights[at]:g}H{end:.1f}" for at, end in zip(change, ends))
     return f"M{left:.1f} {base:g}{d}V{base:g}z" if heights.any() else ""
-
-
-def _title(lane: NDArray[np.int64]) -> str:
-    return f"worker {lane[0]}" if len(lane) == 1 else f"workers {lane[0]}–{lane[-1]}"

@@ -26,6 +26,7 @@ from penstock.columns.recipe import Recipe
 from penstock.errors import DataError, NoLengthError, UnknownOptionError, UsageError
 from penstock.loader.batches import Uneven
 from penstock.loader.stream_pass import ActivePass, Pass, end_left
+from penstock.loader.transforms import check_form
 from penstock.messages import Convert, Given, Text, Use, joined
 from penstock.shuffle import Order
 from penstock.shuffle import order as order_named
@@ -151,13 +152,7 @@ class CorgiPileDataset(Closing, IterableDataset[Any]):
                 value=buffer,
                 fixes=[Text("for stored data give ", Use("memory"), ", such as '512MB'")],
             )
-        if isinstance(columns, str):
-            raise UsageError(
-                "is one text",
-                option="columns",
-                value=columns,
-                fixes=[Text("give a tuple or a list of names: ", Use("columns", (columns,)))],
-            )
+        check_form(columns, transform, per_sample=False)
         self.data, self.seed, self.transform = data, seed, transform
         self._uneven, self._batch_size = uneven, batch_size
         self._block_size, self._buffer = block_size if mapped else None, buffer

@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset, SequentialSampler, default_collate
 
+from penstock.blocks.fields import ROW_NUMBERS
 from penstock.budget import Budget
 from penstock.closing import Closing
 from penstock.columns.recipe import Recipe
 from penstock.errors import UsageError
 from penstock.loader.batches import Batches, Uneven
-from penstock.loader.transforms import ROW_NUMBERS
-from penstock.messages import Given, Text, Use
+from penstock.loader.transforms import check_form
+from penstock.messages import Text, Use
 from penstock.shuffle import Order
 from penstock.torch.ranks import check_rank, current_rank
 from penstock.torch.tensors import pinned, tensors, whole
@@ -163,15 +164,7 @@ class DataLoader(Closing):
                 option="collate_fn",
                 fixes=[Text(*transforms, Use("per_sample", True))],
             )
-        if per_sample and transform is None:
-            raise UsageError(
-                "says how ",
-                Given("transform"),
-                " is called, and there is none",
-                option="per_sample",
-                value=True,
-                fixes=["give one"],
-            )
+        check_form(columns, transform, per_sample=per_sample)
         self._transform, self._per_sample = transform, per_sample
         self._collate = collate_fn or default_collate
         self._pin = pin_memory and can_pin()

@@ -15,17 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from penstock.blocks.base import BlockSource
-from penstock.blocks.fields import Fields
-from penstock.blocks.open import open as open_source
-from penstock.blocks.refined_source import with_row_counts
+from penstock.blocks.fields import ROW_NUMBERS, Fields
 from penstock.budget import Budget, Bytes
 from penstock.columns.recipe import Recipe
-from penstock.errors import BudgetError, DataError, UsageError
+from penstock.errors import BudgetError
 from penstock.events import log
+from penstock.loader.batches import open_counted
 from penstock.loader.loader import Loader
 from penstock.loader.plan import default_threads
-from penstock.loader.transforms import ROW_NUMBERS
 from penstock.messages import Given, Text, Use
 from penstock.records import Records
 from penstock.shuffle import Order, RowWindow, Shape, Window
@@ -212,26 +209,12 @@ class SampleStorage:
 
     def rows(self) -> int:
         """Count the rows."""
-        source, owned = self.open()
+        source, owned = open_counted(self.data)
         try:
             return int(source.block_rows.sum())
         finally:
             if owned:
                 source.close()
-
-    def open(self) -> tuple[BlockSource, bool]:
-        """Open the data with their rows counted, and say whether they are ours to close."""
-        source = open_source(self.data)
-        owned = source is not self.data
-        try:
-            source = with_row_counts(source)
-            if not int(source.block_rows.sum()):
-                raise DataError(f"{source.name} has no rows")
-        except BaseException:
-            if owned:
-                source.close()
-            raise
-        return source, owned
 
 
 class StoredSamples:
@@ -239,17 +222,10 @@ class StoredSamples:
 
     def __init__(self, storage: SampleStorage, place: WorkerPlace) -> None:
         self._storage, self._place = storage, place
-        self._source, self._owned = storage.open()
+        self._source, self._owned = open_counted(storage.data)
         try:
             schema, name = self._source.schema, self._source.name
             self._fields = Fields.of(schema, storage.columns, place=name, numbered=storage.row_numbers)
-            if storage.row_numbers and ROW_NUMBERS in self._fields.columns:
-                raise UsageError(
-                    f"adds a column {ROW_NUMBERS!r}, and {name} has one of that name",
-                    option="row_numbers",
-                    value=True,
-                    fixes=[Text("leave it out with ", Use("columns")), "do without row_numbers"],
-                )
             self._loader = self._open(place.process)
         except BaseException:
             self._close_source()

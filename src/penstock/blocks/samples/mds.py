@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.blocks.row_streams import RowStream, decompressed, read_errors
+from penstock.blocks.row_streams import RowStream, decompressed, read_chunk, read_errors
 from penstock.blocks.samples.features import note_features
 from penstock.blocks.samples.folders import BATCH_BYTES, choose_split, read_json
 from penstock.blocks.samples.mds_columns import MdsColumn, Runs, mds_columns
@@ -188,18 +188,12 @@ def _stream(shard: _Shard, file: Any) -> Any:
 
 
 def _exactly(stream: Any, nbytes: int, shard: _Shard, at: int) -> bytes:
-    pieces = []
-    have = 0
-    with read_errors(shard.path):
-        while have < nbytes:
-            piece = stream.read(nbytes - have)
-            if not piece:
-                raise CorruptFileError(
-                    f"{shard.path} is truncated: it ends at byte {at + have} of {shard.raw_bytes}; fetch it again"
-                )
-            pieces.append(piece)
-            have += len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    data = read_chunk(stream, shard.path, nbytes)
+    if len(data) < nbytes:
+        raise CorruptFileError(
+            f"{shard.path} is truncated: it ends at byte {at + len(data)} of {shard.raw_bytes}; fetch it again"
+        )
+    return data
 
 
 def _decode(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -112,7 +111,7 @@ def mds_columns(
                 f" {', '.join(sorted(_KNOWN))}"
             )
         if base == "ndarray":
-            found.append(_array(name, encoding, size, place, partial(_value_at, first, at)))
+            found.append(_array(name, encoding, size, place, first, at))
         else:
             found.append(_plain(name, encoding, size))
     taken = [field.name for column in found for field in column.fields]
@@ -120,10 +119,6 @@ def mds_columns(
         if taken.count(name) > 1:
             raise ColumnError(f"{place} has two columns {name!r}; write the data set with other names")
     return found
-
-
-def _value_at(first: Callable[[], list[bytes]], at: int) -> bytes:
-    return first()[at]
 
 
 def _plain(name: str, encoding: str, size: int | None) -> MdsColumn:
@@ -146,7 +141,9 @@ def _plain(name: str, encoding: str, size: int | None) -> MdsColumn:
     return MdsColumn(name, encoding, size, (binary,), lambda runs: [pa.array(list(runs), pa.binary())], feature)
 
 
-def _array(name: str, encoding: str, size: int | None, place: str, first: Callable[[], bytes]) -> MdsColumn:
+def _array(
+    name: str, encoding: str, size: int | None, place: str, first: Callable[[], list[bytes]], at: int
+) -> MdsColumn:
     _, _, rest = encoding.partition(":")
     told, _, dimensions = rest.partition(":")
     if told and told not in _ARRAY_TYPES.values():
@@ -163,7 +160,7 @@ def _array(name: str, encoding: str, size: int | None, place: str, first: Callab
             (pa.field(name, _nested(kind, shape)),),
             lambda runs: [_fixed(runs, kind, shape)],
         )
-    head = first() if not told else b""
+    head = first()[at] if not told else b""
     if not told and (not head or head[0] not in _ARRAY_TYPES):
         raise SourceError(f"{place}: the first value of column {name!r} does not tell the type of its numbers")
     kind = np.dtype(told or _ARRAY_TYPES[head[0]])

@@ -1,4 +1,4 @@
-"""The option tables of docs/reference.md, made from the option table: ``python -m penstock.cli.reference docs/reference.md``.
+"""The option tables of docs/reference.md, made from the option table: ``python -m benchmarks.reference docs/reference.md``.
 
 What stands between the two marks on the page is replaced; all else on it is written by hand.
 """
@@ -13,7 +13,7 @@ from penstock.cli.options import flag_of
 from penstock.command_lines import flag
 from penstock.options import ARGUMENT, REQUIRED, TABLE, Option
 
-BEGIN, END = "<!-- options: made by python -m penstock.cli.reference -->\n", "<!-- end of options -->\n"
+BEGIN, END = "<!-- options: made by python -m benchmarks.reference -->\n", "<!-- end of options -->\n"
 _COMMANDS = ("explain", "train", "evaluate", "show", "predict", "convert", "compare", "sql", "demo")
 _DOORS = (*_COMMANDS, "groups-train", "groups-explain", "groups-report")
 
