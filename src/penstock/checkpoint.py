@@ -69,7 +69,6 @@ class CheckpointFile:
         return str(self.place)
 
     def reserve(self) -> AbstractContextManager[None]:
-        """Keep other processes from writing the file."""
         return only_writer(require_file(self.place))
 
     def read(self) -> Checkpoint | None:
@@ -97,7 +96,6 @@ class CheckpointFile:
         return Checkpoint(str(self.place), arrays, header)
 
     def write(self, arrays: Mapping[str, NDArray[Any]], header: Mapping[str, Any], /) -> None:
-        """Write a checkpoint."""
         write_model(self.place, arrays, {"checkpoint": True, "plan": PLAN_VERSION, **header})
 
 

@@ -62,12 +62,10 @@ class EncodedModel(Closing):
 
     @property
     def label(self) -> str | None:
-        """The column that it predicts."""
         return self.recipe.label
 
     @property
     def classes(self) -> NDArray[Any] | None:
-        """The class labels in ascending order; None for a regression."""
         return None if self.recipe.labels is None else np.array(self.recipe.labels.classes)
 
     @property
@@ -77,7 +75,6 @@ class EncodedModel(Closing):
 
     @property
     def history(self) -> Sequence[Mapping[str, Any]]:
-        """A row of metrics for each epoch; here none were kept."""
         return ()
 
     @property
@@ -124,7 +121,6 @@ class EncodedModel(Closing):
         return in_order(score, range(len(source.block_rows)), threads=source.threads)
 
     def predictions(self, source: BlockSource, *, keep: Sequence[str] = ()) -> Generator[pa.RecordBatch, None, None]:
-        """Yield the predictions of a source's rows in stored order, after the columns to keep."""
         require_columns(source.schema, keep, place=source.name)
         recipe = self.recipe.for_schema(source.schema, place=source.name)
         with closing(self.scored(source, recipe, keep=keep)) as blocks:
@@ -253,7 +249,6 @@ class LinearModel(EncodedModel):
         return self
 
     def scores(self, batch: Batch) -> Floats:
-        """Return a score a row, or for softmax one a row and class."""
         scores = self.weights.scores(batch)
         return loss_of(self.kind).scored(scores)
 
@@ -265,7 +260,6 @@ class LinearModel(EncodedModel):
         memory: str | int = "512MB",
         on_scores: OnScores | None = None,
     ) -> dict[str, Any]:
-        """Return the loss, all measures and the number of rows; see `penstock.evaluation.evaluate`."""
         from penstock.evaluation import evaluate
 
         return evaluate(self, source, label=label, memory=memory, on_scores=on_scores)

@@ -36,11 +36,9 @@ class Measures(Protocol):
 
     def add(self, scores: Doubles, labels: Doubles, weights: Doubles) -> None:
         """Take in rows; see `OnScores`."""
-        ...
 
     def figures(self) -> dict[str, Any]:
         """Return the measures by name, as plain values; None where one is undefined."""
-        ...
 
 
 def measures_of(

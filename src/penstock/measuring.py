@@ -39,7 +39,6 @@ class Evaluates(Protocol):
 
     def evaluate(self, batches: Iterable[Batch], *, on_scores: OnScores | None = None) -> EpochStats:
         """Return the loss and score on rows; ``on_scores`` hears the scores of all of them."""
-        ...
 
 
 class MeasuredRows:

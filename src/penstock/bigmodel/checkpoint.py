@@ -60,7 +60,6 @@ class CheckpointDirectory:
         return f"in {self.place}"
 
     def reserve(self) -> AbstractContextManager[Path]:
-        """Keep other processes from training in the directory."""
         return locked(self.place, marks=(STATE,))
 
     def read(self) -> Checkpoint | None:

@@ -152,7 +152,6 @@ class DiskLearner:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The rows there are to measure on."""
         return (*self._rows.splits, "test") if self._scorer is not None else self._rows.splits
 
     @property
@@ -168,7 +167,6 @@ class DiskLearner:
         return shown_class_weights(self._prepared.recipe, self._class_weights)
 
     def run_epoch(self, epoch: int, on_rows: OnRows, /) -> EpochStats:
-        """Learn from all rows once."""
         pool = self._trainer.pool
         hits, misses = pool.hits, pool.misses
 
@@ -191,14 +189,12 @@ class DiskLearner:
             yield from large_steps(event, spec.loss, 2, remedy=remedy)
 
     def evaluate(self, split: str, on_scores: OnScores | None, /) -> EpochStats:
-        """Measure on the rows of a split, or on a sample of the training rows."""
         if split == "test" and self._scorer is not None:
             assert self._job.test is not None
             return self._scorer.measure(self._job.test, self._test_recipe(), on_scores=on_scores)
         return self._rows.of(split, self._prepared.layout.rows).measure(self._trainer, on_scores=on_scores)
 
     def measures(self, *, finished: bool) -> list[Measures]:
-        """Return new measures for an epoch or for the finished model."""
         loss, memory = self._trainer.spec.loss, self._job.config.memory
         return measures_with(self._prepared.recipe, loss, memory, self._class_weights, finished=finished)
 
@@ -213,7 +209,6 @@ class DiskLearner:
         self._trainer.show_best()
 
     def useless(self, metrics: Mapping[str, Any], /) -> str | None:
-        """Say why the model is no better than a constant prediction."""
         return useless_reason(metrics)
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:

@@ -244,12 +244,10 @@ class BigLinearModel(EncodedModel):
 
     @property
     def history(self) -> Sequence[Mapping[str, Any]]:
-        """A row of metrics for each epoch."""
         return self._history
 
     @property
     def finished(self) -> bool:
-        """Whether its training came to its end."""
         return self._finished
 
     @property
@@ -278,7 +276,6 @@ class BigLinearModel(EncodedModel):
         return self._scorer.scores(batch)
 
     def scored(self, source: BlockSource, recipe: Recipe, *, keep: Sequence[str] = ()) -> Generator[Scored, None, None]:
-        """Yield the rows of a source with their scores in stored order, many blocks at a time."""
         with closing(self._scorer.batches(source, recipe, keep)) as found:
             for rows, batch in found:
                 yield rows, batch, self.scores(batch)

@@ -37,19 +37,15 @@ class Executor(Protocol):
     @property
     def workers(self) -> int:
         """How many slots there are."""
-        ...
 
     def submit(self, worker: int, task: int, method: str, *arguments: Any) -> None:
         """Have a worker call a method of its object; the number comes back with the answer."""
-        ...
 
     def wait(self) -> Done | Lost:
         """Return the next thing that happened; an exception that a task raised is raised here."""
-        ...
 
     def close(self) -> None:
         """End the workers, whatever they are doing."""
-        ...
 
     def __enter__(self) -> Self: ...
 

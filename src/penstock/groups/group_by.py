@@ -43,7 +43,6 @@ class GroupEstimator(Protocol):
 
     def to_config(self) -> Config:
         """Return its hyper-parameters."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

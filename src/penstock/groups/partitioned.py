@@ -121,7 +121,6 @@ class PartitionedSource(Source):
         return self._print
 
     def read(self, block: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """Read one block; only the columns named, in that order."""
         require_block(block, len(self.block_rows), name=self.name)
         wanted = list(self.schema.names if columns is None else columns)
         require_columns(self.schema, wanted, place=self.name)
@@ -137,7 +136,6 @@ class PartitionedSource(Source):
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([self.schema.field(name) for name in wanted]))
 
     def file_of(self, block: int) -> tuple[str, int]:
-        """Return the name of the file that a block lies in, and the first block of that file."""
         number = int(np.searchsorted(self._first, block, side="right")) - 1
         return self._files[number], int(self._first[number])
 

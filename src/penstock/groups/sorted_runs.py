@@ -90,19 +90,15 @@ class SortedRun(Protocol):
 
     def index(self, first: int, last: int) -> GroupOffsets:
         """Return a part of the index."""
-        ...
 
     def entry(self, row: int) -> int:
         """Return how many entries stand before a row."""
-        ...
 
     def take(self, first: int, last: int) -> Batch:
         """Return a stretch of rows."""
-        ...
 
     def fill(self, first: int, last: int, into: Batch, at: tuple[int, int]) -> tuple[int, int]:
         """Put a stretch of rows into others, from a row and an entry on, and return where the next go."""
-        ...
 
     def close(self) -> None: ...
 

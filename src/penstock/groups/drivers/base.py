@@ -45,11 +45,9 @@ class RefitsOfGroups(Protocol):
 
     def job_of(self, group: int) -> Any:
         """Return what is to be learned of a group."""
-        ...
 
     def refit(self, group: int, *, weights: bool = True) -> Refit:
         """Return what a worker is told of it, the weights to begin with if these are asked for."""
-        ...
 
 
 @dataclass(slots=True)

@@ -60,11 +60,9 @@ class Trainable(Protocol):
 
     def fixed(self) -> dict[str, Any]:
         """Return what all configs share, as plain JSON."""
-        ...
 
     def job(self, grouped: Grouped, choices: Sequence[Mapping[str, Any]], *, validation: float) -> GroupJob:
         """Check what is to be learnt of grouped rows, and make a job of it."""
-        ...
 
 
 class GroupJob(Protocol):
@@ -73,7 +71,6 @@ class GroupJob(Protocol):
     @property
     def pattern(self) -> str:
         """How rows are read: algebraic, sequential or sampling."""
-        ...
 
     @property
     def folder(self) -> str: ...
@@ -84,19 +81,15 @@ class GroupJob(Protocol):
     @property
     def split(self) -> Split:
         """Which rows are trained on, which choose, and which judge."""
-        ...
 
     def make(self) -> Make:
         """Return what makes a worker's object, in the worker."""
-        ...
 
     def only(self, configs: Sequence[int]) -> GroupJob:
         """Return the job of some of its configs."""
-        ...
 
     def refit(self, refit: Refit) -> GroupJob:
         """Return the job that trains one config on all rows of a group."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,7 +188,6 @@ class BoostWorker(Worker):
         self._door: Door | None = None
 
     def solve(self, group: int) -> Fit:
-        """Train all configs of a whole group."""
         began = time.perf_counter()
         parts = list(self.rows(group))
         targets = Targets.of_parts(parts)

@@ -37,32 +37,25 @@ class GroupLearner(Protocol):
 
     def learn(self, batch: Batch, epoch: int) -> None:
         """Learn from rows, in their order."""
-        ...
 
     def end_epoch(self) -> None:
         """Do what is to be done once for each epoch."""
-        ...
 
     def take_losses(self) -> tuple[Doubles, Doubles]:
         """Return sums of the losses of rows learnt from since this was last asked, each as scored before it was learnt
         from, and of the rows' weights; a value for each config."""
-        ...
 
     def measure(self, batch: Batch) -> tuple[Doubles, Doubles]:
         """Return sums of losses, and of right answers or squared errors, without learning; a value for each config."""
-        ...
 
     def states(self) -> list[State]:
         """Return all that the training of each config depends on."""
-        ...
 
     def failed(self) -> NDArray[np.bool_]:
         """Say which configs' weights are no longer finite; they disturb none of the others."""
-        ...
 
     def weights(self) -> Floats:
         """Return the numbers of each config's model, float32 (numbers, configs)."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +211,6 @@ class SequentialWorker(Worker):
         return found
 
     def solve(self, group: int) -> Fit:
-        """Train a whole group, all configs together."""
         began = time.perf_counter()
         rows, configs = self.grouped.size(group), list(range(self.job.configs))
         look = self._look(group)
