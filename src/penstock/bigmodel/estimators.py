@@ -140,10 +140,9 @@ class _Linear(OnDisk):
         storage = Storage(model_memory=memory.model, threads=self.threads, keep=self.keep)
         with ExitStack() as stack:
             if y is None or isinstance(y, str):
-                kinds: dict[str, Any] = {"category": category, "number": number, "date": date}
                 source = opened(stack, X)
                 columns = Columns(
-                    y, features, sample_weight, exclude, hash, missing=missing, null_values=null_values, **kinds
+                    y, features, sample_weight, exclude, hash, category, number, date, missing, null_values
                 )
             else:
                 source = stack.enter_context(ArraySource(X, y, weight=sample_weight))

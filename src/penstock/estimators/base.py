@@ -180,19 +180,8 @@ class LinearEstimator(Closing, BaseEstimator):
         """
         config, start = self.to_config(), getattr(self, "model_", None) if self.warm_start else None
         with _learned_anew(self), ExitStack() as stack:
-            source, columns = self._opened(
-                X,
-                y,
-                sample_weight,
-                features=features,
-                exclude=exclude,
-                hash=hash,
-                category=category,
-                number=number,
-                date=date,
-                missing=missing,
-                null_values=null_values,
-            )
+            named = Columns(None, features, None, exclude, hash, category, number, date, missing, null_values)
+            source, columns = self._opened(X, y, sample_weight, named)
             if source is not X:
                 stack.enter_context(source)
             test_rows = None if test is None else stack.enter_context(_open(test))
@@ -223,19 +212,19 @@ class LinearEstimator(Closing, BaseEstimator):
             raise UsageError("is not a number of epochs", option="epochs", value=0, fixes=["choose 1 or more"])
         return Config(model=self._kind, **params)
 
-    def _opened(self, X: Any, y: Any, weight: Any, **chosen: Any) -> tuple[BlockSource, Columns]:
+    def _opened(self, X: Any, y: Any, weight: Any, chosen: Columns) -> tuple[BlockSource, Columns]:
         named = all(given is None or isinstance(given, str) for given in (y, weight))
         if named and (_is_stored(X) or isinstance(y, str)):
-            return open_source(X), Columns(label=y, weight=weight, **chosen)
+            return open_source(X), replace(chosen, label=y, weight=weight)
         if _is_outside(X):
             raise UsageError("for a path or source give y and sample_weight as column names, not as arrays")
-        if is_frame(X) and y is not None and (any(chosen.values()) or not (is_pandas(X) and is_plain_pandas(X))):
+        if is_frame(X) and y is not None and (chosen.to_options() or not (is_pandas(X) and is_plain_pandas(X))):
             return self._opened_frame(X, y, weight, chosen)
         x, y, weight = self._checked(X, y, weight, reset=True)
         self._note_target(y)
         return ArraySource(x, y, weight=weight), Columns(label="label", weight=None if weight is None else "weight")
 
-    def _opened_frame(self, X: Any, y: Any, weight: Any, chosen: dict[str, Any]) -> tuple[BlockSource, Columns]:
+    def _opened_frame(self, X: Any, y: Any, weight: Any, chosen: Columns) -> tuple[BlockSource, Columns]:
         """Open a table in memory with labels, and weights, that are a column of it or stand beside it."""
         table = frame_to_arrow(X)
         roles = [each for each in (y, weight) if isinstance(each, str)]
@@ -247,7 +236,7 @@ class LinearEstimator(Closing, BaseEstimator):
             self._note_target(self._check_target(_present(labels)))
         if weight is not None and not isinstance(weight, str):
             table, weight = with_column(table, values_to_arrow(weight), ["weight"])
-        return TableSource.of(table), Columns(label=y, weight=weight, **chosen)
+        return TableSource.of(table), replace(chosen, label=y, weight=weight)
 
     def _checked(self, X: Any, y: Any, weight: Any, *, reset: bool) -> tuple[Any, Any, Any]:
         numeric = not loss_of(self._kind).classifies

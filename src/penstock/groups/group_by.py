@@ -8,7 +8,7 @@ import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,6 +33,7 @@ from penstock.messages import Given, Text, Use
 from penstock.options import default
 from penstock.outputs import require_folder
 from penstock.sgd.losses import loss_of
+from penstock.training import Columns
 
 _BINNED = 2
 """Times the bytes of its rows that trees take in memory at most: a copy, and bins."""
@@ -251,18 +252,10 @@ class GroupBy:
             folder,
             label=y,
             memory=self.memory,
-            weight=self.weight,
-            features=self.features,
-            exclude=self.exclude,
-            hash=self.hash,
-            category=self.category,
-            number=self.number,
-            date=self.date,
-            missing=self.missing,
-            null_values=self.null_values,
             model=what.kind,
             trees=what.family == "trees",
             stream=stream,
+            **{each.name: getattr(self, each.name) for each in fields(Columns) if each.name != "label"},
         )
 
 
