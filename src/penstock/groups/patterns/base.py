@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, Floats
-from penstock.class_weights import ClassWeights, class_codes
+from penstock.class_weights import ClassWeighting, ClassWeights, class_codes
 from penstock.errors import PenstockError
 from penstock.groups.executor import Make
 from penstock.groups.grouped import Grouped
@@ -364,6 +364,22 @@ class Worker:
             if found is not None and rows >= _KEPT:
                 self._parts[key] = found
         return found
+
+
+class WeighedJob:
+    """What jobs share whose rows may count by their class."""
+
+    __slots__ = ()
+    class_weighting: ClassWeighting | None
+
+    @property
+    def counted_classes(self) -> int:
+        """The number of classes whose rows are to be counted in each group."""
+        return 0 if self.class_weighting is None else self.class_weighting.classes
+
+    def class_weights(self, targets: Targets) -> ClassWeights | None:
+        """Return what the weights of a group's rows are multiplied by."""
+        return None if self.class_weighting is None else self.class_weighting.factors(targets.class_totals)
 
 
 def weighed(parts: Iterable[Divided], class_weights: ClassWeights | None) -> Iterator[Divided]:

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats
-from penstock.class_weights import ClassWeighting, ClassWeights
+from penstock.class_weights import ClassWeighting
 from penstock.groups.executor import Make
 from penstock.groups.grouped import Grouped
-from penstock.groups.patterns.base import NOT_FINITE, Divided, Doubles, Fit, Refit, Targets, Worker, weighed
+from penstock.groups.patterns.base import NOT_FINITE, Divided, Doubles, Fit, Refit, Targets, WeighedJob, Worker, weighed
 from penstock.groups.patterns.row_order import Shuffled, require_ordered
 from penstock.groups.scale import Moments, Scale, dense_width_of
 from penstock.groups.split import SELECTION, Split
@@ -59,7 +59,7 @@ class GroupLearner(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sequential:
+class Sequential(WeighedJob):
     """What is to be learnt of every group, row by row.
 
     Attributes
@@ -122,15 +122,6 @@ class Sequential:
     def refit(self, refit: Refit) -> Self:
         only = self.only([refit.config])
         return replace(only, validation=0.0, epochs=np.array([refit.epochs]), stops=((None, 0.0),))
-
-    @property
-    def counted_classes(self) -> int:
-        """The number of classes whose rows are to be counted in each group."""
-        return 0 if self.class_weighting is None else self.class_weighting.classes
-
-    def class_weights(self, targets: Targets) -> ClassWeights | None:
-        """Return what the weights of a group's rows are multiplied by."""
-        return None if self.class_weighting is None else self.class_weighting.factors(targets.class_totals)
 
     def learner(
         self,
