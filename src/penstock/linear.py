@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, Floats
 from penstock.blocks.base import BlockSource, naming_rows, require_columns
+from penstock.blocks.open import opened
 from penstock.closing import Closing
 from penstock.columns.base import UnseenValues
 from penstock.columns.recipe import Recipe
@@ -30,8 +31,9 @@ from penstock.loader.row_forms import NOTHING, Scaling
 from penstock.measures import OnScores
 from penstock.messages import Text, Use
 from penstock.metric_names import current_names
-from penstock.model import Description
+from penstock.model import Description, write_predictions
 from penstock.modelfile import read_model, write_model
+from penstock.outputs import require_file
 from penstock.parallel import in_order
 from penstock.sgd.losses import linear_models, loss_of
 from penstock.sgd.model import Weights
@@ -126,6 +128,16 @@ class EncodedModel(Closing):
         with closing(self.scored(source, recipe, keep=keep)) as blocks:
             for rows, _, scores in blocks:
                 yield predicted(self.kind, self.recipe, scores, rows, keep)
+
+    def predict_to(self, data: Any, out: str | os.PathLike[str], *, keep: Sequence[str] = ()) -> int:
+        """Write predictions to a Parquet file and return how many; values that training did not see are counted in the log."""
+        require_file(out)
+        unseen = UnseenValues()
+        model: Any = self.counting(unseen)
+        with opened(data) as source:
+            count = write_predictions(model, source, out, keep=keep)
+        unseen.warn(out)
+        return count
 
     def block_scores(self, source: BlockSource) -> Iterator[Floats]:
         """Yield the scores of a source's rows in stored order, some blocks at a time."""

@@ -104,12 +104,6 @@ def test_the_largest_features_are_told_apart() -> None:
     assert lists(found) == [[0, top], [top - 1]]
 
 
-def test_the_report_says_what_was_won() -> None:
-    lines = str(partition(FIGURE_2, keep=6, cost=Cost(1.0, 1.0))).splitlines()
-    assert lines[0] == "6 features in 4 partitions, the largest of 2"
-    assert lines[1] == "requests of 12 sampled rows: 30 → 19 (1.6 times fewer)"
-
-
 def test_many_features_in_topics_are_merged_as_the_reference_does() -> None:
     rng = np.random.default_rng(5)
     rows = [sorted(set((rng.integers(0, 6) * 8 + rng.integers(0, 8, 6)).tolist())) for _ in range(150)]

@@ -26,7 +26,7 @@ from penstock.bigmodel.storage import Storage
 from penstock.bigmodel.store import PageStore
 from penstock.blocks.base import BlockSource
 from penstock.budget import Budget
-from penstock.checkpoint import Checkpoint, made_with, require_same_columns
+from penstock.checkpoint import Checkpoint, require_same_columns
 from penstock.class_weights import ClassWeights
 from penstock.columns.recipe import Recipe
 from penstock.config import Config
@@ -40,6 +40,7 @@ from penstock.measures import Measures, OnScores
 from penstock.measuring import EncodedRows, Measuring, held_out_noise, measures_with, open_rows
 from penstock.messages import START_ANEW, Given, Name, Text, TextPart, Use
 from penstock.metric_names import useless_reason
+from penstock.options import made_with
 from penstock.sgd.loop import EpochStats
 from penstock.solvers import DataShape
 from penstock.training import (

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import isqrt
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,6 @@ class Prepared:
 
     recipe: Recipe
     layout: FeatureLayout
-    partitions: Mapping[str, Any] = field(default_factory=dict)
 
 
 def prepare(
@@ -91,8 +90,7 @@ def prepare(
     }
     found = _noted(place, wanted)
     if found is not None:
-        return Prepared(recipe, *found)
-    told: dict[str, Any] = {}
+        return Prepared(recipe, found)
     room = _room(source, recipe, memory + storage.least_memory)
 
     def order(features: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -102,7 +100,6 @@ def prepare(
             return np.arange(len(features))
         most = room // _SAMPLED_BYTES
         parts = _partitions(source, recipe, features[:keep], counts[:keep], folder=place, seed=seed, entries=most)
-        told.update(_told(parts))
         give_back()
         return _by_partition(parts, features)
 
@@ -123,8 +120,8 @@ def prepare(
             stream=stream,
         )
     give_back()
-    write_note(place / NOTE, {**wanted, "layout": layout.to_dict(), "partitions": told})
-    return Prepared(recipe, layout, told)
+    write_note(place / NOTE, {**wanted, "layout": layout.to_dict()})
+    return Prepared(recipe, layout)
 
 
 def _room(source: BlockSource, recipe: Recipe, memory: int) -> int:
@@ -151,7 +148,7 @@ def _room(source: BlockSource, recipe: Recipe, memory: int) -> int:
     return max(memory - held, LEAST_MEMORY)
 
 
-def _noted(place: Path, wanted: dict[str, Any]) -> tuple[FeatureLayout, dict[str, Any]] | None:
+def _noted(place: Path, wanted: dict[str, Any]) -> FeatureLayout | None:
     """Return what the directory was prepared with, if that is what is wanted."""
     try:
         noted = read_note(place / NOTE)
@@ -159,7 +156,7 @@ def _noted(place: Path, wanted: dict[str, Any]) -> tuple[FeatureLayout, dict[str
         if same and (place / ROWS).is_file() and (place / MAP).is_file():
             with IndexMap.open(place) as index:
                 index.check()
-            return FeatureLayout.from_dict(noted["layout"]), noted["partitions"]
+            return FeatureLayout.from_dict(noted["layout"])
     except (OSError, ValueError, KeyError, TypeError):
         pass  # not prepared, or half so, damaged, or by another version: it is done anew
     return None
@@ -202,16 +199,3 @@ def _by_partition(parts: Partitions, features: NDArray[np.uint64]) -> NDArray[np
     left = np.ones(len(features), np.bool_)
     left[first] = False
     return np.concatenate([first, np.flatnonzero(left)])
-
-
-def _told(parts: Partitions) -> dict[str, Any]:
-    return {
-        "features": len(parts.features),
-        "partitions": len(parts),
-        "largest": int(np.diff(parts.offsets).max(initial=0)),
-        "sample_rows": parts.sample_rows,
-        "requests_before": parts.requests_before,
-        "requests_after": parts.requests_after,
-        "seconds": parts.seconds,
-        "report": parts.report(),
-    }

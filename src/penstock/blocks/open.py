@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,12 @@ def open(
         )
     source: BlockSource = _source_class(found)(files, size, options)
     return with_folder_columns(source, data, files, suffixes) if found in _WITH_FOLDERS else source
+
+
+def opened(data: Any, **options: Any) -> AbstractContextManager[BlockSource]:
+    """Open data for a ``with`` block, which closes what it has opened: not what came as a source."""
+    source = open(data, **options)
+    return nullcontext(source) if source is data else source
 
 
 def detect(path: str) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
+from penstock.errors import WorkerDiedError
+
 
 @dataclass(frozen=True, slots=True)
 class Done:
@@ -50,6 +52,26 @@ class Executor(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *exception: object) -> None: ...
+
+
+RESTARTS = 20
+"""Deaths that are put up with for each worker: those that train a group together also die together."""
+
+
+@dataclass(slots=True)
+class Deaths:
+    """Counts the workers that died."""
+
+    workers: int
+    count: int = 0
+
+    def add(self, reason: str) -> None:
+        """Take note of one; raise `WorkerDiedError` where there are too many."""
+        self.count += 1
+        if self.count > RESTARTS * self.workers:
+            raise WorkerDiedError(
+                f"workers died {self.count} times, the last one {reason}; look whether memory ran out, and try fewer workers"
+            )
 
 
 Make = Callable[[], Any]

@@ -20,16 +20,14 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Self
 
-from penstock.errors import UsageError, WorkerDiedError
-from penstock.groups.executor import Done, Lost, Make
+from penstock.errors import UsageError
+from penstock.groups.executor import Deaths, Done, Lost, Make
 from penstock.groups.worker_process import Raised
 from penstock.parallel import cores
 
 # There is a process for each core already.
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _PROGRAM = "import sys; from penstock.groups.worker_process import serve_pipe; serve_pipe(int(sys.argv[1]))"
-_RESTARTS = 20
-"""Deaths that are put up with for each worker: those that train a group together also die together."""
 _PATIENCE = 5.0
 """Seconds that a worker has to end when it is asked to."""
 
@@ -58,11 +56,11 @@ class LocalExecutor:
                 "is not a number of processes", option="workers", value=workers, fixes=["choose 1 or more"]
             )
         self._make = pickled(make, "what makes a worker's object")
-        self._restarts = 0
         self._slots: list[_Slot] = []
         try:
             for _ in range(workers or cores()):
                 self._slots.append(self._started())
+            self._deaths = Deaths(len(self._slots))
         except BaseException:
             self.close()
             raise
@@ -124,12 +122,7 @@ class LocalExecutor:
         slot.pipe.close()
         code = slot.process.wait()
         reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
-        self._restarts += 1
-        if self._restarts > _RESTARTS * len(self._slots):
-            raise WorkerDiedError(
-                f"workers died {self._restarts} times, the last one {reason}; look whether memory ran out, and try fewer"
-                " workers"
-            )
+        self._deaths.add(reason)
         self._slots[number] = self._started()
         return Lost(number, tuple(slot.pending), reason)
 

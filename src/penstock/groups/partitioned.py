@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ import pyarrow as pa
 from penstock.blocks.base import BlockSource, Int64s, Source, require_block, require_columns
 from penstock.blocks.common_schema import common_schema, conform
 from penstock.blocks.folder_columns import folder_columns, typed
-from penstock.blocks.open import COMPRESSED, SUFFIXES, detect, is_table
+from penstock.blocks.open import COMPRESSED, SUFFIXES, detect, is_table, opened
 from penstock.blocks.open import open as open_source
 from penstock.blocks.storage import is_remote, show_names
 from penstock.errors import DataChangedError
@@ -36,12 +36,9 @@ def partitioned(data: Any, by: Sequence[str]) -> PartitionedSource | None:
     return PartitionedSource(found.files, found.values, found.names, keys=found.keys)
 
 
-@contextmanager
-def open_partitioned(data: Any, by: Sequence[str]) -> Iterator[BlockSource]:
-    """Open data, with the columns that stand in its paths where its files do not have them all, and close what was opened."""
-    source: BlockSource = partitioned(data, by) or open_source(data)
-    with nullcontext(source) if source is data else source:
-        yield source
+def open_partitioned(data: Any, by: Sequence[str]) -> AbstractContextManager[BlockSource]:
+    """Open data, with the columns that stand in its paths where its files do not have them all, for a ``with`` block."""
+    return partitioned(data, by) or opened(data)
 
 
 class PartitionedSource(Source):
