@@ -30,7 +30,6 @@ from penstock.errors import ModelFileError
 from penstock.loader.row_forms import NOTHING, Scaling
 from penstock.measures import OnScores
 from penstock.messages import Text, Use
-from penstock.metric_names import current_names
 from penstock.model import Description, write_predictions
 from penstock.modelfile import read_model, write_model
 from penstock.outputs import require_file
@@ -323,15 +322,14 @@ class LinearModel(EncodedModel):
             recipe = Recipe.from_dict(header["encoder"])
             if header["kind"] not in linear_models():
                 raise KeyError(header["kind"])
-            held_out = bool(header["config"].get("validation"))
             return cls(
                 header["kind"],
                 weights,
                 recipe,
                 header["config"],
-                [current_names(row, held_out=held_out) for row in header["history"]],
+                header["history"],
                 header["fingerprint"],
-                current_names(header["metrics"], held_out=held_out),
+                header["metrics"],
                 Scaling(tensors.get("shift", NOTHING), tensors.get("scale", NOTHING)),
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:

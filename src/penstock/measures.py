@@ -105,7 +105,6 @@ class NumberMeasures:
         self._shifted2 += float(weights @ shifted**2)
 
     def figures(self) -> dict[str, Any]:
-        """Return ``r2``, ``rmse`` and ``mae``."""
         if not self.weight:
             return {"r2": None, "rmse": None, "mae": None}
         spread = self._shifted2 - self._shifted**2 / self.weight

@@ -232,7 +232,6 @@ class ClassWeightedLoss:
         self._weight += float(share.sum())
 
     def figures(self) -> dict[str, Any]:
-        """Return ``weighted_loss``."""
         return {"weighted_loss": self._sum / self._weight if self._weight else None}
 
 

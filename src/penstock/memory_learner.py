@@ -166,7 +166,6 @@ class MemoryLearner:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """The weights of classes."""
         return shown_class_weights(self._data.recipe, self._data.class_weights)
 
     def run_epoch(self, epoch: int, on_rows: OnRows, /) -> EpochStats:

@@ -48,7 +48,6 @@ class PythonWording:
     use = given
 
     def name(self, option: str) -> str:
-        """Return the name."""
         return option
 
 
@@ -115,7 +114,6 @@ class Command:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def render(self, wording: Wording = PYTHON) -> str:
-        """Return the line."""
         return shell_line(self.words, self.options)
 
     def __str__(self) -> str:
@@ -130,7 +128,6 @@ class Convert:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def render(self, wording: Wording = PYTHON) -> str:
-        """Return the line."""
         return shell_line(("penstock", "convert", self.data, "DST.arrow"), self.options)
 
     def __str__(self) -> str:

@@ -95,7 +95,6 @@ def test_hardly_any_rows(sample: Csr) -> None:
     found = partition(sample, keep=3, cost=Cost(1.0, 1.0))
     assert lists(found) == lists(partition_reference(sample, keep=3, cost=Cost(1.0, 1.0)))
     assert len(found) == len(sample.indices)
-    assert "times fewer" in str(found)
 
 
 def test_the_largest_features_are_told_apart() -> None:

@@ -164,7 +164,6 @@ class DiskLearner:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """The weights of classes."""
         return shown_class_weights(self._prepared.recipe, self._class_weights)
 
     def run_epoch(self, epoch: int, on_rows: OnRows, /) -> EpochStats:

@@ -101,11 +101,9 @@ class FactorConfig:
         return _PATIENCE if share and self.epochs is None else 0
 
     def schedule(self) -> rates.Rate:
-        """Return the learning rates."""
         return rates.make_rate(self.rate, self.learning_rate, decay=self.decay, power=self.power)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON."""
         return asdict(self)
 
     def require_same(self, other: Mapping[str, Any]) -> None:

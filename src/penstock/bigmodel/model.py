@@ -252,7 +252,6 @@ class BigLinearModel(EncodedModel):
 
     @property
     def intercept(self) -> float:
-        """The intercept."""
         return float(self._trainer.intercept[0])
 
     def weights(self, indices: Any) -> Floats:
@@ -323,5 +322,4 @@ class BigLinearModel(EncodedModel):
         copy_directory(self.folder, path)
 
     def close(self) -> None:
-        """Close the files."""
         self._open.close()

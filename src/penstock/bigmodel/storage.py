@@ -182,7 +182,6 @@ class Storage:
         return int(_HOT_SHARE * self.pool_memory(features) / int(self.page_size)) * self.page_records
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON."""
         return asdict(self)
 
 
@@ -205,7 +204,6 @@ class FeatureLayout:
     rows_bytes: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON."""
         return asdict(self)
 
     @classmethod

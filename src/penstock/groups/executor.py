@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, Protocol, Self
 
 from penstock.errors import WorkerDiedError
@@ -51,7 +52,9 @@ class Executor(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(self, *exception: object) -> None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 
 RESTARTS = 20

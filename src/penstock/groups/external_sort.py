@@ -14,8 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +22,7 @@ import pyarrow as pa
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import Int64s
 from penstock.checksum import checksum_path
+from penstock.closing import Closing
 from penstock.groups.keys import Numbering, from_text, to_text
 from penstock.groups.scratch import boot
 from penstock.groups.sorted_runs import (
@@ -138,7 +138,7 @@ class RunFolder:
             return None
 
 
-class Sorter:
+class Sorter(Closing):
     """Collects rows, and sorts and sets them aside whenever they come to so many bytes.
 
     Writing goes on in the background while the next rows are collected, so twice ``most`` may be held.
@@ -175,12 +175,7 @@ class Sorter:
         self._wait()
         return list(self._folder.runs)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._pool.shutdown()
 
     def _spill(self) -> None:

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, Self
+from typing import Any
 
+from penstock.closing import Closing
 from penstock.errors import UsageError
 from penstock.groups.executor import Deaths, Done, Lost, Make
 from penstock.groups.worker_process import Raised
@@ -39,7 +40,7 @@ class _Slot:
     pending: deque[int] = field(default_factory=deque)
 
 
-class LocalExecutor:
+class LocalExecutor(Closing):
     """Processes of this machine.
 
     Parameters
@@ -71,7 +72,6 @@ class LocalExecutor:
 
     @property
     def pids(self) -> list[int]:
-        """The processes of the slots."""
         return [slot.process.pid for slot in self._slots]
 
     def submit(self, worker: int, task: int, method: str, *arguments: Any) -> None:
@@ -109,12 +109,6 @@ class LocalExecutor:
                 slot.process.kill()
                 slot.process.wait()
         self._slots = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def _replaced(self, number: int) -> Lost:
         """Start another process in a slot whose process died, and tell which tasks are lost."""

@@ -137,7 +137,6 @@ class PartitionedSource(Source):
         return self._files[number], int(self._first[number])
 
     def close(self) -> None:
-        """Close the files."""
         with self._lock:
             opened, self._open = self._open, []
         for source in opened:

@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, Self
+from typing import Any
 
+from penstock.closing import Closing
 from penstock.errors import UsageError, WorkerDiedError
 from penstock.groups.cluster import Cluster, Copies, last_line, load_ray, look
 from penstock.groups.executor import Deaths, Done, Lost, Make
@@ -70,7 +71,7 @@ class _Slot:
     pending: deque[tuple[int, Any]] = field(default_factory=deque)
 
 
-class RayExecutor:
+class RayExecutor(Closing):
     """Actors of a Ray cluster, each with a core.
 
     Parameters
@@ -176,12 +177,6 @@ class RayExecutor:
             if self._copies is not None:
                 self._copies.close()
         self._cluster.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def _started(self, *, cpus: int, node: str = "") -> _Slot:
         actor = self._cluster.actor(_Actor, cpus=cpus, node=node)

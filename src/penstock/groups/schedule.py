@@ -136,13 +136,21 @@ class Scheduler:
         raise NotImplementedError
 
     def done(self, turn: Turn, *, finished: bool = False) -> Wait | None:
-        """Take note that a turn is over, ``finished`` where its whole group needs no further epochs; say what goes on when."""
+        """Take note that a turn is over, ``finished`` where its whole group needs no further epochs; return what is under way."""
         self.end(turn)
-        if turn.whole:
-            self.done_whole(turn, finished)
-            return None
-        self.due[turn.worker] -= 1
-        return self.went_on(turn)
+        if not turn.whole:
+            self.due[turn.worker] -= 1
+            return self.went_on(turn)
+        at = self.progress.get(turn.shard)
+        if at is not None and not finished:
+            for config in range(turn.config, turn.config + turn.configs):
+                at[config] = max(at[config], min(self.epochs[config], turn.epoch + turn.epochs))
+            if any(had < own for had, own in zip(at, self.epochs, strict=True)):
+                self.whole[turn.worker].append(turn.shard)
+                return None
+        self.progress.pop(turn.shard, None)
+        self.open -= 1
+        return None
 
     def went_on(self, turn: Turn) -> Wait | None:
         """Return what is under way after a turn of a split group."""
@@ -193,17 +201,6 @@ class Scheduler:
         count = self.epochs[first] - epoch
         count = count if spare is None else min(count, max(1, spare // rows))
         return self.begin(Turn(worker, number, shard.group, True, first, 1, epoch, count, rows * count))
-
-    def done_whole(self, turn: Turn, finished: bool) -> None:
-        at = self.progress.get(turn.shard)
-        if at is not None and not finished:
-            for config in range(turn.config, turn.config + turn.configs):
-                at[config] = max(at[config], min(self.epochs[config], turn.epoch + turn.epochs))
-            if any(had < own for had, own in zip(at, self.epochs, strict=True)):
-                self.whole[turn.worker].append(turn.shard)
-                return
-        self.progress.pop(turn.shard, None)
-        self.open -= 1
 
 
 class Hopper(Scheduler):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -157,7 +158,7 @@ class Scratch:
 
     def _remove_stale(self) -> None:
         """Remove what attempts at something else left for the same folder, unless they are still at work."""
-        for stale in self.path.parent.glob(f"{_escaped(self.folder.name)}.tmp-*"):
+        for stale in self.path.parent.glob(f"{glob.escape(self.folder.name)}.tmp-*"):
             if stale != self.path and (stale / LOCK).exists():
                 with contextlib.suppress(OSError, UsageError):
                     lock = acquired(stale, _BUSY)
@@ -170,11 +171,6 @@ def boot() -> str:
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return ""
-
-
-def _escaped(name: str) -> str:
-    """Return a name so that a glob takes it as it is."""
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
 def _line_sum(line: bytes) -> bytes:

@@ -288,7 +288,7 @@ class Worker:
 
     def __init__(self, folder: str, split: Split, grouped: Grouped | None = None) -> None:
         self.job: Any = None
-        self.grouped = Grouped.open(folder) if grouped is None else grouped
+        self.grouped = Grouped(folder) if grouped is None else grouped
         self.split = split
         self._parts: dict[tuple[int, int, int], Parts] = {}
         self._refit: tuple[int, Any] | None = None

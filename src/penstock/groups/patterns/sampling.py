@@ -164,7 +164,6 @@ class Share:
 
     @classmethod
     def of(cls, configs: int, **told: Any) -> Share:
-        """Return one of nothing."""
         loss, held_loss, held_right = np.zeros((3, configs))
         epochs, status = np.zeros((2, configs), np.int64)
         nothing: list[str | None] = [None] * configs

@@ -192,7 +192,6 @@ class SequentialWorker(Worker):
         self._looks: dict[int, Look] = {}
 
     def look(self, group: int, first: int, rows: int) -> Look:
-        """Look at the rows of a part of a group."""
         width = self.grouped.width if self.job.standardize else 0
         found, dense = Look(Targets(), Moments.none(width), True), dense_width_of(self.grouped.recipe)
         for batch, part in self.rows(group, first, rows):
