@@ -108,28 +108,9 @@ class _Linear(OnDisk):
         resume: bool = False,
         listeners: Sequence[Listener] = (),
     ) -> Self:
-        """Train in the model's directory.
+        """Train in the model's directory, or with ``resume`` go on from the last checkpoint there.
 
-        Parameters
-        ----------
-        X : path, address, source, table or sparse matrix
-            The rows.
-        y : name of the label column, or array
-            The targets; a converted file names its own label.
-        sample_weight : name of a column, or array
-            How much each row counts.
-        features, exclude, hash, category, number, date : lists of column names
-            For paths, sources and tables; see `penstock.columns.choose_features`.
-        missing : str
-            What is done with missing features: ``auto``, ``fill``, ``indicator``, ``drop`` or ``refuse``.
-        null_values : list of str
-            Values that stand for a missing one.
-        test : path, source or table
-            Measured after every epoch; its scores are in ``history_``.
-        resume : bool
-            Go on from the last checkpoint in the directory.
-        listeners : callables
-            Hear the events of `penstock.events`.
+        ``X`` is a path, address, source, table or sparse matrix; the other parameters are those of `penstock.LogisticRegression.fit`.
         """
         require_folder(self.model_dir)
         memory = MemorySplit.of(self.memory)

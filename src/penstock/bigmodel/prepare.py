@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Generator
 from contextlib import closing
-from dataclasses import dataclass
 from math import isqrt
 from pathlib import Path
 from typing import Any
@@ -48,14 +47,6 @@ _SMALL = 4_000_000
 _SAMPLED_BYTES, _LEAST_ENTRIES = 128, 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """What a model's directory was prepared with."""
-
-    recipe: Recipe
-    layout: FeatureLayout
-
-
 def prepare(
     source: BlockSource,
     recipe: Recipe,
@@ -65,7 +56,7 @@ def prepare(
     memory: int,
     seed: int = 0,
     stream: Stream | None = None,
-) -> Prepared:
+) -> FeatureLayout:
     """Make a directory ready for training, or find that it is. A model of rows laid out otherwise is given up.
 
     Parameters
@@ -90,7 +81,7 @@ def prepare(
     }
     found = _noted(place, wanted)
     if found is not None:
-        return Prepared(recipe, found)
+        return found
     room = _room(source, recipe, memory + storage.least_memory)
 
     def order(features: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -121,7 +112,7 @@ def prepare(
         )
     give_back()
     write_note(place / NOTE, {**wanted, "layout": layout.to_dict()})
-    return Prepared(recipe, layout)
+    return layout
 
 
 def _room(source: BlockSource, recipe: Recipe, memory: int) -> int:

@@ -45,20 +45,7 @@ _KEPT_FIELDS = ("kind", "config", "fingerprint", "metrics")
 class TreeModel(EncodedModel):
     """Boosted trees of one group.
 
-    Attributes
-    ----------
-    kind : str
-        logistic, softmax or linear.
-    text : str
-        The model as LightGBM writes it.
-    recipe : Recipe
-        How columns become features, and labels targets.
-    config : dict
-        The hyper-parameters.
-    fingerprint : str
-        Of the data it was trained on.
-    metrics : dict
-        Final figures, such as the loss on rows held out.
+    ``text`` is the model as LightGBM writes it; the other attributes are those of `penstock.linear.LinearModel`.
     """
 
     kind: str

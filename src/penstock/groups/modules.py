@@ -84,24 +84,16 @@ def config_arrays(layout: Sequence[Any], config: int, numbers: Floats) -> Arrays
 class ModuleModel(EncodedModel):
     """A module of one group.
 
+    The other attributes are those of `penstock.linear.LinearModel`.
+
     Attributes
     ----------
-    kind : str
-        logistic, softmax or linear.
     arrays : dict
         All of its arrays.
-    recipe : Recipe
-        How columns become features, and labels targets.
     params : dict
         What was searched, which the module was made for.
-    config : dict
-        All hyper-parameters.
     maker : Maker, optional
         Who has its code.
-    fingerprint : str
-        Of the data it was trained on.
-    metrics : dict
-        Final figures, such as the loss on rows held out.
     """
 
     kind: str

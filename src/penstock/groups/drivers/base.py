@@ -12,14 +12,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from penstock.groups.executor import Done, Executor, Lost
 from penstock.groups.grouped import Grouped
-from penstock.groups.patterns.base import Failure, Fit, GroupJob, Refit, Targets
+from penstock.groups.patterns.base import Failure, Fit, GroupJob, Targets
 from penstock.groups.place import Placement
+
+if TYPE_CHECKING:
+    from penstock.groups.training_run import Refits
 
 _TRIES = 3
 
@@ -38,16 +41,6 @@ class Span(NamedTuple):
 OnFit = Callable[[Fit], None]
 OnSpan = Callable[[Span], None]
 AnyJob = TypeVar("AnyJob", bound=GroupJob)
-
-
-class RefitsOfGroups(Protocol):
-    """What a driver asks of `penstock.groups.training_run.Refits`."""
-
-    def job_of(self, group: int) -> Any:
-        """Return what is to be learned of a group."""
-
-    def refit(self, group: int, *, weights: bool = True) -> Refit:
-        """Return what a worker is told of it, the weights to begin with if these are asked for."""
 
 
 @dataclass(slots=True)
@@ -90,7 +83,7 @@ class Drive(Generic[AnyJob]):
         The workers, whose object is what the job makes.
     on_fit, on_span : callable
         Are given each group's `Fit` when it is done, and what each worker did.
-    refits : RefitsOfGroups, optional
+    refits : Refits, optional
         Each group's own config and epochs, where chosen configs are trained on all rows; the job is then what these have in
         common.
     """
@@ -101,7 +94,7 @@ class Drive(Generic[AnyJob]):
     executor: Executor
     on_fit: OnFit
     on_span: OnSpan | None = None
-    refits: RefitsOfGroups | None = None
+    refits: Refits | None = None
     deaths: list[str] = field(default_factory=list)
     left: list[int] = field(default_factory=list)
     """Rows of groups that are not done yet, for each worker."""

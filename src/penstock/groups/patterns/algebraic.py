@@ -134,19 +134,11 @@ class Algebraic(WeighedJob):
 
     Attributes
     ----------
-    folder : str
-        The grouped rows.
-    loss : str
-        logistic, hinge, squared or softmax.
     solver : str
         lbfgs, gd or exact. Exact solves the normal equations of least squares where a group lies on one worker, and takes
         L-BFGS to the same minimum elsewhere.
-    l1, l2, rate, epochs, tolerance : arrays
+    l1, l2, rate, tolerance : arrays
         A value for each config; an ``l2`` of NaN is one over the group's training rows.
-    validation : float
-        The share of each group's rows that is held out.
-    seed : int
-        Of the choice of these.
     standardize : bool
         Bring features to mean 0 and spread 1 within each group; penalties are then on the weights of these.
     outputs : int

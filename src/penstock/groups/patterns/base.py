@@ -66,7 +66,11 @@ class Trainable(Protocol):
 
 
 class GroupJob(Protocol):
-    """What is to be learnt of every group: the same for all workers, and plain enough to travel."""
+    """What is to be learnt of every group: the same for all workers, and plain enough to travel.
+
+    All jobs have these attributes: ``folder``, the grouped rows; ``validation``, the share of each group's rows that is held out,
+    and ``seed``, of the choice of these; ``loss``, logistic, hinge, squared or softmax; and ``epochs``, the most of each config.
+    """
 
     @property
     def pattern(self) -> str:

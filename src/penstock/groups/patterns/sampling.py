@@ -52,22 +52,14 @@ class Boosted:
 
     Attributes
     ----------
-    folder : str
-        The grouped rows.
     objective : str
         binary, multiclass or regression.
     classes : int
         How many the label has; 0 for a number.
     settings : tuple of dict
         LightGBM's parameters, for each config.
-    epochs : array
-        The most rounds of each config.
     patience : int or None
         Rounds without a lower loss on the rows to choose by after which a config stops, and goes back to its best round.
-    validation : float
-        The share of each group's rows that is held out.
-    seed : int
-        Of the choice of these, and of what LightGBM draws.
     """
 
     pattern: ClassVar[str] = "sampling"

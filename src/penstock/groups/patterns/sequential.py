@@ -64,14 +64,6 @@ class Sequential(WeighedJob):
 
     Attributes
     ----------
-    folder : str
-        The grouped rows.
-    loss : str
-        logistic, hinge, squared or softmax; what targets are, and how answers are judged.
-    epochs : array
-        A number for each config.
-    validation, seed
-        The share of each group's rows that is held out, and the seed of that choice and of the order of rows.
     stops : tuple
         The patience, or None, and the tolerance of each config. It is stopped when its loss on the rows to choose by (or in training,
         where there are none) has not fallen by the tolerance for as many epochs; its model is that of the best epoch.
