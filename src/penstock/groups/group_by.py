@@ -23,7 +23,7 @@ from penstock.groups.group_recipe import made_for_trees
 from penstock.groups.grouped import Grouped, open_grouped
 from penstock.groups.held_out_scores import judge
 from penstock.groups.patterns.base import GroupJob, Trainable
-from penstock.groups.patterns.linear import GroupedLinear, require_linear
+from penstock.groups.patterns.linear import GroupedLinear
 from penstock.groups.registry import POOLED, REFIT, Index, Outcome, Registry, Writer
 from penstock.groups.results import GroupModels
 from penstock.groups.search_space import Search
@@ -304,6 +304,4 @@ def _trainable(model: Any) -> Trainable:
             value=True,
             fixes=["leave it out"],
         )
-    config = model.to_config()
-    require_linear(config)
-    return GroupedLinear(config)
+    return GroupedLinear(model.to_config())

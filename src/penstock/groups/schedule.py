@@ -81,10 +81,9 @@ class Scheduler:
         long: int | None = None,
         by_passes: Collection[int] = (),
     ) -> None:
-        each = [epochs] * configs if isinstance(epochs, int) else list(epochs)
+        self.epochs = each = [epochs] * configs if isinstance(epochs, int) else list(epochs)
         self.placement = placement
         self.configs = configs
-        self.epochs = each
         self.most = max(each)
         self.even = len(set(each)) == 1
         self.begun = begun or {}
@@ -101,8 +100,8 @@ class Scheduler:
         self.open = len(placement.held)
         shared = [0] * placement.workers
         for group, held in placement.held.items():
-            units = self.units(placement.shards[held[0]].rows, 0, self.most)
-            if len(held) > 1 or group in by_passes or (long is not None and units >= long):
+            rows = placement.shards[held[0]].rows
+            if len(held) > 1 or group in by_passes or (long is not None and self.units(rows, 0, self.most) >= long):
                 self.split[group] = held
                 for number in held:
                     shared[placement.shards[number].worker] += placement.shards[number].rows
@@ -186,8 +185,8 @@ class Scheduler:
         spare, rows = self.spare[worker] if self.due[worker] else None, shard.rows
         at = self.progress.get(number)
         if at is None:
-            if spare is None or self.units(rows, 0, self.most) <= spare:
-                everything = self.units(rows, 0, self.most)
+            everything = self.units(rows, 0, self.most)
+            if spare is None or everything <= spare:
                 return self.begin(Turn(worker, number, shard.group, True, 0, self.configs, 0, self.most, everything))
             at = self.progress[number] = [0] * self.configs
         left = [config for config in range(self.configs) if at[config] < self.epochs[config]]
@@ -284,8 +283,7 @@ class Hopper(Scheduler):
             return
         self.open -= 1
         left = self.epochs[wait.config] - at[0]
-        order = shard_order(wait.config, shards=len(self.split[wait.group]))
-        for place, position in enumerate(order):
+        for place, position in enumerate(shard_order(wait.config, shards=len(self.split[wait.group]))):
             worker = self.placement.shards[self.split[wait.group][position]].worker
             self.due[worker] -= left - (place < at[1])
         at[0] = self.epochs[wait.config]
