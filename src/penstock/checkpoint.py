@@ -66,7 +66,6 @@ class CheckpointFile:
 
     @property
     def where(self) -> str:
-        """The path."""
         return str(self.place)
 
     def reserve(self) -> AbstractContextManager[None]:

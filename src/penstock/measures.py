@@ -92,7 +92,6 @@ class NumberMeasures:
         self._shifted = self._shifted2 = 0.0
 
     def add(self, scores: Doubles, labels: Doubles, weights: Doubles) -> None:
-        """Take in rows."""
         if not len(labels):
             return
         if self._pivot is None:
@@ -168,7 +167,6 @@ class TwoClassMeasures:
         self._log = self._brier = 0.0
 
     def add(self, scores: Doubles, labels: Doubles, weights: Doubles) -> None:
-        """Take in rows."""
         if scores.ndim == 2:
             scores = scores[:, 1] - scores[:, 0]
         positive = labels > 0
@@ -211,7 +209,6 @@ class ManyClassMeasures:
         self._rankings = [Ranking(memory=None if memory is None else memory // ranked) for _ in range(ranked)]
 
     def add(self, scores: Doubles, labels: Doubles, weights: Doubles) -> None:
-        """Take in rows."""
         true = labels.astype(np.int64)
         self._table.add(true, scores.argmax(axis=1), weights)
         raised = scores - scores.max(axis=1, keepdims=True)

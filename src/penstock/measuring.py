@@ -226,7 +226,6 @@ class ClassWeightedLoss:
         self._sum = self._weight = 0.0
 
     def add(self, scores: Doubles, labels: Doubles, weights: Doubles) -> None:
-        """Take in rows."""
         share = weights * self._class_weights.of(labels)
         self._sum += float(share @ self._loss.value(scores, labels))
         self._weight += float(share.sum())

@@ -62,7 +62,6 @@ class Given:
     value: object = UNSET
 
     def render(self, wording: Wording) -> str:
-        """Return the text for one face."""
         return wording.given(self.option, self.value)
 
 
@@ -74,7 +73,6 @@ class Use:
     value: object = UNSET
 
     def render(self, wording: Wording) -> str:
-        """Return the text for one face."""
         return wording.use(self.option, self.value)
 
 
@@ -85,7 +83,6 @@ class Name:
     option: str
 
     def render(self, wording: Wording) -> str:
-        """Return the text for one face."""
         return wording.name(self.option)
 
 
@@ -96,7 +93,6 @@ class LeaveOut:
     option: str
 
     def render(self, wording: Wording) -> str:
-        """Return the text for one face."""
         return f"leave {wording.name(self.option)} out"
 
 
@@ -204,7 +200,6 @@ class Text:
         self.parts = tuple(part for part in flat if part != "")
 
     def render(self, wording: Wording = PYTHON) -> str:
-        """Return the text for one face."""
         return "".join(part if isinstance(part, str) else part.render(wording) for part in self.parts)
 
     def to_list(self) -> list[Any]:

@@ -56,7 +56,6 @@ class CheckpointDirectory:
 
     @property
     def where(self) -> str:
-        """The directory."""
         return f"in {self.place}"
 
     def reserve(self) -> AbstractContextManager[Path]:

@@ -7,6 +7,7 @@ hold no state, so whoever drives gives them out anew.
 
 from __future__ import annotations
 
+import traceback as tracebacks
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -32,6 +33,32 @@ class Lost:
     worker: int
     tasks: tuple[int, ...]
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an item of work on a group gave no answer, with the traceback where an exception was raised.
+
+    Examples
+    --------
+    >>> try:
+    ...     [][3]
+    ... except IndexError as error:
+    ...     print(Failure.of(error).reason)
+    IndexError: list index out of range (<doctest penstock.groups.executor.Failure[0]>, line 2, in <module>)
+    """
+
+    reason: str
+    traceback: str = ""
+
+    @classmethod
+    def of(cls, error: Exception) -> Failure:
+        """Describe an exception, naming the line that raised it."""
+        frames = tracebacks.extract_tb(error.__traceback__)
+        message = " ".join(str(error).split())
+        place = f" ({frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""
+        reason = f"{type(error).__name__}: {message}" if message else type(error).__name__
+        return cls(reason + place, "".join(tracebacks.format_exception(error)).rstrip())
 
 
 class Executor(Protocol):

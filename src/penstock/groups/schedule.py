@@ -106,7 +106,7 @@ class Scheduler:
                 for number in held:
                     shared[placement.shards[number].worker] += placement.shards[number].rows
                 continue
-            at = [min(own, self.begun.get((group, config), 0)) for config, own in enumerate(each)]
+            at = [min(own, self.begun.get((group, config), 0)) for config, own in enumerate(each)] if self.begun else []
             if any(at):
                 self.progress[held[0]] = at
             if at == each:

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from penstock.groups.executor import Done, Executor, Lost
+from penstock.groups.executor import Done, Executor, Failure, Lost
 from penstock.groups.grouped import Grouped
-from penstock.groups.patterns.base import Failure, Fit, GroupJob, Targets
+from penstock.groups.patterns.base import Fit, GroupJob, Targets
 from penstock.groups.place import Placement
 
 if TYPE_CHECKING:
     from penstock.groups.training_run import Refits
 
-_TRIES = 3
+TRIES = 3
 
 
 class Span(NamedTuple):
@@ -205,9 +205,9 @@ class Drive(Generic[AnyJob]):
         for number in lost.tasks:
             task = self._tasks.pop(number)
             task.tries += 1
-            if task.tries < _TRIES:
+            if task.tries < TRIES:
                 waiting.extend(task.apart())
                 continue
-            reason = f"its worker was {lost.reason} {_TRIES} times; look whether memory ran out, and try fewer workers"
+            reason = f"its worker was {lost.reason} {TRIES} times; look whether memory ran out, and try fewer workers"
             for group, note in zip(task.groups, task.notes, strict=True):
                 self.give_up(task.worker, group, note, Failure(reason))

@@ -6,7 +6,6 @@ its worker is simply given out anew.
 
 from __future__ import annotations
 
-import traceback as tracebacks
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from penstock.batch import Batch, Floats
 from penstock.class_weights import ClassWeighting, ClassWeights, class_codes
 from penstock.errors import PenstockError
-from penstock.groups.executor import Make
+from penstock.groups.executor import Failure, Make
 from penstock.groups.grouped import Grouped
 from penstock.groups.search_space import Parameter
 from penstock.groups.split import HELD_OUT, SELECTION, TRAINING, Parts, Split
@@ -212,32 +211,6 @@ class Targets:
                 return np.asarray(np.divide(right, weight), np.float64)
             spread = self.selection_squares - self.selection_sum**2 / weight if weight else 0.0
             return np.asarray(1 - np.divide(right, spread), np.float64)
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why an item of work on a group gave no answer, with the traceback where an exception was raised.
-
-    Examples
-    --------
-    >>> try:
-    ...     [][3]
-    ... except IndexError as error:
-    ...     print(Failure.of(error).reason)
-    IndexError: list index out of range (<doctest penstock.groups.patterns.base.Failure[0]>, line 2, in <module>)
-    """
-
-    reason: str
-    traceback: str = ""
-
-    @classmethod
-    def of(cls, error: Exception) -> Failure:
-        """Describe an exception, naming the line that raised it."""
-        frames = tracebacks.extract_tb(error.__traceback__)
-        message = " ".join(str(error).split())
-        place = f" ({frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""
-        reason = f"{type(error).__name__}: {message}" if message else type(error).__name__
-        return cls(reason + place, "".join(tracebacks.format_exception(error)).rstrip())
 
 
 @dataclass(frozen=True, slots=True)

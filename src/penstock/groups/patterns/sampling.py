@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from penstock.batch import Csr
 from penstock.errors import MissingExtraError
-from penstock.groups.executor import Make
+from penstock.groups.executor import Failure, Make
 from penstock.groups.group_recipe import categorical_features
 from penstock.groups.grouped import Grouped
-from penstock.groups.patterns.base import Divided, Doubles, Failure, Fit, Refit, Targets, Worker
+from penstock.groups.patterns.base import Divided, Doubles, Fit, Refit, Targets, Worker
 from penstock.groups.patterns.lightgbm_rows import Rows, quiet
 from penstock.groups.patterns.worker_watch import Door, Lines, WorkerAddress, network
 from penstock.groups.split import SELECTION, TRAINING, Split
