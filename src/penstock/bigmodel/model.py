@@ -51,17 +51,7 @@ and the entries of known features with their positions, scaled values and slots 
 
 
 class Scorer(Closing):
-    """Scores rows by a model on disk.
-
-    Parameters
-    ----------
-    folder : path
-        The model's directory.
-    trainer : PageTrainer
-        Has the pool of pages.
-    memory : int
-        Bytes for rows and what is looked up for them.
-    """
+    """Scores rows by a model on disk, whose pages are in the trainer's pool; ``memory`` is for rows and what is looked up for them."""
 
     def __init__(self, folder: str | os.PathLike[str], trainer: PageTrainer, *, memory: int) -> None:
         self._trainer = trainer

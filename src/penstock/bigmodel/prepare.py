@@ -59,18 +59,7 @@ def prepare(
 ) -> FeatureLayout:
     """Make a directory ready for training, or find that it is. A model of rows laid out otherwise is given up.
 
-    Parameters
-    ----------
-    source, recipe : BlockSource, Recipe
-        The data, and what to make of its columns; labels complete.
-    folder : path
-        The model's directory.
-    storage : Storage
-        How the model will lie on disk.
-    memory : int
-        Bytes for rows, beside those for the model.
-    seed : int
-        Of the sample.
+    The labels of the recipe are complete, and ``memory`` is what rows may take, beside the model.
     """
     place = Path(folder)
     wanted = {

@@ -256,19 +256,7 @@ class _Job:
 
 
 def merged(runs: Sequence[SortedRun], shape: RowShape, *, groups: int, room: Room) -> Generator[Piece, None, None]:
-    """Yield the rows of all runs by group, from the first to the last.
-
-    Parameters
-    ----------
-    runs : list of Run
-        In the order of the data.
-    shape : Shape
-        Of the rows.
-    groups : int
-        How many groups there are.
-    room : Room
-        What may be held.
-    """
+    """Yield the rows of all runs, which are in the order of the data, by group, from the first to the last."""
     rows, entries = count_runs(runs, groups)
     sizes = shape.nbytes(rows, entries)
     spans = list(_spans(sizes, room))

@@ -263,19 +263,7 @@ class RunWriter:
 def sort_rows(
     parts: Sequence[Batch], numbers: Sequence[Int64s], shape: RowShape, *, groups: int
 ) -> tuple[GroupOffsets, Batch]:
-    """Sort rows by the number of their group, those of a group staying in order.
-
-    Parameters
-    ----------
-    parts : list of Batch
-        The rows.
-    numbers : list of int64 array
-        The group of each, below ``groups``.
-    shape : Shape
-        Of the rows.
-    groups : int
-        How many groups there are so far.
-    """
+    """Sort rows by the ``numbers`` of their groups, which are below ``groups``; those of a group stay in order."""
     counts = np.zeros(groups, np.int64)
     for some in numbers:
         counts += np.bincount(some, minlength=groups)

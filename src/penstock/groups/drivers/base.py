@@ -73,12 +73,6 @@ class Drive(Generic[AnyJob]):
 
     Attributes
     ----------
-    job : Job
-        What is to be learnt.
-    grouped : Grouped
-        The rows.
-    placement : Placement
-        Where they lie.
     executor : Executor
         The workers, whose object is what the job makes.
     on_fit, on_span : callable

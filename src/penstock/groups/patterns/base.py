@@ -251,17 +251,7 @@ class Fit:
 
 
 class Worker:
-    """Runs what it is asked of grouped rows.
-
-    Parameters
-    ----------
-    folder : str
-        The grouped rows.
-    split : Split
-        Which of them are trained on: of each row the same, wherever it lies.
-    grouped : Grouped, optional
-        The rows, where they are open already.
-    """
+    """Runs what it is asked of grouped rows: those in a folder, or ``grouped``, where they are open already."""
 
     def __init__(self, folder: str, split: Split, grouped: Grouped | None = None) -> None:
         self.job: Any = None
