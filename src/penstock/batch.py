@@ -108,23 +108,15 @@ class Batch:
     def slice(self, start: int, stop: int) -> Batch:
         """Return rows ``start`` to ``stop`` as views."""
         part = slice(start, stop)
-        x = self.x.slice(start, stop) if isinstance(self.x, Csr) else self.x[part]
-        return Batch(
-            x,
-            None if self.y is None else self.y[part],
-            None if self.weight is None else self.weight[part],
-            None if self.rows is None else self.rows[part],
-        )
+        return self._with(self.x.slice(start, stop) if isinstance(self.x, Csr) else self.x[part], part)
 
     def take(self, picks: NDArray[np.integer]) -> Batch:
         """Return the rows picked, in the order picked, as a copy."""
-        x = self.x.take(picks) if isinstance(self.x, Csr) else self.x[picks]
-        return Batch(
-            x,
-            None if self.y is None else self.y[picks],
-            None if self.weight is None else self.weight[picks],
-            None if self.rows is None else self.rows[picks],
-        )
+        return self._with(self.x.take(picks) if isinstance(self.x, Csr) else self.x[picks], picks)
+
+    def _with(self, x: Floats | Csr, part: Any) -> Batch:
+        """Return rows with their part of the other columns."""
+        return Batch(x, *(None if column is None else column[part] for column in (self.y, self.weight, self.rows)))
 
     @classmethod
     def concat(cls, parts: Sequence[Batch]) -> Batch:

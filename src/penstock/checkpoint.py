@@ -19,6 +19,7 @@ from penstock.errors import DataChangedError, ModelFileError, UsageError
 from penstock.loader.block_cuts import PLAN_VERSION
 from penstock.messages import START_ANEW, Given, Text, TextPart, Use
 from penstock.modelfile import read_model, write_model
+from penstock.options import made_with
 from penstock.outputs import only_writer, require_file
 
 
@@ -65,11 +66,9 @@ class CheckpointFile:
 
     @property
     def where(self) -> str:
-        """The path."""
         return str(self.place)
 
     def reserve(self) -> AbstractContextManager[None]:
-        """Keep other processes from writing the file."""
         return only_writer(require_file(self.place))
 
     def read(self) -> Checkpoint | None:
@@ -97,7 +96,6 @@ class CheckpointFile:
         return Checkpoint(str(self.place), arrays, header)
 
     def write(self, arrays: Mapping[str, NDArray[Any]], header: Mapping[str, Any], /) -> None:
-        """Write a checkpoint."""
         write_model(self.place, arrays, {"checkpoint": True, "plan": PLAN_VERSION, **header})
 
 
@@ -112,18 +110,6 @@ def require_same_data(source: BlockSource, saved: Checkpoint) -> None:
         raise DataChangedError(
             f"{source.name} is not the data that {saved.name} was made from", fixes=["restore the data", saved.anew]
         )
-
-
-def made_with(option: str, saved: Any, value: Any) -> UsageError:
-    """Return the error of a run that differs from its checkpoint in an option."""
-    return UsageError(
-        "the checkpoint was made with ",
-        Given(option, saved),
-        f", this run has {value!r}",
-        option=option,
-        value=value,
-        fixes=["resume with the same value", START_ANEW],
-    )
 
 
 def require_same_test(share: float, header: Mapping[str, Any]) -> None:

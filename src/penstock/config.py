@@ -245,7 +245,6 @@ class Config:
         return any(value != _OF_SGD[name] for name, value in values.items())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON."""
         return asdict(self)
 
     def require_same(self, other: dict[str, Any]) -> None:

@@ -72,16 +72,7 @@ def evaluate(
     """Return a model's loss and all measures of `penstock.measures`, and the number of rows it was measured on.
 
     Rows count by their weight if the data have the column of weights that the model was trained with, as they do in the
-    figures of training.
-
-    Parameters
-    ----------
-    label : str, optional
-        The label column, where it is not the one that the model was trained on.
-    memory : str or int
-        What rows may hold; see `scoring_loader`.
-    on_scores : callable, optional
-        Hears the scores of all rows, to measure what is not among the measures.
+    figures of training. The options are those of `penstock.model.Model.evaluate`.
     """
     recipe, loss, window = measured_recipe(model.recipe, source, label), loss_of(model.kind).name, CurrentWindow()
     names = Names(row=window.name, feature=lambda j: feature_name(recipe, j))
@@ -115,10 +106,8 @@ def evaluate_scores(
         What labels and weights mean.
     kind : str
         The kind of model, which decides the loss.
-    memory : str or int
-        An eighth of it is for ranks of scores.
-    on_scores : callable, optional
-        Hears what the measures hear.
+    memory, on_scores
+        As for `penstock.model.Model.evaluate`; an eighth of the memory is for ranks of scores.
     place : str
         What a message calls the rows.
 

@@ -56,18 +56,9 @@ class LabelSpread:
 def fit_intercepts(
     weights: Weights, loss: Loss, class_weights: ClassWeights | None, measure: Callable[[Weights, OnScores], object]
 ) -> None:
-    """Change the intercepts until each class is predicted as often as it occurs in training.
+    """Change the intercepts, in place, until each class is predicted as often as it occurs in training.
 
-    Parameters
-    ----------
-    weights : Weights
-        Of a model with probabilities; their intercepts are changed in place.
-    loss : Loss
-        The loss they were trained by.
-    class_weights : ClassWeights, optional
-        What rows count by their class in training.
-    measure : callable
-        Passes over the training rows with weights, and hands the rows' scores over.
+    The model is one with probabilities; ``measure`` passes over the training rows with weights, and hands the rows' scores over.
     """
     assert loss.probabilities is not None
     probabilities = loss.probabilities

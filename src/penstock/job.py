@@ -325,7 +325,6 @@ class Job(Generic[C, M_co]):
         return learner.model(progress, metrics)
 
     def _share(self, rows: int) -> float:
-        """Return the share of rows to hold out."""
         stopping = bool(self.config.patience) and not (self.learner.stops_on_test and self.test is not None)
         tested = self.test is not None or self.test_share > 0
         return chosen_share(self.config.validation, rows, tested=tested, stopping=stopping, hold_out=self.hold_out)
@@ -382,7 +381,6 @@ class Job(Generic[C, M_co]):
         return stats, {name: value for each in measures for name, value in each.figures().items()}
 
     def _save(self, progress: Progress, share: float, metrics: dict[str, Any], *, done: bool) -> None:
-        """Write a checkpoint."""
         if self.checkpoint is None:
             return
         arrays, own = self.learner.state()

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, Floats
 from penstock.blocks.base import BlockSource, naming_rows, require_columns
+from penstock.blocks.open import opened
 from penstock.closing import Closing
 from penstock.columns.base import UnseenValues
 from penstock.columns.recipe import Recipe
@@ -29,9 +30,9 @@ from penstock.errors import ModelFileError
 from penstock.loader.row_forms import NOTHING, Scaling
 from penstock.measures import OnScores
 from penstock.messages import Text, Use
-from penstock.metric_names import current_names
-from penstock.model import Description
+from penstock.model import Description, write_predictions
 from penstock.modelfile import read_model, write_model
+from penstock.outputs import require_file
 from penstock.parallel import in_order
 from penstock.sgd.losses import linear_models, loss_of
 from penstock.sgd.model import Weights
@@ -62,12 +63,10 @@ class EncodedModel(Closing):
 
     @property
     def label(self) -> str | None:
-        """The column that it predicts."""
         return self.recipe.label
 
     @property
     def classes(self) -> NDArray[Any] | None:
-        """The class labels in ascending order; None for a regression."""
         return None if self.recipe.labels is None else np.array(self.recipe.labels.classes)
 
     @property
@@ -77,7 +76,6 @@ class EncodedModel(Closing):
 
     @property
     def history(self) -> Sequence[Mapping[str, Any]]:
-        """A row of metrics for each epoch; here none were kept."""
         return ()
 
     @property
@@ -124,12 +122,21 @@ class EncodedModel(Closing):
         return in_order(score, range(len(source.block_rows)), threads=source.threads)
 
     def predictions(self, source: BlockSource, *, keep: Sequence[str] = ()) -> Generator[pa.RecordBatch, None, None]:
-        """Yield the predictions of a source's rows in stored order, after the columns to keep."""
         require_columns(source.schema, keep, place=source.name)
         recipe = self.recipe.for_schema(source.schema, place=source.name)
         with closing(self.scored(source, recipe, keep=keep)) as blocks:
             for rows, _, scores in blocks:
                 yield predicted(self.kind, self.recipe, scores, rows, keep)
+
+    def predict_to(self, data: Any, out: str | os.PathLike[str], *, keep: Sequence[str] = ()) -> int:
+        """Write predictions to a Parquet file and return how many; values that training did not see are counted in the log."""
+        require_file(out)
+        unseen = UnseenValues()
+        model: Any = self.counting(unseen)
+        with opened(data) as source:
+            count = write_predictions(model, source, out, keep=keep)
+        unseen.warn(out)
+        return count
 
     def block_scores(self, source: BlockSource) -> Iterator[Floats]:
         """Yield the scores of a source's rows in stored order, some blocks at a time."""
@@ -253,7 +260,6 @@ class LinearModel(EncodedModel):
         return self
 
     def scores(self, batch: Batch) -> Floats:
-        """Return a score a row, or for softmax one a row and class."""
         scores = self.weights.scores(batch)
         return loss_of(self.kind).scored(scores)
 
@@ -265,7 +271,6 @@ class LinearModel(EncodedModel):
         memory: str | int = "512MB",
         on_scores: OnScores | None = None,
     ) -> dict[str, Any]:
-        """Return the loss, all measures and the number of rows; see `penstock.evaluation.evaluate`."""
         from penstock.evaluation import evaluate
 
         return evaluate(self, source, label=label, memory=memory, on_scores=on_scores)
@@ -317,15 +322,14 @@ class LinearModel(EncodedModel):
             recipe = Recipe.from_dict(header["encoder"])
             if header["kind"] not in linear_models():
                 raise KeyError(header["kind"])
-            held_out = bool(header["config"].get("validation"))
             return cls(
                 header["kind"],
                 weights,
                 recipe,
                 header["config"],
-                [current_names(row, held_out=held_out) for row in header["history"]],
+                header["history"],
                 header["fingerprint"],
-                current_names(header["metrics"], held_out=held_out),
+                header["metrics"],
                 Scaling(tensors.get("shift", NOTHING), tensors.get("scale", NOTHING)),
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:

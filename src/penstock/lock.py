@@ -28,7 +28,7 @@ def locked(folder: str | os.PathLike[str], *, marks: Collection[str] = ()) -> It
     place = local_path(folder)
     _require_free(place, marks)
     made = [each for each in (place / LOCK, place, *place.parents) if not os.path.exists(each)]
-    descriptor = _acquired(place)
+    descriptor = acquired(place, "another training is writing there; wait for it, or choose another directory")
     try:
         yield place
     except BaseException:
@@ -41,11 +41,12 @@ def locked(folder: str | os.PathLike[str], *, marks: Collection[str] = ()) -> It
         os.close(descriptor)
 
 
-def _acquired(place: Path) -> int:
+def acquired(place: Path, busy: str) -> int:
+    """Lock a folder, made if need be, and return what holds the lock; ``busy`` says what to do where another process has it."""
     while True:
         try:
             place.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(place / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+            descriptor = os.open(place / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise WriteError(
                 f"cannot make the directory {place}: {error.strerror}; choose a folder you can write to"
@@ -58,9 +59,7 @@ def _acquired(place: Path) -> int:
             pass  # a training that failed has just taken the file away: a lock on it would keep nobody out
         except OSError as error:
             os.close(descriptor)
-            raise UsageError(
-                f"{place} is in use: another training is writing there; wait for it, or choose another directory"
-            ) from error
+            raise UsageError(f"{place} is in use: {busy}") from error
         os.close(descriptor)
 
 

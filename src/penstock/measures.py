@@ -36,11 +36,9 @@ class Measures(Protocol):
 
     def add(self, scores: Doubles, labels: Doubles, weights: Doubles) -> None:
         """Take in rows; see `OnScores`."""
-        ...
 
     def figures(self) -> dict[str, Any]:
         """Return the measures by name, as plain values; None where one is undefined."""
-        ...
 
 
 def measures_of(
@@ -94,7 +92,6 @@ class NumberMeasures:
         self._shifted = self._shifted2 = 0.0
 
     def add(self, scores: Doubles, labels: Doubles, weights: Doubles) -> None:
-        """Take in rows."""
         if not len(labels):
             return
         if self._pivot is None:
@@ -107,7 +104,6 @@ class NumberMeasures:
         self._shifted2 += float(weights @ shifted**2)
 
     def figures(self) -> dict[str, Any]:
-        """Return ``r2``, ``rmse`` and ``mae``."""
         if not self.weight:
             return {"r2": None, "rmse": None, "mae": None}
         spread = self._shifted2 - self._shifted**2 / self.weight
@@ -171,7 +167,6 @@ class TwoClassMeasures:
         self._log = self._brier = 0.0
 
     def add(self, scores: Doubles, labels: Doubles, weights: Doubles) -> None:
-        """Take in rows."""
         if scores.ndim == 2:
             scores = scores[:, 1] - scores[:, 0]
         positive = labels > 0
@@ -214,7 +209,6 @@ class ManyClassMeasures:
         self._rankings = [Ranking(memory=None if memory is None else memory // ranked) for _ in range(ranked)]
 
     def add(self, scores: Doubles, labels: Doubles, weights: Doubles) -> None:
-        """Take in rows."""
         true = labels.astype(np.int64)
         self._table.add(true, scores.argmax(axis=1), weights)
         raised = scores - scores.max(axis=1, keepdims=True)

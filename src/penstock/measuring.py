@@ -39,7 +39,6 @@ class Evaluates(Protocol):
 
     def evaluate(self, batches: Iterable[Batch], *, on_scores: OnScores | None = None) -> EpochStats:
         """Return the loss and score on rows; ``on_scores`` hears the scores of all of them."""
-        ...
 
 
 class MeasuredRows:
@@ -227,13 +226,11 @@ class ClassWeightedLoss:
         self._sum = self._weight = 0.0
 
     def add(self, scores: Doubles, labels: Doubles, weights: Doubles) -> None:
-        """Take in rows."""
         share = weights * self._class_weights.of(labels)
         self._sum += float(share @ self._loss.value(scores, labels))
         self._weight += float(share.sum())
 
     def figures(self) -> dict[str, Any]:
-        """Return ``weighted_loss``."""
         return {"weighted_loss": self._sum / self._weight if self._weight else None}
 
 

@@ -120,7 +120,6 @@ class MemoryLearner:
             require_scratch(self.scratch)
 
     def require_same(self, saved: Checkpoint, /) -> dict[str, Any]:
-        """Raise where a checkpoint is of other columns; return its config."""
         chosen = self.recipe or self.columns.recipe(self._job.source)
         require_same_columns(chosen, Recipe.from_dict(saved.header["encoder"]))
         config: dict[str, Any] = saved.header["config"]
@@ -153,12 +152,10 @@ class MemoryLearner:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The rows there are to measure on."""
         return self._rows.splits
 
     @property
     def converged(self) -> bool:
-        """Whether more epochs would change nothing."""
         return self._trainer.done
 
     @property
@@ -169,11 +166,9 @@ class MemoryLearner:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """The weights of classes."""
         return shown_class_weights(self._data.recipe, self._data.class_weights)
 
     def run_epoch(self, epoch: int, on_rows: OnRows, /) -> EpochStats:
-        """Learn from all rows once."""
         spread = LabelSpread()
 
         def tell(batch: Batch, stats: EpochStats) -> None:
@@ -195,18 +190,15 @@ class MemoryLearner:
             yield f"{config.solver} has not converged in {event.epoch} epochs; {remedy}"
 
     def evaluate(self, split: str, on_scores: OnScores | None, /) -> EpochStats:
-        """Measure on the rows of a split, or on a sample of the training rows."""
         return self._rows.of(split, self._data.rows).measure(self._judge, on_scores=on_scores)
 
     def measures(self, *, finished: bool) -> list[Measures]:
-        """Return new measures for an epoch or for the finished model."""
         data = self._data
         return measures_with(
             data.recipe, self._trainer.spec.loss, self._config.memory, data.class_weights, finished=finished
         )
 
     def keep_best(self) -> None:
-        """Keep the weights as they are now."""
         self._best = self._trainer.model_weights.copy()
 
     def use_best(self) -> None:
@@ -238,7 +230,6 @@ class MemoryLearner:
         return fitted
 
     def useless(self, metrics: Mapping[str, Any], /) -> str | None:
-        """Say why the model is no better than a constant prediction."""
         return useless_reason(metrics)
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:

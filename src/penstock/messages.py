@@ -48,7 +48,6 @@ class PythonWording:
     use = given
 
     def name(self, option: str) -> str:
-        """Return the name."""
         return option
 
 
@@ -63,7 +62,6 @@ class Given:
     value: object = UNSET
 
     def render(self, wording: Wording) -> str:
-        """Return the text for one face."""
         return wording.given(self.option, self.value)
 
 
@@ -75,7 +73,6 @@ class Use:
     value: object = UNSET
 
     def render(self, wording: Wording) -> str:
-        """Return the text for one face."""
         return wording.use(self.option, self.value)
 
 
@@ -86,7 +83,6 @@ class Name:
     option: str
 
     def render(self, wording: Wording) -> str:
-        """Return the text for one face."""
         return wording.name(self.option)
 
 
@@ -97,7 +93,6 @@ class LeaveOut:
     option: str
 
     def render(self, wording: Wording) -> str:
-        """Return the text for one face."""
         return f"leave {wording.name(self.option)} out"
 
 
@@ -115,7 +110,6 @@ class Command:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def render(self, wording: Wording = PYTHON) -> str:
-        """Return the line."""
         return shell_line(self.words, self.options)
 
     def __str__(self) -> str:
@@ -130,7 +124,6 @@ class Convert:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def render(self, wording: Wording = PYTHON) -> str:
-        """Return the line."""
         return shell_line(("penstock", "convert", self.data, "DST.arrow"), self.options)
 
     def __str__(self) -> str:
@@ -207,7 +200,6 @@ class Text:
         self.parts = tuple(part for part in flat if part != "")
 
     def render(self, wording: Wording = PYTHON) -> str:
-        """Return the text for one face."""
         return "".join(part if isinstance(part, str) else part.render(wording) for part in self.parts)
 
     def to_list(self) -> list[Any]:

@@ -23,7 +23,6 @@ METRICS = ("accuracy", "r2", "rmse")
 
 _FINISHED = ("test", "held_out", "training")
 _EPOCH = ("test", "held_out", "progressive")
-_PLAIN = ("loss", *METRICS)
 _KINDS = ("test", "held_out", "training", "progressive")
 _TITLES = {
     "r2": "R²",
@@ -225,23 +224,6 @@ def title(name: str) -> str:
     kind = next((each for each in _KINDS if name.startswith(f"{each}_")), "")
     metric = name.removeprefix(f"{kind}_") if kind else name
     return f"{kind.replace('_', '-')} {_TITLES.get(metric, metric.replace('_', ' '))}".strip()
-
-
-def current_names(figures: Mapping[str, Any], *, held_out: bool) -> dict[str, Any]:
-    """Return figures of a model or checkpoint that an earlier version wrote under today's names.
-
-    Earlier versions called progressive figures by the plain names, and those of held-out rows ``test_`` too; ``held_out``
-    says whether rows were held out.
-
-    Examples
-    --------
-    >>> current_names({"epoch": 1, "loss": 0.5, "test_loss": 0.75}, held_out=True)
-    {'epoch': 1, 'progressive_loss': 0.5, 'held_out_loss': 0.75}
-    """
-    renamed = {name: f"progressive_{name}" for name in _PLAIN}
-    if held_out and any(name in figures for name in _PLAIN):
-        renamed |= {f"test_{name}": f"held_out_{name}" for name in _PLAIN}
-    return {renamed.get(name, name): value for name, value in figures.items()}
 
 
 def _first(figures: Mapping[str, Any], kinds: tuple[str, ...]) -> Score | None:

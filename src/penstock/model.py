@@ -77,52 +77,42 @@ class Model(Protocol):
     @property
     def kind(self) -> str:
         """What it predicts, and how: logistic, svm, softmax, linear or factor."""
-        ...
 
     @property
     def label(self) -> str | None:
         """The column that it predicts."""
-        ...
 
     @property
     def classes(self) -> NDArray[Any] | None:
         """The class labels in ascending order; None for a number."""
-        ...
 
     @property
     def metric(self) -> str:
         """The measure that is named first: accuracy, r2 or rmse."""
-        ...
 
     @property
     def config(self) -> Mapping[str, Any]:
         """The hyper-parameters."""
-        ...
 
     @property
     def history(self) -> Sequence[Mapping[str, Any]]:
         """A row of metrics for each epoch; empty where none were kept."""
-        ...
 
     @property
     def metrics(self) -> Mapping[str, Any]:
         """Figures of the finished model, such as ``held_out_accuracy``."""
-        ...
 
     @property
     def fingerprint(self) -> str:
         """That of the data it was trained on."""
-        ...
 
     @property
     def finished(self) -> bool:
         """Whether its training came to its end."""
-        ...
 
     @property
     def by(self) -> tuple[str, ...]:
         """The columns that say which group a row is of, where each group has a model; empty for a single model."""
-        ...
 
     @property
     def linear(self) -> LinearModel | None:
@@ -131,11 +121,9 @@ class Model(Protocol):
         Where there is one, the model has coefficients, can be kept in a database and be written as SQL
         (`penstock.sql.prediction_query.select_predictions`).
         """
-        ...
 
     def describe(self, *, most: int | None = None) -> Description:
         """Say what is in the model, with at most ``most`` of its coefficients, groups or other parts."""
-        ...
 
     def predictions(self, source: BlockSource, *, keep: Sequence[str] = ()) -> Generator[pa.RecordBatch, None, None]:
         """Yield the predictions of a source's rows in stored order, after the columns to keep.
@@ -143,7 +131,6 @@ class Model(Protocol):
         The column is called ``prediction``; probabilities, where there are any, follow as ``probability_…``, one for each
         class.
         """
-        ...
 
     def evaluate(
         self,
@@ -164,15 +151,12 @@ class Model(Protocol):
         on_scores : callable, optional
             Hears the scores of all rows, to measure what is not among the measures.
         """
-        ...
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model, so that `penstock.load` opens it."""
-        ...
 
     def close(self) -> None:
         """Close files; a second call does nothing."""
-        ...
 
     def __enter__(self) -> Self: ...
 

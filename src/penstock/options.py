@@ -366,14 +366,19 @@ def require_same_options(mine: Mapping[str, Any], saved: Mapping[str, Any], name
     """Raise `UsageError` for the first of these options whose value differs from that in a checkpoint."""
     for name in names:
         if mine[name] != saved.get(name):
-            raise UsageError(
-                "the checkpoint was made with ",
-                Given(name, saved.get(name)),
-                f", this run has {mine[name]!r}",
-                option=name,
-                value=mine[name],
-                fixes=["resume with the same value", START_ANEW],
-            )
+            raise made_with(name, saved.get(name), mine[name])
+
+
+def made_with(option: str, saved: Any, value: Any) -> UsageError:
+    """Return the error of a run that differs from its checkpoint in an option."""
+    return UsageError(
+        "the checkpoint was made with ",
+        Given(option, saved),
+        f", this run has {value!r}",
+        option=option,
+        value=value,
+        fixes=["resume with the same value", START_ANEW],
+    )
 
 
 def default(name: str, door: str = "") -> Any:

@@ -21,6 +21,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from penstock import seeds
+from penstock.closing import Closing
 from penstock.native import kernel
 
 KB, MB = 1 << 10, 1 << 20
@@ -76,7 +77,6 @@ class StorageSpeeds:
         return float(np.exp(np.interp(np.log(max(block_bytes, 1.0)), sizes, speeds)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON."""
         knees = {f"near_sequential_{name}": self.knee(many=name == "many") for name in ("one", "many")}
         return {**asdict(self), "points": [asdict(p) for p in self.points], "in_flight": IN_FLIGHT, **knees}
 
@@ -141,7 +141,7 @@ def measure_file(path: str, *, seed: int = 0, place: str | None = None) -> Stora
         )
 
 
-class ReadTimer:
+class ReadTimer(Closing):
     """A file that is read at many places, timed; a context manager. ``bytes_read`` counts up."""
 
     def __init__(self, path: str) -> None:
@@ -229,10 +229,7 @@ class ReadTimer:
                 self._seen += 1
                 self._resident += cached
 
-    def __enter__(self) -> ReadTimer:
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
         os.close(self._random)
         os.close(self._forward)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -66,24 +66,15 @@ class Columns:
         Columns of text and dates are passed over once, or in some ``blocks`` alone, and those of numbers where the recipe is to
         ``standardize`` them.
         """
-        label = self.label if self.label is not None else default_label(source)
-        return choose_features(
-            source.schema,
-            label=label,
-            features=self.features,
-            weight=self.weight,
-            exclude=self.exclude,
-            hash=self.hash,
-            place=source.name,
-            wide=wide,
-            category=self.category,
-            number=self.number,
-            date=self.date,
-            missing=self.missing,
-            null_values=self.null_values,
-            fit=fit_from(source, wide=wide, blocks=blocks),
-            standardize=standardize,
+        columns = self if self.label is not None else replace(self, label=default_label(source))
+        return columns.choose(
+            source, wide=wide, standardize=standardize, fit=fit_from(source, wide=wide, blocks=blocks)
         )
+
+    def choose(self, source: BlockSource, **more: Any) -> Recipe:
+        """Choose among a source's columns; ``more`` are other options of `choose_features`."""
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        return choose_features(source.schema, place=source.name, **own, **more)
 
     def labelled_recipe(self, source: BlockSource, *, wide: bool = False, standardize: bool = False) -> Recipe:
         """Settle them for a training; that there is no label is said before anything of the features."""

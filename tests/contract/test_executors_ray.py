@@ -16,6 +16,7 @@ import pytest
 
 from penstock.errors import UsageError, WorkerDiedError, WriteError
 from penstock.groups import cluster as cluster_module
+from penstock.groups import executor as executors
 from penstock.groups import ray as ray_module
 from penstock.groups.executor import Lost
 from penstock.groups.ray import RayExecutor
@@ -204,7 +205,7 @@ def test_the_cluster_of_the_program_is_used_and_left_as_it_was(cluster: Any) -> 
 
 @pytest.mark.usefixtures("free")
 def test_workers_that_keep_dying_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_module, "_RESTARTS", 1)
+    monkeypatch.setattr(executors, "RESTARTS", 1)
     with RayExecutor(partial(os._exit, 9), workers=1) as executor:
         executor.submit(0, 0, "pid")
         assert isinstance(executor.wait(), Lost)

@@ -333,7 +333,7 @@ def test_rows_that_are_open_can_be_trained_from_twice_at_once(tmp_path: Path, mo
     monkeypatch.setitem(training_run.EXECUTORS, "local", InlineExecutor)
     data = rows_of({("x",): 100, ("y",): 50}, by=("g",)).drop_columns(["amount"])
     group(data, "g", tmp_path / "rows", label="clicked", memory="100MB").close()
-    with Grouped.open(tmp_path / "rows"):
+    with Grouped(tmp_path / "rows"):
         one, two = (GroupBy(tmp_path / "rows", by="g").fit(logistic(), search={"l2": [0.1]}) for _ in range(2))
     same_results(one, two)
 

@@ -28,7 +28,7 @@ from penstock.groups.modules import config_arrays, finite  # noqa: E402
 from penstock.groups.patterns.row_order import Shuffled  # noqa: E402
 from penstock.groups.patterns.sequential import SequentialWorker  # noqa: E402
 from penstock.groups.results import GroupModels  # noqa: E402
-from penstock.groups.scheduler_state import shard_order  # noqa: E402
+from penstock.groups.schedule import shard_order  # noqa: E402
 from penstock.testing.executors import InlineExecutor  # noqa: E402
 from penstock.torch import TorchModel  # noqa: E402
 from penstock.torch.groups import ModuleSgd  # noqa: E402

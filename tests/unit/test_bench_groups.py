@@ -34,7 +34,7 @@ def test_all_hold_out_the_rows_that_penstock_holds_out(path: str, tmp_path: Path
     group, held = table["group"].to_numpy(), table["part"].to_numpy()
     groups_own.sort(path, str(tmp_path / "sorted"))
     worker = Worker(str(tmp_path / "sorted"), Split.of(SHARE, SEED, chooses=True))
-    with Grouped.open(tmp_path / "sorted") as grouped:
+    with Grouped(tmp_path / "sorted") as grouped:
         numbers = {key[0]: number for number, key in enumerate(grouped.keys)}
     found, holds = parts(path)
     assert [len(y) for _, y in found] == sizes_of("skewed", 2_000, groups=7).tolist()

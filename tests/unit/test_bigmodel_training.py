@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
 
 import numpy as np
@@ -400,13 +399,6 @@ def test_two_threads_come_to_about_the_same_loss(tmp_path):
         closing(learnt(tmp_path / "b", data, threads=2)) as two,
     ):
         assert two.history_[-1]["progressive_loss"] == pytest.approx(one.history_[-1]["progressive_loss"], rel=0.1)
-
-
-def test_the_note_tells_of_partitions(tmp_path):
-    learnt(tmp_path / "m", wide_table(nnz=60)).close()
-    told = json.loads((tmp_path / "m" / "layout.json").read_text())["partitions"]
-    assert told["requests_after"] < told["requests_before"]
-    assert "partitions" in told["report"]
 
 
 def test_a_model_on_disk_is_scored_within_little_memory(tmp_path):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ColumnError, DataError, UsageError
-from penstock.groups.keys import Numbering, coded, from_columns, from_text, key_type, ordered, to_columns, to_text
+from penstock.groups.keys import Numbering, coded, from_columns, from_text, key_type, to_columns, to_text
 
 VALUES = [
     ("FR", pa.string()),
@@ -140,8 +140,3 @@ def test_what_cannot_name_groups_is_refused_by_name(kind):
 def test_text_that_is_no_key_is_refused(text, match):
     with pytest.raises(UsageError, match=match):
         from_text(text, [pa.string(), pa.int64()])
-
-
-def test_order_is_by_value_then_nan_then_null():
-    keys = [(None, 1), (math.nan, 1), (2.0, 5), (2.0, 1), (-1.0, 9)]
-    assert [keys[place] for place in ordered(keys)] == [keys[4], keys[3], keys[2], keys[1], keys[0]]

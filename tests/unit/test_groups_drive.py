@@ -23,10 +23,11 @@ from penstock.groups.local import LocalExecutor
 from penstock.groups.patterns.algebraic import Algebraic, AlgebraicWorker
 from penstock.groups.patterns.base import Fit
 from penstock.groups.place import Placement, constrained, spread, wrap_around
-from penstock.groups.schedule import Passes, check
+from penstock.groups.schedule import Passes
 from penstock.sgd import terms
 from penstock.sgd.full import Sums
 from penstock.testing.executors import InlineExecutor
+from tests.schedule_traces import check, traced
 
 SIZES = (1300, 300, 60, 40, 40, 30, 30, 20, 12, 8)
 ONE_CLASS, TINY = 3, len(SIZES)
@@ -107,7 +108,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[Passes]:
     made: list[Passes] = []
 
     def record(*arguments: Any, **named: Any) -> Passes:
-        made.append(Passes(*arguments, **named))
+        made.append(traced(Passes(*arguments, **named)))
         return made[-1]
 
     monkeypatch.setattr(driver, "Passes", record)

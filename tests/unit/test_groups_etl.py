@@ -244,16 +244,16 @@ def test_a_damaged_folder_is_told(name, tmp_path):
     data = (folder / name).read_bytes()
     (folder / name).write_bytes(data[: len(data) // 2])
     with pytest.raises(CorruptFileError):
-        Grouped.open(folder)
+        Grouped(folder)
     assert_grouped(group(table, "city", tmp_path / "g", label="y", memory=MEMORY), table)  # and is made anew
 
 
 def test_what_is_no_grouped_folder_is_told(tmp_path):
     with pytest.raises(SourceNotFoundError, match=r"grouped\.json"):
-        Grouped.open(tmp_path)
+        Grouped(tmp_path)
     (tmp_path / "grouped.json").write_text(json.dumps({"version": 99}))
     with pytest.raises(DataError, match="99"):
-        Grouped.open(tmp_path)
+        Grouped(tmp_path)
 
 
 def test_groups_made_before_are_used_again(tmp_path, monkeypatch):

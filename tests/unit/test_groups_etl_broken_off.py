@@ -205,7 +205,7 @@ def test_two_processes_do_not_make_the_same_folder(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(WriteError, match="cannot be made"):
+    with pytest.raises(WriteError, match="cannot make the directory"):
         group(rows_table(), "city", tmp_path / "file" / "g", label="y", memory=MEMORY)
 
 

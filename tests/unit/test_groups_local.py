@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import UsageError, WorkerDiedError
+from penstock.groups import executor as executors
 from penstock.groups import local
 from penstock.groups.executor import Lost
 from penstock.groups.local import LocalExecutor
@@ -63,7 +64,7 @@ def test_as_many_as_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_workers_that_keep_dying_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "_RESTARTS", 1)
+    monkeypatch.setattr(executors, "RESTARTS", 1)
     before = descriptors()
     with LocalExecutor(partial(os._exit, 9), workers=1) as executor:
         pids = executor.pids

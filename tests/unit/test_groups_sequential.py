@@ -23,11 +23,11 @@ from penstock.groups.patterns.linear import GroupedLinear, LinearSgd
 from penstock.groups.patterns.row_order import ORDERED, Shuffled
 from penstock.groups.patterns.sequential import SequentialWorker
 from penstock.groups.place import Placement, sequential, spread
-from penstock.groups.schedule import Hopper, check
-from penstock.groups.scheduler_state import shard_order
+from penstock.groups.schedule import Hopper, shard_order
 from penstock.sgd import terms
 from penstock.sgd.loop import Spec, Trainer
 from penstock.testing.executors import InlineExecutor
+from tests.schedule_traces import check, traced
 
 SIZES = (900, 300, 60, 40, 30, 20)
 ONE_CLASS, TINY, NOT_A_NUMBER = 3, 6, 7
@@ -125,7 +125,7 @@ def hoppers(monkeypatch: pytest.MonkeyPatch) -> list[Hopper]:
     made: list[Hopper] = []
 
     def record(*arguments: Any, **named: Any) -> Hopper:
-        made.append(Hopper(*arguments, **named))
+        made.append(traced(Hopper(*arguments, **named)))
         return made[-1]
 
     monkeypatch.setattr(sgd_driver, "Hopper", record)

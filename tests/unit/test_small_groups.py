@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
 from penstock.batch import Csr, Floats
-from penstock.errors import FeatureError, UsageError
+from penstock.errors import UsageError
 from penstock.sgd.full import sums
 from penstock.sgd.lbfgs import Lbfgs
 from penstock.sgd.scalar import RUN
@@ -172,29 +172,9 @@ def test_a_single_class_is_learnt_from_as_far_as_penalties_let_it() -> None:
     assert found.status[0] != FAILED
 
 
-def test_a_sparse_group_is_solved_over_the_features_it_has() -> None:
-    data = draw(120, 9)
-    x = data["x"]
-    x[np.random.default_rng(1).random(x.shape) < 0.6] = 0
-    places = np.array([3, 17, 100, 101, 5_000, 70_000, 70_001, 90_000, 99_999])
-    row, column = np.nonzero(x)
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=120))]).astype(np.uint64)
-    sparse = Csr(indptr, places[column].astype(np.uint32), x[row, column], 100_000)
-    terms: dict[str, Any] = {"configs": 3, "l1": [0, 0, 0.01], "l2": [0.1, 0.01, 0.0], "epochs": 9}
-    rest = {name: data[name] for name in ("weight", "hold")}
-    found, dense = solve_small(sparse, data["y"], **rest, **terms), solve_small(**data, **terms)
-    np.testing.assert_array_equal(found.w[[*places, -1]], dense.w)
-    assert np.count_nonzero(found.w[:-1]) == np.count_nonzero(dense.w[:-1])
-    assert_twins(found, solve_reference(sparse, data["y"], **rest, **terms))
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_it_goes_on_from_given_weights(sparse: bool) -> None:
+def test_it_goes_on_from_given_weights() -> None:
     data = draw(300, 6)
     x: Any = data.pop("x")
-    if sparse:
-        indptr, indices = np.arange(301, dtype=np.uint64) * 6, np.tile(np.arange(6, dtype=np.uint32) * 10, 300)
-        x = Csr(indptr, indices, x.ravel(), 70)
     terms: dict[str, Any] = {"configs": 2, "l2": [0.1, 0.01], "tolerance": 1e-6}
     whole = solve_small(x, **data, **terms, epochs=100)
     start = solve_small(x, **data, **terms, epochs=4).w
@@ -232,6 +212,3 @@ def test_misfits_are_refused() -> None:
         solve_small(**data, configs=1, history=0)
     with pytest.raises(UsageError, match="l2=-1"):
         solve_small(**data, configs=1, l2=-1)
-    sparse = Csr(np.array([0, 1], np.uint64), np.array([4], np.uint32), np.ones(1, np.float32), 3)
-    with pytest.raises(FeatureError, match="feature 4"):
-        solve_small(sparse, np.ones(1, np.float32), configs=1)

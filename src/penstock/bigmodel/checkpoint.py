@@ -39,15 +39,7 @@ def begin_anew(place: Path) -> None:
 
 
 class CheckpointDirectory:
-    """Checkpoints of a model on disk, in its directory.
-
-    Parameters
-    ----------
-    folder : path
-        The directory; need not be there.
-    kind : str
-        ``"linear"`` or ``"factor"``.
-    """
+    """Checkpoints of a model on disk, in its directory, which need not be there; ``kind`` is ``"linear"`` or ``"factor"``."""
 
     is_model = True
 
@@ -56,11 +48,9 @@ class CheckpointDirectory:
 
     @property
     def where(self) -> str:
-        """The directory."""
         return f"in {self.place}"
 
     def reserve(self) -> AbstractContextManager[Path]:
-        """Keep other processes from training in the directory."""
         return locked(self.place, marks=(STATE,))
 
     def read(self) -> Checkpoint | None:
@@ -183,18 +173,9 @@ class DirectoryContents:
 def directory_contents(
     folder: str | os.PathLike[str], source: BlockSource, *, kind: str, asked: Recipe | None = None
 ) -> DirectoryContents:
-    """Look at a model's directory.
+    """Look at a model's directory, which need not be there, before it learns from some data.
 
-    Parameters
-    ----------
-    folder : path
-        The directory; need not be there.
-    source : BlockSource
-        The data that are to be learnt from.
-    kind : str
-        ``"linear"`` or ``"factor"``.
-    asked : Recipe, optional
-        Of a linear model: the columns.
+    ``kind`` is ``"linear"``, where ``asked`` are the columns, or ``"factor"``.
 
     Examples
     --------

@@ -229,7 +229,6 @@ class Made(Protocol):
     @property
     def alone(self) -> bool:
         """Whether nothing else may be made ready while it is used."""
-        ...
 
 
 _T = TypeVar("_T", bound=Made)

@@ -20,13 +20,13 @@ from penstock.bigmodel.chunks import Chunk, Chunker, PositionScale, ahead
 from penstock.bigmodel.model import Saved, Scorer, TrainedPages
 from penstock.bigmodel.page_trainer import PageTrainer
 from penstock.bigmodel.pool import PagePool
-from penstock.bigmodel.prepare import Prepared, prepare
+from penstock.bigmodel.prepare import prepare
 from penstock.bigmodel.rewrite import ROWS, prepared_rows
-from penstock.bigmodel.storage import Storage
+from penstock.bigmodel.storage import FeatureLayout, Storage
 from penstock.bigmodel.store import PageStore
 from penstock.blocks.base import BlockSource
 from penstock.budget import Budget
-from penstock.checkpoint import Checkpoint, made_with, require_same_columns
+from penstock.checkpoint import Checkpoint, require_same_columns
 from penstock.class_weights import ClassWeights
 from penstock.columns.recipe import Recipe
 from penstock.config import Config
@@ -40,6 +40,7 @@ from penstock.measures import Measures, OnScores
 from penstock.measuring import EncodedRows, Measuring, held_out_noise, measures_with, open_rows
 from penstock.messages import START_ANEW, Given, Name, Text, TextPart, Use
 from penstock.metric_names import useless_reason
+from penstock.options import made_with
 from penstock.sgd.loop import EpochStats
 from penstock.solvers import DataShape
 from penstock.training import (
@@ -88,7 +89,7 @@ class DiskLearner:
     memory: str | None = None
     _job: Job[Config, TrainedPages] = field(init=False)
     _recipe: Recipe = field(init=False)
-    _prepared: Prepared = field(init=False)
+    _layout: FeatureLayout = field(init=False)
     _class_weights: ClassWeights | None = field(init=False)
     _rows: Measuring = field(init=False)
     _trainer: PageTrainer = field(init=False)
@@ -124,16 +125,16 @@ class DiskLearner:
         """Copy the rows with positions in place of features, unless that is done; return how many there are."""
         if saved is None:
             self.checkpoint.require_own(self._job.source)
-            self._prepared = self._prepare()
+            self._layout = self._prepare()
         else:
             known = Saved(saved.header, saved.arrays)
-            self._prepared = Prepared(Recipe.from_dict(saved.header["encoder"]), known.layout)
+            self._recipe, self._layout = Recipe.from_dict(saved.header["encoder"]), known.layout
             self._class_weights = saved_class_weights(saved.header)
-        return self._prepared.layout.rows
+        return self._layout.rows
 
     def start(self, share: float, saved: Checkpoint | None, stack: ExitStack, /) -> Limits:
         """Open rows and pages; all that may be refused comes before a model that is there is given up."""
-        job, layout = self._job, self._prepared.layout
+        job, layout = self._job, self._layout
         self._rows = self._open(stack, share)
         if job.test is not None:
             self._test_recipe()
@@ -152,7 +153,6 @@ class DiskLearner:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The rows there are to measure on."""
         return (*self._rows.splits, "test") if self._scorer is not None else self._rows.splits
 
     @property
@@ -164,11 +164,9 @@ class DiskLearner:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """The weights of classes."""
-        return shown_class_weights(self._prepared.recipe, self._class_weights)
+        return shown_class_weights(self._recipe, self._class_weights)
 
     def run_epoch(self, epoch: int, on_rows: OnRows, /) -> EpochStats:
-        """Learn from all rows once."""
         pool = self._trainer.pool
         hits, misses = pool.hits, pool.misses
 
@@ -191,16 +189,14 @@ class DiskLearner:
             yield from large_steps(event, spec.loss, 2, remedy=remedy)
 
     def evaluate(self, split: str, on_scores: OnScores | None, /) -> EpochStats:
-        """Measure on the rows of a split, or on a sample of the training rows."""
         if split == "test" and self._scorer is not None:
             assert self._job.test is not None
             return self._scorer.measure(self._job.test, self._test_recipe(), on_scores=on_scores)
-        return self._rows.of(split, self._prepared.layout.rows).measure(self._trainer, on_scores=on_scores)
+        return self._rows.of(split, self._layout.rows).measure(self._trainer, on_scores=on_scores)
 
     def measures(self, *, finished: bool) -> list[Measures]:
-        """Return new measures for an epoch or for the finished model."""
         loss, memory = self._trainer.spec.loss, self._job.config.memory
-        return measures_with(self._prepared.recipe, loss, memory, self._class_weights, finished=finished)
+        return measures_with(self._recipe, loss, memory, self._class_weights, finished=finished)
 
     def keep_best(self) -> None:
         """Write all pages, and keep them."""
@@ -213,7 +209,6 @@ class DiskLearner:
         self._trainer.show_best()
 
     def useless(self, metrics: Mapping[str, Any], /) -> str | None:
-        """Say why the model is no better than a constant prediction."""
         return useless_reason(metrics)
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
@@ -223,8 +218,8 @@ class DiskLearner:
             "kind": self._job.config.model,
             "storage": self.storage.to_dict(),
             "memory": self.memory,
-            "encoder": self._prepared.recipe.to_dict(),
-            "layout": self._prepared.layout.to_dict(),
+            "encoder": self._recipe.to_dict(),
+            "layout": self._layout.to_dict(),
             "class_weights": None if self._class_weights is None else self._class_weights.factors.tolist(),
         }
 
@@ -255,7 +250,7 @@ class DiskLearner:
         """Return what features are to be scaled by, as far as that changes anything."""
         if not self._job.config.standardize:
             return None
-        layout = self._prepared.layout
+        layout = self._layout
         source, recipe = prepared_rows(self.checkpoint.place, features=layout.features)
         with source:
             own = min(layout.hot, self.storage.keep)
@@ -263,7 +258,7 @@ class DiskLearner:
 
     def _new_trainer(self, stack: ExitStack, config: Config, saved: Saved | None) -> PageTrainer:
         """Open the pages, new ones or those of a checkpoint, with a pool and a trainer on them."""
-        storage, place, features = self.storage, self.checkpoint.place, self._prepared.layout.features
+        storage, place, features = self.storage, self.checkpoint.place, self._layout.features
         scale = self._scale() if saved is None else saved.scale
         memory, beside = storage.pool_memory(features), PageTrainer.beside(storage.optimizer, storage.threads)
         if saved is not None:
@@ -287,7 +282,7 @@ class DiskLearner:
             trainer.restore(saved.arrays)
         return stack.enter_context(trainer)
 
-    def _prepare(self) -> Prepared:
+    def _prepare(self) -> FeatureLayout:
         job, chosen = self._job, self._recipe
         if chosen.label is not None and not chosen.sparse:
             raise UsageError(
@@ -313,7 +308,7 @@ class DiskLearner:
                     ],
                 )
             recipe = recipe.with_labels(recipe.labels.as_binary(True))
-        self._class_weights = class_weights_of(config, result)
+        self._recipe, self._class_weights = recipe, class_weights_of(config, result)
         memory = Budget.parse(config.memory).bytes or 1 << 28
         return prepare(
             job.source,
@@ -328,7 +323,7 @@ class DiskLearner:
     def _open(self, stack: ExitStack, share: float) -> Measuring:
         """Open the prepared rows, to learn from and to measure on."""
         job, place = self._job, self.checkpoint.place
-        source, recipe = prepared_rows(place, features=self._prepared.layout.features)
+        source, recipe = prepared_rows(place, features=self._layout.features)
         stack.enter_context(source)
         rows = open_rows(
             stack,
@@ -371,7 +366,7 @@ class DiskLearner:
     def _test_recipe(self) -> Recipe:
         test = self._job.test
         assert test is not None
-        return self._prepared.recipe.for_schema(test.schema, place=test.name, scored=True)
+        return self._recipe.for_schema(test.schema, place=test.name, scored=True)
 
 
 def disk_job(

@@ -23,11 +23,9 @@ from penstock.bigmodel.factor_model import FactorModel
 from penstock.bigmodel.model import BigLinearModel
 from penstock.bigmodel.ratings import Roles
 from penstock.bigmodel.storage import MemorySplit, Storage
-from penstock.blocks.base import BlockSource
 from penstock.blocks.memory import ArraySource
-from penstock.blocks.open import open as open_source
+from penstock.blocks.open import opened
 from penstock.closing import Closing
-from penstock.columns.base import UnseenValues
 from penstock.config import Config
 from penstock.errors import UsageError
 from penstock.events import Listener, Stream
@@ -110,28 +108,9 @@ class _Linear(OnDisk):
         resume: bool = False,
         listeners: Sequence[Listener] = (),
     ) -> Self:
-        """Train in the model's directory.
+        """Train in the model's directory, or with ``resume`` go on from the last checkpoint there.
 
-        Parameters
-        ----------
-        X : path, address, source, table or sparse matrix
-            The rows.
-        y : name of the label column, or array
-            The targets; a converted file names its own label.
-        sample_weight : name of a column, or array
-            How much each row counts.
-        features, exclude, hash, category, number, date : lists of column names
-            For paths, sources and tables; see `penstock.columns.choose_features`.
-        missing : str
-            What is done with missing features: ``auto``, ``fill``, ``indicator``, ``drop`` or ``refuse``.
-        null_values : list of str
-            Values that stand for a missing one.
-        test : path, source or table
-            Measured after every epoch; its scores are in ``history_``.
-        resume : bool
-            Go on from the last checkpoint in the directory.
-        listeners : callables
-            Hear the events of `penstock.events`.
+        ``X`` is a path, address, source, table or sparse matrix; the other parameters are those of `penstock.LogisticRegression.fit`.
         """
         require_folder(self.model_dir)
         memory = MemorySplit.of(self.memory)
@@ -140,15 +119,14 @@ class _Linear(OnDisk):
         storage = Storage(model_memory=memory.model, threads=self.threads, keep=self.keep)
         with ExitStack() as stack:
             if y is None or isinstance(y, str):
-                kinds: dict[str, Any] = {"category": category, "number": number, "date": date}
-                source = opened(stack, X)
+                source = stack.enter_context(opened(X))
                 columns = Columns(
-                    y, features, sample_weight, exclude, hash, missing=missing, null_values=null_values, **kinds
+                    y, features, sample_weight, exclude, hash, category, number, date, missing, null_values
                 )
             else:
                 source = stack.enter_context(ArraySource(X, y, weight=sample_weight))
                 columns = Columns("label", weight=None if sample_weight is None else "weight")
-            measured = None if test is None else opened(stack, test)
+            measured = None if test is None else stack.enter_context(opened(test))
             job = disk_job(
                 source,
                 self.model_dir,
@@ -176,31 +154,20 @@ class _Linear(OnDisk):
     def evaluate(self, X: Any, y: Any = None) -> dict[str, Any]:
         """Measure the model on a path, source or table, or a sparse matrix with labels: all of `penstock.measures`."""
         model = self._fitted()
-        with ExitStack() as stack:
-            if y is None or isinstance(y, str):
-                return model.evaluate(opened(stack, X), label=y)
-            return model.evaluate(stack.enter_context(ArraySource(X, y)), label="label")
+        stored = y is None or isinstance(y, str)
+        with opened(X) if stored else ArraySource(X, y) as source:
+            return model.evaluate(source, label=y if stored else "label")
 
     def predict(
         self, X: Any, *, out: str | os.PathLike[str] | None = None, keep: Sequence[str] = ()
     ) -> NDArray[Any] | int:
         """Return the prediction of each row, or write them to the Parquet file ``out`` and return how many there are."""
         model = self._fitted()
-        if out is not None:
-            require_file(out)
-        with ExitStack() as stack:
-            source = opened(stack, X)
-            if out is not None:
-                unseen = UnseenValues()
-                count = write_predictions(model.counting(unseen), source, out, keep=keep)
-                unseen.warn(out)
-                return count
-            return decide(self._kind, model.recipe, self._scores(source))
+        return decide(self._kind, model.recipe, self._scores(X)) if out is None else model.predict_to(X, out, keep=keep)
 
     def decision_function(self, X: Any) -> Floats:
         """Return a score a row."""
-        with ExitStack() as stack:
-            return self._scores(opened(stack, X))
+        return self._scores(X)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return the accuracy, or the R² of a regression."""
@@ -212,8 +179,9 @@ class _Linear(OnDisk):
         if hasattr(self, "model_"):
             self.model_.close()
 
-    def _scores(self, source: BlockSource) -> Floats:
-        return np.concatenate([np.zeros(0, np.float32), *self._fitted().block_scores(source)])
+    def _scores(self, X: Any) -> Floats:
+        with opened(X) as source:
+            return np.concatenate([np.zeros(0, np.float32), *self._fitted().block_scores(source)])
 
     def _fitted(self) -> BigLinearModel:
         if not hasattr(self, "model_"):
@@ -306,14 +274,6 @@ def estimator_of(model: BigLinearModel, *, memory: str | int = "1GB") -> _Linear
     return estimator.set_params(**{name: trained[name] for name in known})
 
 
-def opened(stack: ExitStack, data: Any) -> BlockSource:
-    """Open data, to be closed with the stack unless they came as a source."""
-    if hasattr(data, "tocsr"):
-        return stack.enter_context(ArraySource(data))
-    source = open_source(data)
-    return source if source is data else stack.enter_context(source)
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
 class MatrixFactorization(OnDisk):
     """Low-rank matrix factorisation of ratings, learnt by SGD, larger than memory if need be.
@@ -402,11 +362,11 @@ class MatrixFactorization(OnDisk):
         self.__dict__.pop("model_", None)
         with ExitStack() as stack:
             job = factor_job(
-                opened(stack, data),
+                stack.enter_context(opened(data)),
                 self.model_dir,
                 self._config(),
                 Roles(user, item, rating),
-                test=None if test is None else opened(stack, test),
+                test=None if test is None else stack.enter_context(opened(test)),
                 stream=Stream(list(listeners)),
             )
             return self._take(job.run(resume=resume))
@@ -435,14 +395,13 @@ class MatrixFactorization(OnDisk):
             return model.predict_pairs(*data)
         if out is not None:
             require_file(out)
-        with ExitStack() as stack:
-            source = opened(stack, data)
+        with opened(data) as source:
             return predict(model, source) if out is None else write_predictions(model, source, out, keep=keep)
 
     def evaluate(self, data: Any, *, rating: str | None = None) -> dict[str, Any]:
         """Measure the model on the ratings of a path, source or table: loss, rmse, mae, r2, and rows."""
-        with ExitStack() as stack:
-            return self._model().evaluate(opened(stack, data), label=rating)
+        with opened(data) as source:
+            return self._model().evaluate(source, label=rating)
 
     def score(self, data: Any, *, rating: str | None = None) -> float:
         """Return the R² over the ratings of a path, source or table, as of every regression."""

@@ -101,11 +101,9 @@ class FactorConfig:
         return _PATIENCE if share and self.epochs is None else 0
 
     def schedule(self) -> rates.Rate:
-        """Return the learning rates."""
         return rates.make_rate(self.rate, self.learning_rate, decay=self.decay, power=self.power)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON."""
         return asdict(self)
 
     def require_same(self, other: Mapping[str, Any]) -> None:
@@ -159,7 +157,6 @@ class FactorLearner:
                 self.roles.require(source)
 
     def require_same(self, saved: Checkpoint, /) -> dict[str, Any]:
-        """Raise where a checkpoint is of other columns; return its config."""
         other = Roles(**saved.header["roles"])
         if other != self.roles:
             raise UsageError(
@@ -201,7 +198,6 @@ class FactorLearner:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The ratings there are to measure on."""
         return tuple(name for name in self._files if name != "training")
 
     @property
@@ -211,7 +207,6 @@ class FactorLearner:
         return Usage(store.bytes_read + store.bytes_written + self._ratings_read)
 
     def run_epoch(self, epoch: int, on_rows: OnRows, /) -> EpochStats:
-        """Learn from all ratings once."""
         config, file, trainer, schedule = (
             self._job.config,
             self._files["training"],
@@ -242,7 +237,6 @@ class FactorLearner:
             )
 
     def evaluate(self, split: str, on_scores: OnScores | None, /) -> EpochStats:
-        """Measure on ratings as they are stored, or on about 10,000 of the training ratings."""
         totals, file, trainer = np.zeros(TOTALS), self._files[split], self._trainer
         every = max(1, file.rows // SAMPLE_ROWS) if split == "training" else 1
         pieces = stored_pieces(file, self._grid, most=self._parts.rows)
@@ -265,7 +259,6 @@ class FactorLearner:
         """Do nothing: the model reads the best pages by itself."""
 
     def useless(self, metrics: Mapping[str, Any], /) -> str | None:
-        """Say why the model is no better than predicting the mean rating."""
         return useless_factors({**self._model.header, "metrics": metrics})
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
@@ -278,7 +271,6 @@ class FactorLearner:
         self._trainer.pool.store.committed()
 
     def model(self, progress: Progress, metrics: dict[str, Any], /) -> FactorModel:
-        """Return the model."""
         saved, header = read_state(self.checkpoint.place, kind="factor")
         return replace(self._model, header=header, saved=saved)
 

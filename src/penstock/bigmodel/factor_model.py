@@ -110,18 +110,15 @@ class FactorModel(Closing):
 
     @property
     def label(self) -> str:
-        """The column of ratings."""
         return self.roles.rating
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """The hyper-parameters."""
         config: Mapping[str, Any] = self.header["config"]
         return config
 
     @property
     def history(self) -> Sequence[Mapping[str, Any]]:
-        """A row of metrics for each epoch."""
         return list(self.header["history"])
 
     @property
@@ -132,12 +129,10 @@ class FactorModel(Closing):
 
     @property
     def finished(self) -> bool:
-        """Whether it was trained for all of its epochs."""
         return bool(self.header.get("done", len(self.history) >= (self.config["epochs"] or 1)))
 
     @property
     def fingerprint(self) -> str:
-        """That of the data it was trained on."""
         return str(self.header["fingerprint"])
 
     def predict_pairs(self, users: Any, items: Any) -> Floats:
@@ -151,7 +146,6 @@ class FactorModel(Closing):
             return trainer.score_rows(rows, grid, most=MOST_ROWS)
 
     def predictions(self, source: BlockSource, *, keep: Sequence[str] = ()) -> Generator[pa.RecordBatch, None, None]:
-        """Yield the ratings expected, in stored order, after the columns to keep."""
         require_columns(source.schema, keep, place=source.name)
         blocks = iter(range(len(source.block_rows) if keep else 0))
         held: list[pa.RecordBatch] = []

@@ -78,7 +78,6 @@ class FactorTrainer(Closing):
 
     @property
     def records(self) -> Floats:
-        """The pool as records."""
         return self.pool.buffer.reshape(-1, self.layout.width)
 
     def chunks(
@@ -139,7 +138,6 @@ class FactorTrainer(Closing):
         return out
 
     def close(self) -> None:
-        """End the threads."""
         if self._workers is not None:
             self._workers.shutdown()
 

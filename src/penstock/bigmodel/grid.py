@@ -86,17 +86,14 @@ class FactorLayout:
 
     @property
     def item_pages(self) -> int:
-        """Pages of items."""
         return -(-self.items // self.page_records)
 
     @property
     def pages(self) -> int:
-        """All pages."""
         return self.user_pages + self.item_pages
 
     @property
     def first_item(self) -> int:
-        """The record of the first item."""
         return self.user_pages * self.page_records
 
     @property
@@ -105,7 +102,6 @@ class FactorLayout:
         return self.pages * self.page_floats * 4
 
     def to_dict(self) -> dict[str, int]:
-        """Return plain JSON."""
         return asdict(self)
 
 
@@ -221,7 +217,6 @@ class Grid:
         return np.concatenate(path).astype(np.int64)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON."""
         return {"user_part": self.user_part, "item_part": self.item_part, "by_items": self.by_items}
 
 

@@ -218,7 +218,6 @@ class IndexMap(Closing):
                 pass
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def _read_directory(self) -> None:

@@ -112,14 +112,7 @@ class KeyCounts:
 
 
 class KeyTable:
-    """Keys in the order of their positions, with how often each occurs.
-
-    Parameters
-    ----------
-    keys : pyarrow.Array
-        Distinct, of a type that `as_keys` gives.
-    counts : int64 array
-        How often each occurs.
+    """Distinct keys, as `as_keys` gives them, in the order of their positions, with how often each occurs.
 
     Examples
     --------

@@ -51,17 +51,7 @@ and the entries of known features with their positions, scaled values and slots 
 
 
 class Scorer(Closing):
-    """Scores rows by a model on disk.
-
-    Parameters
-    ----------
-    folder : path
-        The model's directory.
-    trainer : PageTrainer
-        Has the pool of pages.
-    memory : int
-        Bytes for rows and what is looked up for them.
-    """
+    """Scores rows by a model on disk, whose pages are in the trainer's pool; ``memory`` is for rows and what is looked up for them."""
 
     def __init__(self, folder: str | os.PathLike[str], trainer: PageTrainer, *, memory: int) -> None:
         self._trainer = trainer
@@ -244,17 +234,14 @@ class BigLinearModel(EncodedModel):
 
     @property
     def history(self) -> Sequence[Mapping[str, Any]]:
-        """A row of metrics for each epoch."""
         return self._history
 
     @property
     def finished(self) -> bool:
-        """Whether its training came to its end."""
         return self._finished
 
     @property
     def intercept(self) -> float:
-        """The intercept."""
         return float(self._trainer.intercept[0])
 
     def weights(self, indices: Any) -> Floats:
@@ -278,7 +265,6 @@ class BigLinearModel(EncodedModel):
         return self._scorer.scores(batch)
 
     def scored(self, source: BlockSource, recipe: Recipe, *, keep: Sequence[str] = ()) -> Generator[Scored, None, None]:
-        """Yield the rows of a source with their scores in stored order, many blocks at a time."""
         with closing(self._scorer.batches(source, recipe, keep)) as found:
             for rows, batch in found:
                 yield rows, batch, self.scores(batch)
@@ -326,5 +312,4 @@ class BigLinearModel(EncodedModel):
         copy_directory(self.folder, path)
 
     def close(self) -> None:
-        """Close the files."""
         self._open.close()

@@ -217,7 +217,6 @@ class PageTrainer(Closing):
             self.pool.reload()
 
     def close(self) -> None:
-        """End the threads."""
         if self._workers is not None:
             self._workers.shutdown()
 

@@ -169,27 +169,6 @@ class Partitions:
     def __iter__(self) -> Iterator[Features]:
         return (self.features[start:stop] for start, stop in pairwise(self.offsets))
 
-    def report(self) -> str:
-        """Return a few lines for people.
-
-        Examples
-        --------
-        >>> rows = Csr(np.array([0, 2, 4], np.uint64), np.array([7, 8, 7, 8], np.uint32), np.ones(4, np.float32), 9)
-        >>> print(partition(rows, (np.array([7, 8]), np.array([2, 2])), keep=2, cost=Cost(100.0, 1.0)).report().rpartition(chr(10))[0])
-        2 features in 1 partitions, the largest of 2
-        requests of 2 sampled rows: 4 → 2 (2.0 times fewer)
-        """
-        largest = int(np.diff(self.offsets).max(initial=0))
-        times = self.requests_before / max(self.requests_after, 1)
-        return (
-            f"{len(self.features):,} features in {len(self):,} partitions, the largest of {largest:,}\n"
-            f"requests of {self.sample_rows:,} sampled rows: {self.requests_before:,} → {self.requests_after:,}"
-            f" ({times:.1f} times fewer)\n"
-            f"partitioned in {self.seconds:.1f} s"
-        )
-
-    __str__ = report
-
 
 def partition(sample: RowSample | Csr, counts: tuple[Features, Int64s], *, keep: int, cost: Cost) -> Partitions:
     """Partition the most frequent features by Algorithm 3; time and memory grow with the square of their number.

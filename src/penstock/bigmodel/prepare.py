@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import closing
-from dataclasses import dataclass, field
 from math import isqrt
 from pathlib import Path
 from typing import Any
@@ -48,15 +47,6 @@ _SMALL = 4_000_000
 _SAMPLED_BYTES, _LEAST_ENTRIES = 128, 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """What a model's directory was prepared with."""
-
-    recipe: Recipe
-    layout: FeatureLayout
-    partitions: Mapping[str, Any] = field(default_factory=dict)
-
-
 def prepare(
     source: BlockSource,
     recipe: Recipe,
@@ -66,21 +56,10 @@ def prepare(
     memory: int,
     seed: int = 0,
     stream: Stream | None = None,
-) -> Prepared:
+) -> FeatureLayout:
     """Make a directory ready for training, or find that it is. A model of rows laid out otherwise is given up.
 
-    Parameters
-    ----------
-    source, recipe : BlockSource, Recipe
-        The data, and what to make of its columns; labels complete.
-    folder : path
-        The model's directory.
-    storage : Storage
-        How the model will lie on disk.
-    memory : int
-        Bytes for rows, beside those for the model.
-    seed : int
-        Of the sample.
+    The labels of the recipe are complete, and ``memory`` is what rows may take, beside the model.
     """
     place = Path(folder)
     wanted = {
@@ -91,8 +70,7 @@ def prepare(
     }
     found = _noted(place, wanted)
     if found is not None:
-        return Prepared(recipe, *found)
-    told: dict[str, Any] = {}
+        return found
     room = _room(source, recipe, memory + storage.least_memory)
 
     def order(features: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -102,7 +80,6 @@ def prepare(
             return np.arange(len(features))
         most = room // _SAMPLED_BYTES
         parts = _partitions(source, recipe, features[:keep], counts[:keep], folder=place, seed=seed, entries=most)
-        told.update(_told(parts))
         give_back()
         return _by_partition(parts, features)
 
@@ -123,8 +100,8 @@ def prepare(
             stream=stream,
         )
     give_back()
-    write_note(place / NOTE, {**wanted, "layout": layout.to_dict(), "partitions": told})
-    return Prepared(recipe, layout, told)
+    write_note(place / NOTE, {**wanted, "layout": layout.to_dict()})
+    return layout
 
 
 def _room(source: BlockSource, recipe: Recipe, memory: int) -> int:
@@ -151,7 +128,7 @@ def _room(source: BlockSource, recipe: Recipe, memory: int) -> int:
     return max(memory - held, LEAST_MEMORY)
 
 
-def _noted(place: Path, wanted: dict[str, Any]) -> tuple[FeatureLayout, dict[str, Any]] | None:
+def _noted(place: Path, wanted: dict[str, Any]) -> FeatureLayout | None:
     """Return what the directory was prepared with, if that is what is wanted."""
     try:
         noted = read_note(place / NOTE)
@@ -159,7 +136,7 @@ def _noted(place: Path, wanted: dict[str, Any]) -> tuple[FeatureLayout, dict[str
         if same and (place / ROWS).is_file() and (place / MAP).is_file():
             with IndexMap.open(place) as index:
                 index.check()
-            return FeatureLayout.from_dict(noted["layout"]), noted["partitions"]
+            return FeatureLayout.from_dict(noted["layout"])
     except (OSError, ValueError, KeyError, TypeError):
         pass  # not prepared, or half so, damaged, or by another version: it is done anew
     return None
@@ -202,16 +179,3 @@ def _by_partition(parts: Partitions, features: NDArray[np.uint64]) -> NDArray[np
     left = np.ones(len(features), np.bool_)
     left[first] = False
     return np.concatenate([first, np.flatnonzero(left)])
-
-
-def _told(parts: Partitions) -> dict[str, Any]:
-    return {
-        "features": len(parts.features),
-        "partitions": len(parts),
-        "largest": int(np.diff(parts.offsets).max(initial=0)),
-        "sample_rows": parts.sample_rows,
-        "requests_before": parts.requests_before,
-        "requests_after": parts.requests_after,
-        "seconds": parts.seconds,
-        "report": parts.report(),
-    }

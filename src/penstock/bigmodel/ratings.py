@@ -239,7 +239,6 @@ class RatingsFile(Closing):
         self._by_bucket = order, table[order, 0]
 
     def blocks(self, bucket: int) -> Int64s:
-        """Return the blocks of a bucket."""
         order, buckets = self._by_bucket
         first, last = np.searchsorted(buckets, [bucket, bucket + 1])
         found: Int64s = order[first:last].astype(np.int64)
@@ -273,7 +272,6 @@ class RatingsFile(Closing):
         return out
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def _damaged(self, why: str) -> CorruptFileError:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -108,7 +107,6 @@ def rewrite(
     [0, 4294967295, 1]
     {'indices': [[1, 0], [0]]}
     """
-    clock = _Clock()
     stream = stream or Stream()
     if not len(source.block_rows) or not int(source.block_rows.sum()):
         raise DataError(f"{source.name} has no rows; there is nothing to train on")
@@ -116,32 +114,26 @@ def rewrite(
         work = stack.enter_context(_scratch(Path(folder) / TEMPORARY))
         job = DataPasses(source, recipe, np.uint64(seed_key(seed, "features")), memory, stream)
         job.estimate()
-        clock.lap("estimate")
         dealt, numbers, found = (
             stack.enter_context(closing(ScratchFile(work / name))) for name in ("dealt", "numbers", "found")
         )
         parts = job.deal(dealt)
         give_back()
-        clock.lap("read")
         places = FeaturePositions(job.split, parts, dealt, numbers, found, stream)
         places.count()
         dealt.drop()
-        clock.lap("count")
         most = hot(int(places.sizes.sum())) if callable(hot) else hot
         count = places.choose(hot=most, memory=memory, order=order_hot)
         give_back()
-        clock.lap("choose")
         index = stack.enter_context(closing(MapWriter(work / MAP, key=job.split.key, sizes=places.sizes)))
         places.assign(index)
         found.drop()
         map_bytes = index.finish()
         give_back()
-        clock.lap("place")
         rows_bytes = job.write(work / ROWS, parts, numbers, features=int(places.sizes.sum()))
         on_ready()
         for name in (MAP, ROWS):
             os.replace(work / name, Path(folder) / name)
-        clock.lap("write")
     entries = sum(part.entries for part in parts)
     return FeatureLayout(
         rows=sum(part.rows for part in parts),
@@ -149,13 +141,9 @@ def rewrite(
         features=int(places.sizes.sum()),
         hot=count,
         dimension=recipe.width if recipe.width is not None else max(part.largest for part in parts) + 1,
-        singles=int(places.features[1]),
-        hot_share=int(places.entries[places.line.hot :].sum()) / entries,
         tally=_by_octave(places),
         map_bytes=map_bytes,
         rows_bytes=rows_bytes,
-        seconds=sum(clock.laps.values()),
-        phases=clock.laps,
     )
 
 
@@ -191,19 +179,6 @@ def prepared_rows(folder: str | os.PathLike[str], *, features: int | None = None
     noted = layout_of(source.schema)
     recipe = choose_features(source.schema, label=noted.get("label"), weight=noted.get("weight"), place=source.name)
     return source, recipe
-
-
-class _Clock:
-    """How long each phase took."""
-
-    def __init__(self) -> None:
-        self.laps: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def lap(self, name: str) -> None:
-        now = time.perf_counter()
-        self.laps[name] = now - self._last
-        self._last = now
 
 
 def _by_octave(places: FeaturePositions) -> list[list[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from penstock.bigmodel.chunks import ENTRIES
@@ -182,7 +182,6 @@ class Storage:
         return int(_HOT_SHARE * self.pool_memory(features) / int(self.page_size)) * self.page_records
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON."""
         return asdict(self)
 
 
@@ -190,9 +189,9 @@ class Storage:
 class FeatureLayout:
     """What `rewrite` found and wrote.
 
-    ``features`` of ``dimension`` possible ones occur, ``singles`` of them once, and have the positions 0 to ``features - 1``; the
-    first ``hot`` are the frequent ones, with ``hot_share`` of all ``entries``. ``tally`` has a row [least, features, entries] for each
-    power of two: the features that occur at least so often and less than twice as often. ``phases`` are parts of the ``seconds``.
+    ``features`` of ``dimension`` possible ones occur, and have the positions 0 to ``features - 1``; the first ``hot`` are the
+    frequent ones. ``tally`` has a row [least, features, entries] for each power of two: the features that occur at least so often
+    and less than twice as often.
     """
 
     rows: int
@@ -200,19 +199,14 @@ class FeatureLayout:
     features: int
     hot: int
     dimension: int
-    singles: int
-    hot_share: float
     tally: list[list[int]]
     map_bytes: int
     rows_bytes: int
-    seconds: float
-    phases: dict[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> FeatureLayout:
-        """Build the layout again."""
-        return cls(**data)
+        """Build the layout again; those of earlier versions say more."""
+        return cls(**{each.name: data[each.name] for each in fields(cls)})

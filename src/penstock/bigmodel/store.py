@@ -191,7 +191,6 @@ class PageStore(Closing):
         np.copyto(self._good, self._sides)
 
     def close(self) -> None:
-        """Close the files."""
         if hasattr(self, "_pool"):
             self._pool.shutdown()
         while self._fds:

@@ -11,6 +11,8 @@ import inspect
 import itertools
 import os
 import re
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any
 
@@ -124,6 +126,12 @@ def open(
         return source
     added = AddedColumns.of(data, source.schema, suffixes=suffixes)
     return source if added is None else FolderSource(source, added)
+
+
+def opened(data: Any, **options: Any) -> AbstractContextManager[BlockSource]:
+    """Open data for a ``with`` block, which closes what it has opened: not what came as a source."""
+    source = open(data, **options)
+    return nullcontext(source) if source is data else source
 
 
 def detect(path: str) -> str:

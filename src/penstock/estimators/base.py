@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
 from types import MethodType
 from typing import Any, ClassVar, Self
@@ -29,10 +29,10 @@ from penstock.blocks.frames import (
 )
 from penstock.blocks.memory import ArraySource, TableSource
 from penstock.blocks.open import open as open_source
+from penstock.blocks.open import opened
 from penstock.budget import parse_cache
 from penstock.class_weights import BALANCED, ClassWeighting, ClassWeights, class_codes
 from penstock.closing import Closing
-from penstock.columns.base import UnseenValues
 from penstock.columns.choose import choose_features
 from penstock.columns.kinds import column_from_dict
 from penstock.columns.labels import LabelMap
@@ -44,9 +44,7 @@ from penstock.events import Listener, Stream
 from penstock.linear import LinearModel
 from penstock.memory_learner import linear_job
 from penstock.messages import Given, Text, Use
-from penstock.model import write_predictions
 from penstock.options import default
-from penstock.outputs import require_file
 from penstock.sgd.loop import Trainer
 from penstock.sgd.losses import loss_of
 from penstock.sgd.model import Weights
@@ -180,22 +178,11 @@ class LinearEstimator(Closing, BaseEstimator):
         """
         config, start = self.to_config(), getattr(self, "model_", None) if self.warm_start else None
         with _learned_anew(self), ExitStack() as stack:
-            source, columns = self._opened(
-                X,
-                y,
-                sample_weight,
-                features=features,
-                exclude=exclude,
-                hash=hash,
-                category=category,
-                number=number,
-                date=date,
-                missing=missing,
-                null_values=null_values,
-            )
+            named = Columns(None, features, None, exclude, hash, category, number, date, missing, null_values)
+            source, columns = self._opened(X, y, sample_weight, named)
             if source is not X:
                 stack.enter_context(source)
-            test_rows = None if test is None else stack.enter_context(_open(test))
+            test_rows = None if test is None else stack.enter_context(opened(test))
             measured: dict[str, Any] = {"test": test_rows, "test_share": test_share, "hold_out": _is_outside(X)}
             measured["cache"] = parse_cache(cache)
             stream = Stream(list(listeners))
@@ -213,7 +200,7 @@ class LinearEstimator(Closing, BaseEstimator):
     def evaluate(self, X: Any, y: str | None = None) -> dict[str, Any]:
         """Measure the model on a path, source or table: loss, rows, and all of `penstock.measures`."""
         check_is_fitted(self)
-        with _open(X) as source:
+        with opened(X) as source:
             return self.model_.evaluate(source, label=y, memory=self.memory)
 
     def to_config(self) -> Config:
@@ -223,19 +210,19 @@ class LinearEstimator(Closing, BaseEstimator):
             raise UsageError("is not a number of epochs", option="epochs", value=0, fixes=["choose 1 or more"])
         return Config(model=self._kind, **params)
 
-    def _opened(self, X: Any, y: Any, weight: Any, **chosen: Any) -> tuple[BlockSource, Columns]:
+    def _opened(self, X: Any, y: Any, weight: Any, chosen: Columns) -> tuple[BlockSource, Columns]:
         named = all(given is None or isinstance(given, str) for given in (y, weight))
         if named and (_is_stored(X) or isinstance(y, str)):
-            return open_source(X), Columns(label=y, weight=weight, **chosen)
+            return open_source(X), replace(chosen, label=y, weight=weight)
         if _is_outside(X):
             raise UsageError("for a path or source give y and sample_weight as column names, not as arrays")
-        if is_frame(X) and y is not None and (any(chosen.values()) or not (is_pandas(X) and is_plain_pandas(X))):
+        if is_frame(X) and y is not None and (chosen.to_options() or not (is_pandas(X) and is_plain_pandas(X))):
             return self._opened_frame(X, y, weight, chosen)
         x, y, weight = self._checked(X, y, weight, reset=True)
         self._note_target(y)
         return ArraySource(x, y, weight=weight), Columns(label="label", weight=None if weight is None else "weight")
 
-    def _opened_frame(self, X: Any, y: Any, weight: Any, chosen: dict[str, Any]) -> tuple[BlockSource, Columns]:
+    def _opened_frame(self, X: Any, y: Any, weight: Any, chosen: Columns) -> tuple[BlockSource, Columns]:
         """Open a table in memory with labels, and weights, that are a column of it or stand beside it."""
         table = frame_to_arrow(X)
         roles = [each for each in (y, weight) if isinstance(each, str)]
@@ -247,7 +234,7 @@ class LinearEstimator(Closing, BaseEstimator):
             self._note_target(self._check_target(_present(labels)))
         if weight is not None and not isinstance(weight, str):
             table, weight = with_column(table, values_to_arrow(weight), ["weight"])
-        return TableSource.of(table), Columns(label=y, weight=weight, **chosen)
+        return TableSource.of(table), replace(chosen, label=y, weight=weight)
 
     def _checked(self, X: Any, y: Any, weight: Any, *, reset: bool) -> tuple[Any, Any, Any]:
         numeric = not loss_of(self._kind).classifies
@@ -285,7 +272,7 @@ class LinearEstimator(Closing, BaseEstimator):
     def _scores(self, X: Any) -> NDArray[Any]:
         check_is_fitted(self)
         if self._is_by_name(X):
-            with _open(X) as source:
+            with opened(X) as source:
                 parts = list(self.model_.block_scores(source))
                 return np.concatenate(parts) if parts else np.empty(0, np.float32)
         if _columns_of(self.model_) is not None and self.model_.weights.width != self.n_features_in_:
@@ -310,18 +297,13 @@ class LinearEstimator(Closing, BaseEstimator):
         return pa.table({name: pa.array(x[:, at].tolist(), from_pandas=True) for at, name in enumerate(names)})
 
     def _predict_to(self, X: Any, out: str | os.PathLike[str], keep: Sequence[str]) -> int:
-        """Write the predictions of stored data to a Parquet file; values that training did not see are counted in the log."""
+        """Write the predictions of stored data to a Parquet file."""
         check_is_fitted(self)
         if not self._is_by_name(X):
             raise UsageError(
                 "streams the predictions of a path, source or table", option="out", fixes=["for arrays leave it out"]
             )
-        require_file(out)
-        unseen = UnseenValues()
-        with _open(X) as source:
-            count = write_predictions(self.model_.counting(unseen), source, out, keep=keep)
-        unseen.warn(out)
-        return count
+        return self.model_.predict_to(X, out, keep=keep)
 
     def _one_pass(self, X: Any, y: Any, weight: Any, labels: LabelMap | None) -> Self:
         """Learn from rows in the order given, once, going on from what was learnt before."""
@@ -415,12 +397,6 @@ def _columns_of(model: LinearModel) -> list[str] | None:
     if any(isinstance(part, (Vector, Pairs)) for part in parts):
         return None
     return list(dict.fromkeys(name for part in parts for name in part.columns))
-
-
-def _open(data: Any) -> AbstractContextManager[BlockSource]:
-    """Open data, to be closed with the ``with`` block unless they came as a source."""
-    source = open_source(data)
-    return nullcontext(source) if source is data else source
 
 
 def _as_batch(x: Any) -> Batch:

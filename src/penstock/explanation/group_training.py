@@ -6,7 +6,6 @@ for some numbers of workers. Nothing is sorted but a sample.
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -26,11 +25,11 @@ from penstock.errors import UsageError
 from penstock.explanation.explanation import Explanation, Section, StrategyCost, TableRow, show_seconds
 from penstock.groups.cost import APPROACHES, Work, bound, price_model_tasks, simulate
 from penstock.groups.etl import group as write_grouped
-from penstock.groups.grouped import NOTE, Grouped
+from penstock.groups.grouped import Grouped, open_grouped
 from penstock.groups.partitioned import PartitionedSource, partitioned
 from penstock.groups.patterns.base import Trainable
 from penstock.groups.pilot import PILOT, Rates, Sizes, copied, dealt, run_pilot, sizes_of, take, to_time
-from penstock.groups.split import DEFAULT_SHARE
+from penstock.groups.split import held_out_part
 from penstock.measure_lines import show_items
 from penstock.messages import Given, Text, TextPart, Use
 from penstock.parallel import cores
@@ -224,18 +223,14 @@ def explain_groups(
     for count in counts:
         if count < 1:
             raise UsageError("cannot work", option="workers", value=count, fixes=["give at least 1"])
-    share = DEFAULT_SHARE if validation is None else validation
-    if not 0 <= share < 1:
-        raise UsageError(
-            "is not a share of the rows", option="validation", value=validation, fixes=["choose one from 0 to below 1"]
-        )
+    share = held_out_part(validation)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-pilot-"))) / "rows"
         sorting: float | None = None
-        if isinstance(data, str | os.PathLike) and (Path(data) / NOTE).is_file():
+        whole = open_grouped(data, by, label)
+        if whole is not None:
             title = str(data)
-            whole = stack.enter_context(Grouped.open(data))
-            _require_same(whole, data, by, label)
+            stack.enter_context(whole)
             sizes = Sizes(whole.rows, int(whole.rows.sum()), int(whole.rows.sum()))
             most = _most(whole.nbytes / max(1, sizes.total), sizes.total)
             grouped, bundles = copied(whole, to_time(whole.rows, most), folder)
@@ -387,13 +382,6 @@ def _sorted(
 
 def _most(row_bytes: float, rows: int) -> int:
     return min(rows, int(np.clip(_SAMPLE / max(1.0, row_bytes), _LEAST, _MOST)))
-
-
-def _require_same(grouped: Grouped, data: Any, by: Sequence[str], label: str | None) -> None:
-    if list(grouped.by) != list(by):
-        raise UsageError(f"{data} holds rows by {', '.join(grouped.by)}, not by {', '.join(by)}")
-    if label is not None and label != grouped.recipe.label:
-        raise UsageError(f"{data} holds rows whose label is {grouped.recipe.label!r}, not {label!r}")
 
 
 def _notes(sizes: Sizes, rates: Rates, workers: Sequence[int]) -> list[str]:

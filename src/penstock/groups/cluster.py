@@ -358,7 +358,6 @@ class Copy:
             file.write(data.data)
 
     def remove(self) -> None:
-        """Remove all of it."""
         shutil.rmtree(self.folder, ignore_errors=True)
         if self._remover.stdin is not None:
             self._remover.stdin.close()

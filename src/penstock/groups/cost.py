@@ -19,8 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from penstock.errors import UnknownOptionError, UsageError
 from penstock.groups import place
 from penstock.groups.place import Placement
-from penstock.groups.schedule import Hopper, Passes
-from penstock.groups.scheduler_state import Scheduler, Turn, Wait
+from penstock.groups.schedule import Hopper, Passes, Scheduler, Turn, Wait
 
 PATTERNS = ("algebraic", "sequential", "sampling")
 APPROACHES = ("grouped", "group-task", "model-task", "data-parallel", "switching")

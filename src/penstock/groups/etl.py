@@ -22,11 +22,9 @@ import pyarrow as pa
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import BlockSource, Int64s
 from penstock.budget import Budget, give_back, parse_size
-from penstock.columns.hashing import Hashed
 from penstock.columns.recipe import Recipe
-from penstock.columns.schema_notes import index_notice, left_out_notice
 from penstock.errors import DataError, UsageError
-from penstock.events import Advanced, Finished, Started, Stream, Warned
+from penstock.events import Advanced, Finished, Started, Stream
 from penstock.groups import external_sort
 from penstock.groups.external_sort import RunFolder, Sorter, merge_runs, merged
 from penstock.groups.group_counts import Counted, count, stretches
@@ -44,6 +42,7 @@ from penstock.linear import encoded
 from penstock.messages import Given, Name, Text, Use
 from penstock.parallel import in_order
 from penstock.sgd.losses import loss_of
+from penstock.training import Columns
 
 BLOCK_SIZE = "25MB"
 _MOST_CLASSES = 100
@@ -57,19 +56,11 @@ def group(
     *,
     label: str,
     memory: int | str,
-    weight: str | None = None,
-    features: Sequence[str] | None = None,
-    exclude: Sequence[str] = (),
-    hash: Sequence[str | Hashed] = (),
-    category: Sequence[str] = (),
-    number: Sequence[str] = (),
-    date: Sequence[str] = (),
-    missing: str | None = None,
-    null_values: Sequence[str] = (),
     model: str = "logistic",
     trees: bool = False,
     block_size: int | str = BLOCK_SIZE,
     stream: Stream | None = None,
+    **columns: Any,
 ) -> Grouped:
     """Write rows by group, or find that they are there.
 
@@ -81,8 +72,8 @@ def group(
         The grouping columns. They are no features, unless named as such. A null is a group of its own.
     folder : path
         The folder to make. Rows of the same columns before the data changed are replaced; anything else is refused.
-    label, weight, features, exclude, hash, category, number, date, missing, null_values
-        The columns, as in `penstock.columns.choose_features`. Levels and what stands for missing values are those of all rows.
+    label : str
+        The column to learn.
     memory : int or str
         Bytes to do it in, such as ``"1GB"``, or a share of the decoded data, such as ``"10%"``, beside the interpreter and some 500 bytes for each group. Data that have to
         be sorted and fit into about a third of it are so without runs on disk.
@@ -94,6 +85,8 @@ def group(
         The most bytes of a block, the smallest part of a group that can be given to a worker.
     stream : Stream, optional
         Hears how far it is.
+    columns
+        The other columns, as in `penstock.training.Columns`. Levels and what stands for missing values are those of all rows.
 
     Examples
     --------
@@ -106,14 +99,12 @@ def group(
     """
     loss = loss_of(model)
     names = [by] if isinstance(by, str) else list(by)
-    _require_names(names, label, weight)
+    chosen = GroupColumns(names, label, Columns(**columns), trees)
+    _require_names(names, label, chosen.columns.weight)
     budget, block = Budget.parse(memory), parse_size(block_size, option="block_size")
     stream = stream or Stream()
     with open_data(source, names) as opened:
-        columns = GroupColumns(
-            names, label, weight, features, exclude, hash, category, number, date, missing, null_values, trees
-        )
-        request = columns.to_dict(opened)
+        request = chosen.to_dict(opened)
         kinds = [key_type(opened.schema.field(name).type, column=name, place=opened.name) for name in names]
         if not len(opened.block_rows) or not int(opened.block_rows.sum()):
             raise DataError(f"{opened.name} has no rows; there is nothing to group")
@@ -128,10 +119,10 @@ def group(
         }
         found = reusable(Path(folder), asked)
         if found is not None:
-            _notice(opened, columns, found.recipe, stream)
+            chosen.notice(opened, found.recipe, stream)
             return found
-        recipe = _classified(columns.recipe(opened, classes=loss.classifies, stream=stream), model, opened.name)
-        _notice(opened, columns, recipe, stream)
+        recipe = _classified(chosen.recipe(opened, classes=loss.classifies, stream=stream), model, opened.name)
+        chosen.notice(opened, recipe, stream)
         plan = SortingPlan.of(opened, recipe, budget.resolve(decoded_bytes(opened, recipe)), block)
         with Scratch(Path(folder), asked) as scratch:
             work = _Work(opened, names, kinds, recipe, plan, stream)
@@ -317,16 +308,6 @@ def _require_names(names: Sequence[str], label: str, weight: str | None) -> None
             raise UsageError(
                 f"{name!r} is given as the {role} and to group by; a group's {role}s would all be the same"
             )
-
-
-def _notice(source: BlockSource, columns: GroupColumns, recipe: Recipe, stream: Stream) -> None:
-    """Tell of the columns that nobody named and that are no features."""
-    for message in (
-        index_notice(source.schema, [*recipe.columns, *columns.by], exclude=columns.exclude),
-        left_out_notice(recipe.left_out),
-    ):
-        if message is not None:
-            stream.emit(Warned(message))
 
 
 def _classified(recipe: Recipe, model: str, place: str) -> Recipe:

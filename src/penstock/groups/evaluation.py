@@ -89,16 +89,7 @@ def evaluate_groups(
     """Return the loss and all measures of `penstock.measures` over the rows of all groups together.
 
     Each row counts by its weight, if the data have the column of weights, whatever its group. Rows whose group has no model
-    are not measured; ``rows_without_model`` counts them.
-
-    Parameters
-    ----------
-    label : str, optional
-        The label column, where it is not the one that the models were trained on.
-    memory : str or int
-        An eighth of it is for ranks of scores.
-    on_scores : callable, optional
-        Hears the scores of all rows that are measured.
+    are not measured; ``rows_without_model`` counts them. The options are those of `penstock.model.Model.evaluate`.
 
     Raises
     ------

@@ -14,8 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +22,7 @@ import pyarrow as pa
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import Int64s
 from penstock.checksum import checksum_path
+from penstock.closing import Closing
 from penstock.groups.keys import Numbering, from_text, to_text
 from penstock.groups.scratch import boot
 from penstock.groups.sorted_runs import (
@@ -138,7 +138,7 @@ class RunFolder:
             return None
 
 
-class Sorter:
+class Sorter(Closing):
     """Collects rows, and sorts and sets them aside whenever they come to so many bytes.
 
     Writing goes on in the background while the next rows are collected, so twice ``most`` may be held.
@@ -175,12 +175,7 @@ class Sorter:
         self._wait()
         return list(self._folder.runs)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._pool.shutdown()
 
     def _spill(self) -> None:
@@ -261,19 +256,7 @@ class _Job:
 
 
 def merged(runs: Sequence[SortedRun], shape: RowShape, *, groups: int, room: Room) -> Generator[Piece, None, None]:
-    """Yield the rows of all runs by group, from the first to the last.
-
-    Parameters
-    ----------
-    runs : list of Run
-        In the order of the data.
-    shape : Shape
-        Of the rows.
-    groups : int
-        How many groups there are.
-    room : Room
-        What may be held.
-    """
+    """Yield the rows of all runs, which are in the order of the data, by group, from the first to the last."""
     rows, entries = count_runs(runs, groups)
     sizes = shape.nbytes(rows, entries)
     spans = list(_spans(sizes, room))

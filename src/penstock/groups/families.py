@@ -45,20 +45,7 @@ _KEPT_FIELDS = ("kind", "config", "fingerprint", "metrics")
 class TreeModel(EncodedModel):
     """Boosted trees of one group.
 
-    Attributes
-    ----------
-    kind : str
-        logistic, softmax or linear.
-    text : str
-        The model as LightGBM writes it.
-    recipe : Recipe
-        How columns become features, and labels targets.
-    config : dict
-        The hyper-parameters.
-    fingerprint : str
-        Of the data it was trained on.
-    metrics : dict
-        Final figures, such as the loss on rows held out.
+    ``text`` is the model as LightGBM writes it; the other attributes are those of `penstock.linear.LinearModel`.
     """
 
     kind: str
@@ -76,7 +63,6 @@ class TreeModel(EncodedModel):
         return self._trees.booster
 
     def scores(self, batch: Batch) -> Floats:
-        """Return a score a row, or for softmax one a row and class."""
         return self._trees.scores(batch.x, self.kind)
 
     def importances(self, by: str = "gain") -> dict[str, float]:
@@ -180,11 +166,9 @@ class Forest:
         """Do nothing: the trees are all that is needed."""
 
     def model(self, row: int, config: Mapping[str, Any], **told: Any) -> TreeModel:
-        """Return the model at a row of the table."""
         return TreeModel(self._registry.index.kind, self._registry.trees(row), self._recipe, config, **told)
 
     def scores(self, batch: Batch, models: NDArray[np.int64]) -> Floats:
-        """Return the scores of each row by the model at its row of the table; zero where there is none."""
         index = self._registry.index
         return by_model(index, batch, models, lambda model, rows: self._ask(model).scores(rows.x, index.kind))
 
@@ -203,19 +187,15 @@ class Family(Protocol):
     @property
     def takes_nan(self) -> bool:
         """Whether rows with features that are not finite numbers can be scored."""
-        ...
 
     def require(self) -> None:
         """Raise `UsageError` where rows cannot be scored for want of something."""
-        ...
 
     def model(self, row: int, config: Mapping[str, Any], **told: Any) -> EncodedModel:
         """Return the model at a row of the registry's table, with its hyper-parameters, ``fingerprint`` and ``metrics``."""
-        ...
 
     def scores(self, batch: Batch, models: NDArray[np.int64]) -> Floats:
         """Return the scores of each row by the model at its row of the table; zero where there is none."""
-        ...
 
 
 class LinearWeights:
@@ -230,14 +210,12 @@ class LinearWeights:
         """Do nothing: the weights are all that is needed."""
 
     def model(self, row: int, config: Mapping[str, Any], **told: Any) -> LinearModel:
-        """Return the model at a row of the table."""
         index = self._registry.index
         weights = np.array(self._registry.weights(row), np.float32).reshape(-1, index.outputs)
         split = Weights(np.ascontiguousarray(weights[:-1].T), weights[-1].copy())
         return LinearModel(index.kind, split, self._recipe, config, **told)
 
     def scores(self, batch: Batch, models: NDArray[np.int64]) -> Floats:
-        """Return the score of each row, or for softmax one a class, by the model at its row; zero where there is none."""
         outputs = self._registry.index.outputs
         out = np.zeros((len(batch), outputs), np.float32)
         seen = np.flatnonzero(models >= 0)

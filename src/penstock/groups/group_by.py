@@ -8,7 +8,7 @@ import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,19 +20,20 @@ from penstock.errors import UnknownOptionError, UsageError
 from penstock.events import Listener, Stream, Warned
 from penstock.groups.etl import group as write_grouped
 from penstock.groups.group_recipe import made_for_trees
-from penstock.groups.grouped import NOTE, Grouped
+from penstock.groups.grouped import Grouped, open_grouped
 from penstock.groups.held_out_scores import judge
 from penstock.groups.patterns.base import GroupJob, Trainable
-from penstock.groups.patterns.linear import GroupedLinear, require_linear
+from penstock.groups.patterns.linear import GroupedLinear
 from penstock.groups.registry import POOLED, REFIT, Index, Outcome, Registry, Writer
 from penstock.groups.results import GroupModels
 from penstock.groups.search_space import Search
-from penstock.groups.split import DEFAULT_SHARE
+from penstock.groups.split import held_out_part
 from penstock.groups.training_run import EXECUTORS, PLACEMENTS, Race, Running
 from penstock.messages import Given, Text, Use
 from penstock.options import default
 from penstock.outputs import require_folder
 from penstock.sgd.losses import loss_of
+from penstock.training import Columns
 
 _BINNED = 2
 """Times the bytes of its rows that trees take in memory at most: a copy, and bins."""
@@ -43,7 +44,6 @@ class GroupEstimator(Protocol):
 
     def to_config(self) -> Config:
         """Return its hyper-parameters."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +166,7 @@ class GroupBy:
                 value=True,
                 fixes=[Text("name it with ", Use("out"))],
             )
-        share = DEFAULT_SHARE if validation is None else validation
-        if not 0 <= share < 1:
-            raise UsageError(
-                "is not a share of the rows",
-                option="validation",
-                value=validation,
-                fixes=["choose one from 0 to below 1"],
-            )
+        share = held_out_part(validation)
         what, stream = _trainable(model), Stream(list(listeners))
         choices = Search.of(search).choices(what.known)
         race = Race.of(halving)
@@ -227,12 +220,8 @@ class GroupBy:
     def _grouped(self, stack: ExitStack, what: Trainable, y: str | None, stream: Stream) -> Grouped:
         """Return the rows by group, sorted now unless they are there."""
         names = [self.by] if isinstance(self.by, str) else list(self.by)
-        if isinstance(self.data, str | os.PathLike) and (Path(self.data) / NOTE).is_file():
-            grouped = Grouped.open(self.data)
-            if list(grouped.by) != names:
-                raise UsageError(f"{self.data} holds rows by {', '.join(grouped.by)}, not by {', '.join(names)}")
-            if y is not None and y != grouped.recipe.label:
-                raise UsageError(f"{self.data} holds rows whose label is {grouped.recipe.label!r}, not {y!r}")
+        grouped = open_grouped(self.data, names, y)
+        if grouped is not None:
             if (grouped.recipe.labels is None) != (not loss_of(what.kind).classifies):
                 had = "numbers" if grouped.recipe.labels is None else "classes"
                 raise UsageError(
@@ -252,18 +241,10 @@ class GroupBy:
             folder,
             label=y,
             memory=self.memory,
-            weight=self.weight,
-            features=self.features,
-            exclude=self.exclude,
-            hash=self.hash,
-            category=self.category,
-            number=self.number,
-            date=self.date,
-            missing=self.missing,
-            null_values=self.null_values,
             model=what.kind,
             trees=what.family == "trees",
             stream=stream,
+            **{each.name: getattr(self, each.name) for each in fields(Columns) if each.name != "label"},
         )
 
 
@@ -323,6 +304,4 @@ def _trainable(model: Any) -> Trainable:
             value=True,
             fixes=["leave it out"],
         )
-    config = model.to_config()
-    require_linear(config)
-    return GroupedLinear(config)
+    return GroupedLinear(model.to_config())

@@ -102,20 +102,8 @@ def count(
 ) -> Counted:
     """Number the groups of all rows, or find that it was done.
 
-    Parameters
-    ----------
-    source : BlockSource
-        Data whose rows are counted.
-    by, kinds : list
-        The grouping columns and the types of their keys.
-    folder : Path
-        Where numbers and note are kept.
-    together : int
-        Bytes that a task may take.
-    threads : int
-        How many tasks there are at a time.
-    stream : Stream
-        Hears how far it is.
+    ``kinds`` are the types of the keys; numbers and note are kept in ``folder``. As many tasks as ``threads`` go on at a time, each of
+    which may take ``together`` bytes.
     """
     total = int(source.block_rows.sum())
     found = _resumed(folder, kinds, total)

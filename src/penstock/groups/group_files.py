@@ -41,17 +41,7 @@ FILE_BYTES = 256_000_000
 
 
 class GroupedWriter(Closing):
-    """Writes the rows of groups, one group after another, into a folder.
-
-    Parameters
-    ----------
-    folder : path
-        An empty folder.
-    recipe : Recipe
-        What the rows were made with.
-    most : int
-        Bytes of a block.
-    """
+    """Writes the rows of groups, one group after another, into an empty folder, in blocks of ``most`` bytes."""
 
     def __init__(self, folder: Path, recipe: Recipe, *, most: int) -> None:
         self.folder = folder

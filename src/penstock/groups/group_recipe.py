@@ -17,7 +17,6 @@ import pyarrow as pa
 from penstock.blocks.base import BlockSource
 from penstock.columns.base import FeatureColumn, column_of, is_text
 from penstock.columns.category import Category
-from penstock.columns.choose import choose_features
 from penstock.columns.date import Date
 from penstock.columns.fit import ColumnRequest, FitColumns, tally_of
 from penstock.columns.hashing import Hashed
@@ -28,6 +27,7 @@ from penstock.columns.tree import TreeColumn
 from penstock.errors import ColumnError, DataError
 from penstock.events import Advanced, Finished, Started, Stream, Warned
 from penstock.loader.fit_columns import read_columns
+from penstock.training import Columns
 
 _TASK = "fit columns"
 _MOST_BITS = 12
@@ -36,22 +36,14 @@ _MOST_BITS = 12
 
 @dataclass(frozen=True, slots=True)
 class GroupColumns:
-    """Which columns play which part in grouped rows; see `penstock.columns.choose.choose_features`.
+    """The columns that rows are grouped by, and which of the others play which part.
 
     ``trees`` asks for features as trees take them: see `penstock.columns.tree`.
     """
 
     by: Sequence[str]
     label: str
-    weight: str | None = None
-    features: Sequence[str] | None = None
-    exclude: Sequence[str] = ()
-    hash: Sequence[str | Hashed] = ()
-    category: Sequence[str] = ()
-    number: Sequence[str] = ()
-    date: Sequence[str] = ()
-    missing: str | None = None
-    null_values: Sequence[str] = ()
+    columns: Columns
     trees: bool = False
 
     def to_dict(self, source: BlockSource) -> dict[str, Any]:
@@ -77,36 +69,29 @@ class GroupColumns:
         Rows without a label are left out, unless missing values are to be refused; columns that number the rows are no features
         unless they are named.
         """
-        fit = _FitPass(source, _LabelSearch(self.label, source.name, classes, drops=self.missing != "refuse"), stream)
+        fit = _FitPass(
+            source, _LabelSearch(self.label, source.name, classes, drops=self.columns.missing != "refuse"), stream
+        )
         recipe = self._choose(source, fit)
         fit.finish()
         if self.trees:
             recipe = _for_trees(recipe)
         return replace(recipe, labels=fit.labels.found, unlabelled=fit.labels.missing > 0)
 
+    def notice(self, source: BlockSource, recipe: Recipe, stream: Stream) -> None:
+        """Tell of the columns that nobody named and that are neither features nor to group by."""
+        replace(self.columns, exclude=[*self.columns.exclude, *self.by]).notice(source, recipe, stream)
+
     def _choose(self, source: BlockSource, fit: FitColumns) -> Recipe:
         """Choose the features; grouping columns are none unless they are named."""
         for name in self.by:
             if name not in source.schema.names:
                 raise ColumnError.missing(name, source.schema.names, place=source.name, role="column to group by")
-        hashed = [Hashed.parse(each).column for each in self.hash] if not isinstance(self.hash, str) else []
-        named = {*hashed, *self.exclude, *self.category, *self.number, *self.date}
-        return choose_features(
-            source.schema,
-            label=self.label,
-            weight=self.weight,
-            features=self.features,
-            exclude=[*self.exclude, *(name for name in self.by if name not in named)],
-            hash=self.hash,
-            place=source.name,
-            category=self.category,
-            number=self.number,
-            date=self.date,
-            missing=self.missing,
-            null_values=self.null_values,
-            fit=fit,
-            fill=True,
-        )
+        own = self.columns
+        hashed = [Hashed.parse(each).column for each in own.hash] if not isinstance(own.hash, str) else []
+        named = {*hashed, *own.exclude, *own.category, *own.number, *own.date}
+        exclude = [*own.exclude, *(name for name in self.by if name not in named)]
+        return replace(own, label=self.label, exclude=exclude).choose(source, fit=fit, fill=True)
 
 
 class _LabelSearch:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -105,11 +105,6 @@ class Grouped(Closing):
                 raise self._damaged(f"{path.name} should have {size} bytes")
         self._maps: dict[int, mmap.mmap] = {}
         self._footers: dict[int, Footer] = {}
-
-    @classmethod
-    def open(cls, folder: str | os.PathLike[str]) -> Grouped:
-        """Open a folder of grouped rows."""
-        return cls(folder)
 
     @cached_property
     def keys(self) -> list[Key]:
@@ -241,6 +236,24 @@ class Grouped(Closing):
 
     def _damaged(self, what: object) -> CorruptFileError:
         return CorruptFileError(f"{self.folder} is damaged ({what}); remove it and group the data again")
+
+
+def open_grouped(data: Any, by: Sequence[str], label: str | None) -> Grouped | None:
+    """Open a folder of grouped rows, as it was asked for; None for data that are not grouped yet.
+
+    Raises
+    ------
+    UsageError
+        The rows are by other columns, or of another label.
+    """
+    if not (isinstance(data, str | os.PathLike) and (Path(data) / NOTE).is_file()):
+        return None
+    grouped = Grouped(data)
+    if list(grouped.by) != list(by):
+        raise UsageError(f"{data} holds rows by {', '.join(grouped.by)}, not by {', '.join(by)}")
+    if label is not None and label != grouped.recipe.label:
+        raise UsageError(f"{data} holds rows whose label is {grouped.recipe.label!r}, not {label!r}")
+    return grouped
 
 
 def padded(nbytes: Any) -> Any:

@@ -119,15 +119,7 @@ class _Judging:
 
 
 def judge(result: GroupModels, pooled: GroupModels | None, grouped: Grouped, split: Split) -> Judgement:
-    """Score the chosen model of each group on its held-out rows, and a pooled model on the same ones.
-
-    Parameters
-    ----------
-    result, pooled : GroupModels
-        The models of all groups, and of a single group of all rows; the latter None where there is none.
-    grouped, split
-        The rows, and the way they were split in training.
-    """
+    """Score the chosen model of each group on its held-out rows, and the pooled model, if there is one, on the same ones."""
     groups, table = len(grouped), result.registry.table
     known = pooled is not None and len(pooled.chosen_rows) > 0
     sums = {name: _Sums.zeros(groups) for name in ("held_out", *(["pooled"] if known else []))}

@@ -141,14 +141,12 @@ class Index:
         return {name: f"param_{name}" for config in self.configs for name in config}
 
     def write(self, folder: Path) -> None:
-        """Write the index."""
         told = {"format": FORMAT, "version": VERSION} | {f.name: getattr(self, f.name) for f in fields(self)}
         told |= {"label": self.label, "classes": self.classes}
         write_note(folder / INDEX, told)
 
     @classmethod
     def read(cls, folder: Path) -> Index:
-        """Read the index of a folder."""
         path = folder / INDEX
         if not path.is_file():
             raise ModelFileError(
@@ -307,7 +305,6 @@ class Outcome:
 
     @property
     def numbers(self) -> NDArray[np.int64]:
-        """The configs' numbers."""
         count = np.size(self.loss)
         return np.arange(count) if self.configs is None else np.asarray(self.configs, np.int64)
 

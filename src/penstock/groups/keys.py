@@ -143,21 +143,6 @@ def from_text(text: str, kinds: Sequence[pa.DataType]) -> Key:
     return tuple(key)
 
 
-def ordered(keys: Sequence[Key]) -> list[int]:
-    """Return the keys' places in ascending order: values first, then NaN, then null.
-
-    Examples
-    --------
-    >>> ordered([("b",), (None,), ("a",)])
-    [2, 0, 1]
-    """
-
-    def rank(place: int) -> list[tuple[int, Any]]:
-        return [(2, 0) if v is None else (1, 0) if v != v else (0, v) for v in keys[place]]
-
-    return sorted(range(len(keys)), key=rank)
-
-
 def to_columns(keys: Sequence[Key], kinds: Sequence[pa.DataType]) -> list[pa.Array]:
     """Return keys as a column for each of their values."""
     return [pa.array([key[place] for key in keys], kind) for place, kind in enumerate(kinds)]

@@ -18,18 +18,17 @@ from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, Self
+from typing import Any
 
-from penstock.errors import UsageError, WorkerDiedError
-from penstock.groups.executor import Done, Lost, Make
+from penstock.closing import Closing
+from penstock.errors import UsageError
+from penstock.groups.executor import Deaths, Done, Lost, Make
 from penstock.groups.worker_process import Raised
 from penstock.parallel import cores
 
 # There is a process for each core already.
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _PROGRAM = "import sys; from penstock.groups.worker_process import serve_pipe; serve_pipe(int(sys.argv[1]))"
-_RESTARTS = 20
-"""Deaths that are put up with for each worker: those that train a group together also die together."""
 _PATIENCE = 5.0
 """Seconds that a worker has to end when it is asked to."""
 
@@ -41,7 +40,7 @@ class _Slot:
     pending: deque[int] = field(default_factory=deque)
 
 
-class LocalExecutor:
+class LocalExecutor(Closing):
     """Processes of this machine.
 
     Parameters
@@ -58,11 +57,11 @@ class LocalExecutor:
                 "is not a number of processes", option="workers", value=workers, fixes=["choose 1 or more"]
             )
         self._make = pickled(make, "what makes a worker's object")
-        self._restarts = 0
         self._slots: list[_Slot] = []
         try:
             for _ in range(workers or cores()):
                 self._slots.append(self._started())
+            self._deaths = Deaths(len(self._slots))
         except BaseException:
             self.close()
             raise
@@ -73,7 +72,6 @@ class LocalExecutor:
 
     @property
     def pids(self) -> list[int]:
-        """The processes of the slots."""
         return [slot.process.pid for slot in self._slots]
 
     def submit(self, worker: int, task: int, method: str, *arguments: Any) -> None:
@@ -112,24 +110,13 @@ class LocalExecutor:
                 slot.process.wait()
         self._slots = []
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
     def _replaced(self, number: int) -> Lost:
         """Start another process in a slot whose process died, and tell which tasks are lost."""
         slot = self._slots[number]
         slot.pipe.close()
         code = slot.process.wait()
         reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
-        self._restarts += 1
-        if self._restarts > _RESTARTS * len(self._slots):
-            raise WorkerDiedError(
-                f"workers died {self._restarts} times, the last one {reason}; look whether memory ran out, and try fewer"
-                " workers"
-            )
+        self._deaths.add(reason)
         self._slots[number] = self._started()
         return Lost(number, tuple(slot.pending), reason)
 

@@ -45,11 +45,9 @@ class Maker(Protocol):
 
     def module(self, config: Mapping[str, Any], arrays: Arrays, scale: tuple[Floats, Floats] | None) -> Any:
         """Return the module of a config with these numbers, which brings features to scale itself if there is one."""
-        ...
 
     def scores(self, config: Mapping[str, Any], arrays: Arrays, x: Any) -> Floats:
         """Return the scores of rows, brought to scale already."""
-        ...
 
 
 def finite(values: NDArray[Any]) -> Floats:
@@ -86,24 +84,16 @@ def config_arrays(layout: Sequence[Any], config: int, numbers: Floats) -> Arrays
 class ModuleModel(EncodedModel):
     """A module of one group.
 
+    The other attributes are those of `penstock.linear.LinearModel`.
+
     Attributes
     ----------
-    kind : str
-        logistic, softmax or linear.
     arrays : dict
         All of its arrays.
-    recipe : Recipe
-        How columns become features, and labels targets.
     params : dict
         What was searched, which the module was made for.
-    config : dict
-        All hyper-parameters.
     maker : Maker, optional
         Who has its code.
-    fingerprint : str
-        Of the data it was trained on.
-    metrics : dict
-        Final figures, such as the loss on rows held out.
     """
 
     kind: str
@@ -117,7 +107,6 @@ class ModuleModel(EncodedModel):
 
     @property
     def known_loss(self) -> bool:
-        """Whether it was trained by the loss of its kind, rather than by a function of the user's."""
         return self.config.get("loss") in LOSSES
 
     @property
@@ -134,7 +123,6 @@ class ModuleModel(EncodedModel):
         return require_maker(self.maker).module(self.params, self.state_dict(), self.scale)
 
     def scores(self, batch: Batch) -> Floats:
-        """Return a score a row, or for softmax one a row and class."""
         maker, x = require_maker(self.maker), batch.x
         if self.scale is not None:
             mean, spread = (array.astype(np.float64) for array in self.scale)
@@ -184,14 +172,12 @@ class Modules:
         self._ask = lru_cache(_KEPT)(self.model)
 
     def model(self, row: int, config: Mapping[str, Any] | None = None, **told: Any) -> ModuleModel:
-        """Return the model at a row of the table."""
         index = self._registry.index
         number = int(self._registry.table["config"][row].as_py())
         arrays = config_arrays(index.layout, number, self._registry.weights(row))
         return ModuleModel(index.kind, arrays, self._recipe, index.configs[number], config or {}, self._maker, **told)
 
     def scores(self, batch: Batch, models: NDArray[np.int64]) -> Floats:
-        """Return the scores of each row by the model at its row of the table; zero where there is none."""
         return by_model(self._registry.index, batch, models, lambda model, rows: self._ask(model).scores(rows))
 
     def require(self) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from penstock.blocks.base import BlockSource, Int64s, Source, require_block, req
 from penstock.blocks.common_schema import common_schema, conform
 from penstock.blocks.file_kinds import COMPRESSED
 from penstock.blocks.folder_columns import folder_columns, typed
-from penstock.blocks.open import SUFFIXES, detect, is_table
+from penstock.blocks.open import SUFFIXES, detect, is_table, opened
 from penstock.blocks.open import open as open_source
 from penstock.blocks.storage import is_remote, show_names
 from penstock.errors import DataChangedError
@@ -37,12 +37,9 @@ def partitioned(data: Any, by: Sequence[str]) -> PartitionedSource | None:
     return PartitionedSource(found.files, found.values, found.names, keys=found.keys)
 
 
-@contextmanager
-def open_partitioned(data: Any, by: Sequence[str]) -> Iterator[BlockSource]:
-    """Open data, with the columns that stand in its paths where its files do not have them all, and close what was opened."""
-    source: BlockSource = partitioned(data, by) or open_source(data)
-    with nullcontext(source) if source is data else source:
-        yield source
+def open_partitioned(data: Any, by: Sequence[str]) -> AbstractContextManager[BlockSource]:
+    """Open data, with the columns that stand in its paths where its files do not have them all, for a ``with`` block."""
+    return partitioned(data, by) or opened(data)
 
 
 class PartitionedSource(Source):
@@ -122,7 +119,6 @@ class PartitionedSource(Source):
         return self._print
 
     def read(self, block: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """Read one block; only the columns named, in that order."""
         require_block(block, len(self.block_rows), name=self.name)
         wanted = list(self.schema.names if columns is None else columns)
         require_columns(self.schema, wanted, place=self.name)
@@ -138,12 +134,10 @@ class PartitionedSource(Source):
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([self.schema.field(name) for name in wanted]))
 
     def file_of(self, block: int) -> tuple[str, int]:
-        """Return the name of the file that a block lies in, and the first block of that file."""
         number = int(np.searchsorted(self._first, block, side="right")) - 1
         return self._files[number], int(self._first[number])
 
     def close(self) -> None:
-        """Close the files."""
         with self._lock:
             opened, self._open = self._open, []
         for source in opened:

@@ -358,7 +358,7 @@ def copied(grouped: Grouped, wanted: Sequence[tuple[int, int]], folder: Path) ->
             bundles.append(bundle)
         kept_notes = ("version", "asked", "by", "encoder", "classes", "width")
         writer.finish([grouped.keys[0]] * made, grouped.kinds, {name: grouped.note[name] for name in kept_notes})
-    return Grouped.open(folder), bundles
+    return Grouped(folder), bundles
 
 
 class _Asking:

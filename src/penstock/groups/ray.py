@@ -14,19 +14,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, Self
+from typing import Any
 
+from penstock.closing import Closing
 from penstock.errors import UsageError, WorkerDiedError
 from penstock.groups.cluster import Cluster, Copies, last_line, load_ray, look
-from penstock.groups.executor import Done, Lost, Make
+from penstock.groups.executor import Deaths, Done, Lost, Make
 from penstock.groups.local import pickled
 from penstock.groups.worker_process import Raised, Served
 
 MakeAt = Callable[[str], Any]
 """Makes a worker's object for a folder that is not where it was; must be picklable."""
 
-_RESTARTS = 20
-"""Deaths that are put up with for each worker: those that train a group together also die together."""
 _PATIENCE = 120.0
 """Seconds that workers may take to be there."""
 _CHECK = 1.0
@@ -72,7 +71,7 @@ class _Slot:
     pending: deque[tuple[int, Any]] = field(default_factory=deque)
 
 
-class RayExecutor:
+class RayExecutor(Closing):
     """Actors of a Ray cluster, each with a core.
 
     Parameters
@@ -118,7 +117,6 @@ class RayExecutor:
         self._make_at = make_at
         self._copies: Copies | None = None
         self._shunned: set[str] = set()
-        self._restarts = 0
         self._slots: list[_Slot] = []
         self._cluster = Cluster(address, workers)
         self._ray = self._cluster.ray
@@ -127,6 +125,7 @@ class RayExecutor:
                 self._copies = Copies(files, self._cluster)
             for _ in range(self._cluster.room(workers)):
                 self._slots.append(self._started(cpus=1))
+            self._deaths = Deaths(len(self._slots))
             self._await_all()
         except BaseException:
             self.close()
@@ -178,12 +177,6 @@ class RayExecutor:
             if self._copies is not None:
                 self._copies.close()
         self._cluster.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def _started(self, *, cpus: int, node: str = "") -> _Slot:
         actor = self._cluster.actor(_Actor, cpus=cpus, node=node)
@@ -254,7 +247,7 @@ class RayExecutor:
         try:
             self._settle([slot])
         except self._ray.exceptions.RayError as error:  # it died before it was there
-            self._count(self._reason(slot, error))
+            self._deaths.add(self._reason(slot, error))
             self._refill(number)
         return None
 
@@ -276,18 +269,10 @@ class RayExecutor:
         slot = self._slots[number]
         reason = self._reason(slot, error)
         self._cluster.end(slot.actor)  # it may only be out of reach
-        self._count(reason)
+        self._deaths.add(reason)
         tasks = tuple(task for task, _ in slot.pending)
         self._refill(number)
         return Lost(number, tasks, reason)
-
-    def _count(self, reason: str) -> None:
-        self._restarts += 1
-        if self._restarts > _RESTARTS * len(self._slots):
-            raise WorkerDiedError(
-                f"workers died {self._restarts} times, the last one {reason}; look whether memory ran out, and try fewer"
-                " workers"
-            )
 
     def _reason(self, slot: _Slot, error: Exception) -> str:
         """Say in a few words what became of an actor, and remember its node where that is gone."""

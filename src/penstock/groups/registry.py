@@ -292,7 +292,6 @@ class Registry:
         return out
 
     def trees(self, row: int) -> str:
-        """Return the model of a row of the table as text."""
         if self.refit is not None and self._refits[row] >= 0:
             return self.refit.trees(int(self._refits[row]))
         group, config = (self.table[name][row].as_py() for name in ("group", "config"))

@@ -217,21 +217,7 @@ def chunk_bytes(most: int, *, groups: int, row_bytes: int) -> int:
 
 
 class Scatter:
-    """Puts rows into their places.
-
-    Parameters
-    ----------
-    source : BlockSource
-        The data.
-    recipe : Recipe
-        What makes rows of it, dense.
-    counted : Counted
-        Which group each row is in.
-    laid : Laid
-        Where the rows of each group lie.
-    chunk : int
-        Bytes of rows that are sorted at once; there are two such pieces under way.
-    """
+    """Puts dense rows into their places; ``chunk`` bytes of them are sorted at once, and two such pieces are under way."""
 
     def __init__(self, source: BlockSource, recipe: Recipe, counted: Counted, laid: Laid, *, chunk: int) -> None:
         self._source, self._recipe, self._counted, self._laid = source, recipe, counted, laid

@@ -4,21 +4,205 @@
 order of shards is fixed. `Passes` asks for one partial sum per shard and pass (algebraic work) and goes on with a group
 when all are in. A driver, or the simulator, asks `next` for each free worker, says `done` when a turn is over, carries
 what `done` gives back to where it is wanted, and then says `ready`; `woken` names the workers worth asking again.
-Both keep a trace, and `check` reads the invariants off it. They train nothing and know no time.
+They train nothing and know no time.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from penstock.errors import UsageError
 from penstock.groups.place import Placement
-from penstock.groups.scheduler_state import Floor, Turn, Wait, shard_order
 
 
-class Hopper:
+class Turn(NamedTuple):
+    """What a worker is to do now: configs of one shard, for some epochs (or passes).
+
+    Each config of the range runs from ``epoch`` on, until ``epochs`` are over or its own epochs are. ``units`` are
+    the rows × configs that this comes to.
+    """
+
+    worker: int
+    shard: int
+    group: int
+    whole: bool
+    """The group lies on this worker alone, and nobody else is to be told."""
+    config: int
+    configs: int
+    epoch: int
+    epochs: int
+    units: int
+
+
+class Wait(NamedTuple):
+    """What is under way after a turn: a config to its next worker, or partial sums to be added and a model sent out."""
+
+    group: int
+    config: int
+    configs: int
+    """How many configs, from that one on, go on together."""
+    workers: tuple[int, ...]
+    """Who will go on with it."""
+
+
+def shard_order(config: int, *, shards: int) -> list[int]:
+    """Return the order in which a config goes over a group's shards, in every epoch.
+
+    A rotation, so that configs begin at different shards and follow one another around. Plain SGD over the shards in
+    this order gives the same weights.
+
+    Examples
+    --------
+    >>> [shard_order(config, shards=3) for config in range(4)]
+    [[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 1, 2]]
+    """
+    return [_position(config, place, shards) for place in range(shards)]
+
+
+def _position(config: int, place: int, shards: int) -> int:
+    return ((config if config < shards else 0) + place) % shards
+
+
+class Scheduler:
+    """What both schedulers are: the workers, what each is running, and the whole groups that each has.
+
+    Whole groups are cut into turns so short that nobody waits for a split group because of them.
+    """
+
+    def __init__(
+        self,
+        placement: Placement,
+        *,
+        configs: int,
+        epochs: int | Sequence[int],
+        begun: Mapping[tuple[int, int], int] | None = None,
+        long: int | None = None,
+        by_passes: Collection[int] = (),
+    ) -> None:
+        self.epochs = each = [epochs] * configs if isinstance(epochs, int) else list(epochs)
+        self.placement = placement
+        self.configs = configs
+        self.most = max(each)
+        self.even = len(set(each)) == 1
+        self.begun = begun or {}
+        self.running: dict[int, Turn] = {}
+        self._woken: list[int] = list(range(placement.workers))
+        self._queue: list[list[tuple[int, int, int, int]]] = [[] for _ in range(placement.workers)]
+        """Parts of split groups that a worker can do now."""
+        self.split: dict[int, list[int]] = {}
+        self.whole: list[list[int]] = [[] for _ in range(placement.workers)]
+        self.progress: dict[int, list[int]] = {}
+        """Of a whole group that is under way: epochs that each config has had."""
+        self.due = [0] * placement.workers
+        """Turns of split groups that a worker still has before it."""
+        self.open = len(placement.held)
+        shared = [0] * placement.workers
+        for group, held in placement.held.items():
+            rows = placement.shards[held[0]].rows
+            if len(held) > 1 or group in by_passes or (long is not None and self.units(rows, 0, self.most) >= long):
+                self.split[group] = held
+                for number in held:
+                    shared[placement.shards[number].worker] += placement.shards[number].rows
+                continue
+            at = [min(own, self.begun.get((group, config), 0)) for config, own in enumerate(each)] if self.begun else []
+            if any(at):
+                self.progress[held[0]] = at
+            if at == each:
+                self.open -= 1
+            else:
+                self.whole[placement.shards[held[0]].worker].append(held[0])
+        for numbers in self.whole:
+            numbers.sort(key=lambda number: (placement.shards[number].rows, -number))
+        # In the time of one round of the busiest worker, each does its shards of split groups once. As long as a turn
+        # of a whole group fits in what such a round leaves over, nobody who waits for a shard waits longer for it.
+        busiest = placement.makespan if placement.shards else 0
+        self.spare = [max(1, busiest - rows) for rows in shared]
+
+    @property
+    def finished(self) -> bool:
+        """Whether all is trained."""
+        return self.open == 0
+
+    def woken(self) -> list[int]:
+        """Name the workers that may have got something to do since this was last asked."""
+        woken, self._woken = self._woken, []
+        return woken
+
+    def next(self, worker: int) -> Turn | None:
+        """Give a free worker its next turn; None while there is none for it."""
+        raise NotImplementedError
+
+    def done(self, turn: Turn, *, finished: bool = False) -> Wait | None:
+        """Take note that a turn is over, ``finished`` where its whole group needs no further epochs; return what is under way."""
+        self.end(turn)
+        if not turn.whole:
+            self.due[turn.worker] -= 1
+            return self.went_on(turn)
+        at = self.progress.get(turn.shard)
+        if at is not None and not finished:
+            for config in range(turn.config, turn.config + turn.configs):
+                at[config] = max(at[config], min(self.epochs[config], turn.epoch + turn.epochs))
+            if any(had < own for had, own in zip(at, self.epochs, strict=True)):
+                self.whole[turn.worker].append(turn.shard)
+                return None
+        self.progress.pop(turn.shard, None)
+        self.open -= 1
+        return None
+
+    def went_on(self, turn: Turn) -> Wait | None:
+        """Return what is under way after a turn of a split group."""
+        raise NotImplementedError
+
+    def ready(self, wait: Wait, *, finished: bool = False) -> None:
+        """Take note that what was under way has arrived; ``finished`` where it needs no further epochs."""
+        raise NotImplementedError
+
+    def units(self, rows: int, first: int, count: int, configs: slice = slice(None)) -> int:
+        """Return rows × configs of passes over a shard, counting the configs that take part in each."""
+        taken = self.epochs[configs]
+        if self.even:
+            return rows * len(taken) * min(count, max(0, self.most - first))
+        return rows * sum(min(count, max(0, own - first)) for own in taken)
+
+    def begin(self, turn: Turn) -> Turn:
+        self.running[turn.worker] = turn
+        return turn
+
+    def end(self, turn: Turn) -> None:
+        if self.running.get(turn.worker) != turn:
+            raise UsageError(f"worker {turn.worker} is not running {turn}; say what was given to it, once")
+        del self.running[turn.worker]
+        self._woken.append(turn.worker)
+
+    def next_whole(self, worker: int) -> Turn | None:
+        """Give a turn of the largest whole group that is left: all of it, or as much as others can wait for."""
+        if not self.whole[worker]:
+            return None
+        number = self.whole[worker].pop()
+        shard = self.placement.shards[number]
+        spare, rows = self.spare[worker] if self.due[worker] else None, shard.rows
+        at = self.progress.get(number)
+        if at is None:
+            everything = self.units(rows, 0, self.most)
+            if spare is None or everything <= spare:
+                return self.begin(Turn(worker, number, shard.group, True, 0, self.configs, 0, self.most, everything))
+            at = self.progress[number] = [0] * self.configs
+        left = [config for config in range(self.configs) if at[config] < self.epochs[config]]
+        first = min(left, key=lambda config: at[config])
+        epoch = at[first]
+        together = all(at[config] == min(epoch, self.epochs[config]) for config in range(self.configs))
+        if together and (spare is None or rows * len(left) <= spare):
+            count = self.most - epoch if spare is None else min(self.most - epoch, spare // (rows * len(left)))
+            units = self.units(rows, epoch, count)
+            return self.begin(Turn(worker, number, shard.group, True, 0, self.configs, epoch, count, units))
+        count = self.epochs[first] - epoch
+        count = count if spare is None else min(count, max(1, spare // rows))
+        return self.begin(Turn(worker, number, shard.group, True, first, 1, epoch, count, rows * count))
+
+
+class Hopper(Scheduler):
     """Schedules SGD: every config of a group goes over all its shards in an epoch, one after another.
 
     Two configs of a group may run at the same time on different shards; the paper's fourth invariant, by which they may
@@ -33,8 +217,6 @@ class Hopper:
         How many configs each group has, and the epochs of all or of each.
     begun
         Epochs that a config has behind it, by (group, config), where a run is taken up again.
-    long
-        Rows × configs × epochs from which on a group is scheduled epoch by epoch though it lies on one worker.
 
     Examples
     --------
@@ -56,103 +238,72 @@ class Hopper:
         configs: int,
         epochs: int | Sequence[int],
         begun: Mapping[tuple[int, int], int] | None = None,
-        long: int | None = None,
     ) -> None:
-        self._floor = floor = Floor(placement, configs=configs, epochs=epochs, begun=begun or {}, long=long)
-        self.trace = floor.trace
-        self._queue: list[list[tuple[int, int, int, int]]] = [[] for _ in range(placement.workers)]
+        super().__init__(placement, configs=configs, epochs=epochs, begun=begun)
         self._at: dict[tuple[int, int], list[int]] = {}
         """Of a config of a split group: its epoch, its place in the order of shards, and the rows still before it."""
-        floor.open -= len(floor.split)
-        for group, held in floor.split.items():
+        self.open -= len(self.split)
+        for group, held in self.split.items():
             size = sum(placement.shards[number].rows for number in held)
             for config in range(configs):
-                had = floor.begun.get((group, config), 0)
-                left = floor.epochs[config] - had
+                had = self.begun.get((group, config), 0)
+                left = self.epochs[config] - had
                 if left > 0:
                     self._at[group, config] = [had, 0, size * left]
-                    floor.open += 1
+                    self.open += 1
                     for number in held:
-                        floor.due[placement.shards[number].worker] += left
+                        self.due[placement.shards[number].worker] += left
                     self._arrive(group, config)
 
-    @property
-    def finished(self) -> bool:
-        """Whether all is trained."""
-        return self._floor.open == 0
-
-    def woken(self) -> list[int]:
-        """Name the workers that may have got something to do since this was last asked."""
-        return self._floor.take_woken()
-
     def next(self, worker: int) -> Turn | None:
-        """Give a free worker its next turn; None while there is none for it."""
-        floor = self._floor
-        floor.free(worker)
         queue = self._queue[worker]
         if queue:
             group, config = heapq.heappop(queue)[2:]
             number, epoch = self._shard(group, config), self._at[group, config][0]
-            rows = floor.placement.shards[number].rows
-            return floor.begin(Turn(worker, number, group, False, config, 1, epoch, 1, rows))
-        return floor.next_whole(worker)
+            rows = self.placement.shards[number].rows
+            return self.begin(Turn(worker, number, group, False, config, 1, epoch, 1, rows))
+        return self.next_whole(worker)
 
-    def done(self, turn: Turn, *, finished: bool = False) -> Wait | None:
-        """Take note that a turn is over, and say where its config goes next."""
-        floor = self._floor
-        if turn.whole:
-            floor.done_whole(turn, finished)
-            return None
-        floor.end(turn)
-        floor.due[turn.worker] -= 1
+    def went_on(self, turn: Turn) -> Wait | None:
         at = self._at[turn.group, turn.config]
         at[1] += 1
         at[2] -= turn.units
-        if at[1] == len(floor.split[turn.group]):
+        if at[1] == len(self.split[turn.group]):
             at[0], at[1] = at[0] + 1, 0
-        if at[0] == floor.epochs[turn.config]:
-            floor.open -= 1
+        if at[0] == self.epochs[turn.config]:
+            self.open -= 1
             return None
-        following = floor.placement.shards[self._shard(turn.group, turn.config)].worker
+        following = self.placement.shards[self._shard(turn.group, turn.config)].worker
         return Wait(turn.group, turn.config, 1, (following,))
 
     def ready(self, wait: Wait, *, finished: bool = False) -> None:
-        """Take note that a config has arrived at its next worker; ``finished`` where it needs no further epochs."""
-        floor, at = self._floor, self._at[wait.group, wait.config]
+        at = self._at[wait.group, wait.config]
         if not finished:
             self._arrive(wait.group, wait.config)
             return
-        floor.drop(wait)
-        floor.open -= 1
-        left = floor.epochs[wait.config] - at[0]
-        order = shard_order(wait.config, shards=len(floor.split[wait.group]))
-        for place, position in enumerate(order):
-            worker = floor.placement.shards[floor.split[wait.group][position]].worker
-            floor.due[worker] -= left - (place < at[1])
-        at[0] = floor.epochs[wait.config]
+        self.open -= 1
+        left = self.epochs[wait.config] - at[0]
+        for place, position in enumerate(shard_order(wait.config, shards=len(self.split[wait.group]))):
+            worker = self.placement.shards[self.split[wait.group][position]].worker
+            self.due[worker] -= left - (place < at[1])
+        at[0] = self.epochs[wait.config]
 
     def _shard(self, group: int, config: int) -> int:
-        held = self._floor.split[group]
-        return held[self._position(config, self._at[group, config][1], len(held))]
-
-    @staticmethod
-    def _position(config: int, place: int, shards: int) -> int:
-        """Return an element of `shard_order` without making it."""
-        return ((config if config < shards else 0) + place) % shards
+        held = self.split[group]
+        return held[_position(config, self._at[group, config][1], len(held))]
 
     def _arrive(self, group: int, config: int) -> None:
         """Put a config into the queue of the worker that has its next shard."""
-        floor = self._floor
-        held, (epoch, place, rows) = floor.split[group], self._at[group, config]
-        position, slots = self._position(config, place, len(held)), max(floor.configs, len(held))
+        held, (epoch, place, rows) = self.split[group], self._at[group, config]
+        position, slots = _position(config, place, len(held)), max(self.configs, len(held))
         # Among configs with as much before them, that of the Latin square's next slot (see `bound_sequential`).
         slot = epoch * slots + (position - config) % slots
-        worker = floor.placement.shards[held[position]].worker
+        worker = self.placement.shards[held[position]].worker
         heapq.heappush(self._queue[worker], (-rows, slot, group, config))
-        floor.woken.append(worker)
+        self._woken.append(worker)
 
 
-class Passes:
+class Passes(Scheduler):
     """Schedules algebraic work: a pass over a split group asks one partial sum of each shard, for many configs at once.
 
     When the last sum of a pass is in, ``done`` says so; the driver adds them up, changes the models, and says
@@ -168,8 +319,6 @@ class Passes:
     lanes
         Into how many batches the configs of a split group are parted, each with passes of its own. With two, workers
         that have nothing but one group go on with one batch while the sums of the other are under way.
-    begun
-        Passes that a group has behind it, where a run is taken up again.
     long
         Rows × configs × epochs from which on a group is scheduled pass by pass though it lies on one worker.
     by_passes
@@ -193,133 +342,59 @@ class Passes:
         configs: int,
         epochs: int | Sequence[int],
         lanes: int = 1,
-        begun: Mapping[int, int] | None = None,
         long: int | None = None,
         by_passes: Collection[int] = (),
     ) -> None:
-        if lanes < 1:
-            raise UsageError("carry no config", option="lanes", value=lanes, fixes=["give at least 1"])
-        had = {(group, config): passes for group, passes in (begun or {}).items() for config in range(configs)}
-        self._floor = floor = Floor(
-            placement, configs=configs, epochs=epochs, begun=had, long=long, by_passes=by_passes
-        )
-        self.trace = floor.trace
-        self._queue: list[list[tuple[int, int, int, int]]] = [[] for _ in range(placement.workers)]
+        super().__init__(placement, configs=configs, epochs=epochs, long=long, by_passes=by_passes)
         lanes = min(lanes, configs)
         self._lanes = {configs * lane // lanes: configs * (lane + 1) // lanes for lane in range(lanes)}
         """The configs of each lane: its first, and the one after its last."""
         self._at: dict[tuple[int, int], list[int]] = {}
         """Of a lane of a split group: its pass, the last one of its configs, and shards whose sum is not in yet."""
-        floor.open += (len(self._lanes) - 1) * len(floor.split)
-        for group, held in floor.split.items():
-            passes = floor.begun.get((group, 0), 0)
+        self.open += (len(self._lanes) - 1) * len(self.split)
+        for group, held in self.split.items():
             for first, end in self._lanes.items():
-                last = max(floor.epochs[first:end])
-                self._at[group, first] = [passes, last, 0]
+                last = max(self.epochs[first:end])
+                self._at[group, first] = [0, last, 0]
                 for number in held:
-                    floor.due[placement.shards[number].worker] += max(0, last - passes)
+                    self.due[placement.shards[number].worker] += last
                 self._start(group, first)
 
-    @property
-    def finished(self) -> bool:
-        """Whether all is trained."""
-        return self._floor.open == 0
-
-    def woken(self) -> list[int]:
-        """Name the workers that may have got something to do since this was last asked."""
-        return self._floor.take_woken()
-
     def next(self, worker: int) -> Turn | None:
-        """Give a free worker its next turn; None while there is none for it."""
-        floor = self._floor
-        floor.free(worker)
         if not self._queue[worker]:
-            return floor.next_whole(worker)
+            return self.next_whole(worker)
         _, group, first, number = heapq.heappop(self._queue[worker])
         epoch, end = self._at[group, first][0], self._lanes[first]
-        units = floor.units(floor.placement.shards[number].rows, epoch, 1, slice(first, end))
-        return floor.begin(Turn(worker, number, group, False, first, end - first, epoch, 1, units))
+        units = self.units(self.placement.shards[number].rows, epoch, 1, slice(first, end))
+        return self.begin(Turn(worker, number, group, False, first, end - first, epoch, 1, units))
 
-    def done(self, turn: Turn, *, finished: bool = False) -> Wait | None:
-        """Take note that a turn is over; say so when it was the last of its group's pass."""
-        floor = self._floor
-        if turn.whole:
-            floor.done_whole(turn, finished)
-            return None
-        floor.end(turn)
-        floor.due[turn.worker] -= 1
+    def went_on(self, turn: Turn) -> Wait | None:
         at = self._at[turn.group, turn.config]
         at[2] -= 1
         if at[2]:
             return None
-        workers = tuple(floor.placement.shards[number].worker for number in floor.split[turn.group])
+        workers = tuple(self.placement.shards[number].worker for number in self.split[turn.group])
         return Wait(turn.group, turn.config, turn.configs, workers)
 
     def ready(self, wait: Wait, *, finished: bool = False) -> None:
-        """Take note that models are changed and sent out; ``finished`` where none of them needs a further pass."""
-        floor, at = self._floor, self._at[wait.group, wait.config]
+        at = self._at[wait.group, wait.config]
         at[0] += 1
         if finished:
-            floor.drop(wait)
             for worker in wait.workers:
-                floor.due[worker] -= at[1] - at[0]
+                self.due[worker] -= at[1] - at[0]
             at[0] = at[1]
         self._start(wait.group, wait.config)
 
     def _start(self, group: int, first: int) -> None:
         """Queue a pass at the workers that hold the group, or close this lane of it."""
-        floor, at = self._floor, self._at[group, first]
+        at = self._at[group, first]
         if at[0] >= at[1]:
-            floor.open -= 1
+            self.open -= 1
             return
-        shards, held = floor.placement.shards, floor.split[group]
+        shards, held = self.placement.shards, self.split[group]
         at[2] = len(held)
         # The longest way still to go first: as many passes as are left, none shorter than its largest shard.
         way = (at[1] - at[0]) * max(shards[number].rows for number in held)
         for number in held:
             heapq.heappush(self._queue[shards[number].worker], (-way, group, first, number))
-            floor.woken.append(shards[number].worker)
-
-
-def check(scheduler: Hopper | Passes, placement: Placement) -> None:
-    """Read a scheduler's trace, and raise where it breaks an invariant (section 4.2).
-
-    Data sharding: a turn runs where its shard lies, and every epoch of a config goes over each shard once. Worker
-    exclusivity: a worker has one turn at a time. For a `Hopper`, config isolation (a config is at one place at a time)
-    and the order of shards; for `Passes`, no shard is ahead of a pass that others are still at.
-    """
-    hops = isinstance(scheduler, Hopper)
-    workers: dict[int, Turn] = {}
-    configs: dict[tuple[int, int], Turn] = {}
-    visits: dict[tuple[int, int], deque[int]] = {}
-    for what, turn in scheduler.trace:
-        key = (turn.group, turn.config)
-        if isinstance(turn, Wait):
-            visits.pop(key, None)
-            continue
-        shard, held = placement.shards[turn.shard], placement.held[turn.group]
-        if what == "end":
-            del workers[turn.worker]
-            if hops or turn.whole:
-                del configs[key]
-            continue
-        if shard.worker != turn.worker or shard.group != turn.group:
-            raise UsageError(f"{turn} runs a shard that lies on worker {shard.worker}: data sharding is broken")
-        if turn.worker in workers:
-            raise UsageError(f"{turn} runs beside {workers[turn.worker]}: worker exclusivity is broken")
-        if key in configs:
-            raise UsageError(f"{turn} runs beside {configs[key]}: config isolation is broken")
-        workers[turn.worker] = turn
-        if hops or turn.whole:
-            configs[key] = turn
-        if turn.whole:
-            continue
-        due = visits.setdefault(key, deque())
-        if not due:
-            order = shard_order(turn.config, shards=len(held)) if hops else range(len(held))
-            due.extend(held[place] for place in order)
-        if turn.shard not in due or (hops and turn.shard != due[0]):
-            raise UsageError(f"{turn} comes before shard {due[0]}: the order of shards is broken")
-        due.remove(turn.shard)
-    if scheduler.finished and any(visits.values()):
-        raise UsageError(f"shards left out: {[key for key, due in visits.items() if due]}; an epoch is not complete")
+            self._woken.append(shards[number].worker)

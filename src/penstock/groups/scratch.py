@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -17,9 +17,10 @@ from typing import Any, Self
 from penstock.checksum import checksum
 from penstock.errors import DataChangedError, DataError, SourceError, UsageError, WriteError
 from penstock.groups.grouped import NOTE, Grouped, read_grouped_note
-from penstock.outputs import local_path, writing
+from penstock.lock import LOCK, acquired
+from penstock.outputs import local_path, sync_folder, writing
 
-_LOCK = "lock"
+_BUSY = "another process is grouping the same data; wait for it, or choose another folder"
 _PLACED = "placed"
 
 
@@ -135,27 +136,13 @@ class Scratch:
             if old.exists() and not self.folder.exists():
                 os.rename(old, self.folder)
             raise WriteError(f"{self.folder} cannot be written: {error.strerror or error}") from error
-        with contextlib.suppress(OSError):
-            handle = os.open(self.folder.parent, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+        sync_folder(self.folder.parent)
 
     def __enter__(self) -> Self:
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            while self._lock is None:
-                self.path.mkdir(exist_ok=True)
-                self._lock = _locked(self.path)
-            self._remove_stale()
+        self._lock = acquired(self.path, _BUSY)
+        self._remove_stale()
+        with writing(self.out):
             self.out.mkdir(exist_ok=True)
-        except OSError as error:
-            if isinstance(error, WriteError):
-                raise
-            raise WriteError(
-                f"{self.path} cannot be made: {error.strerror or error}; choose a folder you can write to"
-            ) from error
         return self
 
     def __exit__(
@@ -171,13 +158,12 @@ class Scratch:
 
     def _remove_stale(self) -> None:
         """Remove what attempts at something else left for the same folder, unless they are still at work."""
-        for stale in self.path.parent.glob(f"{_escaped(self.folder.name)}.tmp-*"):
-            if stale != self.path and (stale / _LOCK).exists():
+        for stale in self.path.parent.glob(f"{glob.escape(self.folder.name)}.tmp-*"):
+            if stale != self.path and (stale / LOCK).exists():
                 with contextlib.suppress(OSError, UsageError):
-                    lock = _locked(stale)
+                    lock = acquired(stale, _BUSY)
                     shutil.rmtree(stale, ignore_errors=True)
-                    if lock is not None:
-                        os.close(lock)
+                    os.close(lock)
 
 
 def boot() -> str:
@@ -185,32 +171,6 @@ def boot() -> str:
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return ""
-
-
-def _locked(path: Path) -> int | None:
-    """Lock a folder for this process; None where it was removed meanwhile."""
-    try:
-        handle = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.stat(path / _LOCK).st_ino == os.fstat(handle).st_ino:
-            return handle
-    except BlockingIOError:
-        os.close(handle)
-        raise UsageError(
-            f"{path} is in use: another process is grouping the same data; wait for it, or choose another folder"
-        ) from None
-    except FileNotFoundError:
-        pass
-    os.close(handle)
-    return None
-
-
-def _escaped(name: str) -> str:
-    """Return a name so that a glob takes it as it is."""
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
 def _line_sum(line: bytes) -> bytes:

@@ -110,9 +110,8 @@ class Choice:
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return ", ".join(
-            f"{name}={value:g}" if _real(value) else f"{name}={value}" for name, value in self.params.items()
-        )
+        shown = {name: f"{value:g}" if isinstance(value, float) else value for name, value in self.params.items()}
+        return ", ".join(f"{name}={value}" for name, value in shown.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +148,6 @@ class Range:
         return self.high - self.low + 1 if self.scale.endswith("int") else math.inf
 
     def draw(self, rng: np.random.Generator) -> float | int:
-        """Return one value."""
         if self.scale == "int":
             return int(rng.integers(int(self.low), int(self.high), endpoint=True))
         if self.scale == "uniform":
@@ -391,7 +389,3 @@ def _distinct(name: str, values: Sequence[Any]) -> tuple[Any, ...]:
             raise UsageError(f"{name} lists {value!r} twice; give each value once")
         seen.add((isinstance(value, bool), value))
     return tuple(values)
-
-
-def _real(value: Any) -> bool:
-    return isinstance(value, float)

@@ -90,19 +90,15 @@ class SortedRun(Protocol):
 
     def index(self, first: int, last: int) -> GroupOffsets:
         """Return a part of the index."""
-        ...
 
     def entry(self, row: int) -> int:
         """Return how many entries stand before a row."""
-        ...
 
     def take(self, first: int, last: int) -> Batch:
         """Return a stretch of rows."""
-        ...
 
     def fill(self, first: int, last: int, into: Batch, at: tuple[int, int]) -> tuple[int, int]:
         """Put a stretch of rows into others, from a row and an entry on, and return where the next go."""
-        ...
 
     def close(self) -> None: ...
 
@@ -267,19 +263,7 @@ class RunWriter:
 def sort_rows(
     parts: Sequence[Batch], numbers: Sequence[Int64s], shape: RowShape, *, groups: int
 ) -> tuple[GroupOffsets, Batch]:
-    """Sort rows by the number of their group, those of a group staying in order.
-
-    Parameters
-    ----------
-    parts : list of Batch
-        The rows.
-    numbers : list of int64 array
-        The group of each, below ``groups``.
-    shape : Shape
-        Of the rows.
-    groups : int
-        How many groups there are so far.
-    """
+    """Sort rows by the ``numbers`` of their groups, which are below ``groups``; those of a group stay in order."""
     counts = np.zeros(groups, np.int64)
     for some in numbers:
         counts += np.bincount(some, minlength=groups)

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from penstock.errors import UsageError
 from penstock.loader.holdout import SplitPart
 
 TRAINING, SELECTION, HELD_OUT = 0, 1, 2
@@ -67,6 +68,14 @@ class Split:
         else:
             found *= HELD_OUT
         return found
+
+
+def held_out_part(validation: float | None) -> float:
+    """Return the share of each group's rows to hold out; raise `UsageError` for what is no share."""
+    if validation is not None and not 0 <= validation < 1:
+        fixes = ["choose one from 0 to below 1"]
+        raise UsageError("is not a share of the rows", option="validation", value=validation, fixes=fixes)
+    return DEFAULT_SHARE if validation is None else validation
 
 
 def choose(

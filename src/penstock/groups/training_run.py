@@ -204,7 +204,6 @@ class Race:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON."""
         return asdict(self)
 
     def require(self, job: GroupJob, sizes: NDArray[np.int64]) -> None:

@@ -120,8 +120,8 @@ class ExactTrainer:
             if not _fits(batch, width):
                 self._refuse(batch)
             if self.spec.intercept and not products[-1, -1]:
-                pivot = _pivot(batch, width)  # rows of no weight left nothing to move
-            _add_products(batch, pivot, products)
+                pivot = pivot_of(batch, width)  # rows of no weight left nothing to move
+            add_products(batch, pivot, products)
             rows += len(batch)
             if not np.isfinite(products.diagonal()).all():
                 self._refuse(batch)
@@ -261,7 +261,7 @@ def _fits(batch: Batch, width: int) -> bool:
     return batch.width == width
 
 
-def _pivot(batch: Batch, width: int) -> Doubles:
+def pivot_of(batch: Batch, width: int) -> Doubles:
     """Return numbers near the means of features and label, whole float32s so that a constant less its own is zero.
 
     Sparse features stay as they are, for they would not be sparse otherwise.
@@ -279,7 +279,7 @@ def _pivot(batch: Batch, width: int) -> Doubles:
     return np.where(np.isfinite(pivot), pivot, ZERO).astype(np.float64)
 
 
-def _add_products(batch: Batch, pivot: Doubles, products: Doubles) -> None:
+def add_products(batch: Batch, pivot: Doubles, products: Doubles) -> None:
     """Add a batch's rows, less the pivot, to the upper triangle of the products."""
     from scipy.linalg.blas import dsyrk  # slow to import
 

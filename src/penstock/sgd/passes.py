@@ -228,7 +228,7 @@ class FullTrainer:
         totals.start(batch)
         weighted = batch if self._class_weights is None else self._class_weights.weigh(batch)
         figures, sound, spread = np.zeros((4, 1)), True, not self._loss.classifies
-        add = _add_classes if self._loss.many else _add_tile
+        add = _add_many if self._loss.many else _add_tile
         try:
             for tile, share in _tiles(weighted, self._outputs):
                 add(tile, share, weights, self._loss, figures, gradient)
@@ -305,23 +305,32 @@ def _add_tile(tile: Batch, share: Floats, weights: Weights, loss: Loss, figures:
     gradient[:-1] += found
 
 
-def _add_classes(tile: Batch, share: Floats, weights: Weights, _: Loss, figures: Doubles, gradient: Doubles) -> None:
+def _add_many(tile: Batch, share: Floats, weights: Weights, _: Loss, figures: Doubles, gradient: Doubles) -> None:
     """Add what a tile's rows come to under softmax, as `_add_tile` does."""
-    # A class's scores lie side by side, so that loops over rows vectorise.
-    if isinstance(tile.x, Csr):
-        z, bias = np.ascontiguousarray(kernels.scores(tile, weights).T), np.zeros_like(weights.intercept)
-    else:
-        z, bias = weights.coef @ tile.x.T, weights.intercept
-    loss, right = softmax_run(z, tile.y, share, bias, gradient[-1])
+    loss, right = add_classes(tile, share, weights, gradient)
     figures[[0, 2, 3], 0] += loss, loss, right
-    if isinstance(tile.x, Csr):
-        slopes = np.ascontiguousarray(z.T)
-        times_turned(tile.x.indptr, tile.x.indices, tile.x.values, 0, slopes, share, gradient[:-1])
-        return
-    found = tile.x.T @ z.T
-    if not np.isfinite(found).all():
-        found = tile.x[share > 0].T @ z[:, share > 0].T  # as in `_add_tile`
-    gradient[:-1] += found
+
+
+def add_classes(tile: Batch, share: Floats, weights: Weights, gradient: Doubles | None) -> tuple[float, float]:
+    """Return the loss and the right answers of a tile's rows under softmax; add to the gradient, if there is one."""
+    x, slope = tile.x, np.zeros(len(weights.intercept)) if gradient is None else gradient[-1]
+    with np.errstate(all="ignore"):  # weights too large overflow; the optimiser goes back
+        # A class's scores lie side by side, so that loops over rows vectorise.
+        if isinstance(x, Csr):
+            z, bias = np.ascontiguousarray(kernels.scores(tile, weights).T), np.zeros_like(weights.intercept)
+        else:
+            z, bias = weights.coef @ x.T, weights.intercept
+        loss, right = softmax_run(z, tile.y, share, bias, slope)
+        if gradient is None:
+            return loss, right
+        if isinstance(x, Csr):
+            times_turned(x.indptr, x.indices, x.values, 0, np.ascontiguousarray(z.T), share, gradient[:-1])
+            return loss, right
+        found = x.T @ z.T
+        if not np.isfinite(found).all():
+            found = x[share > 0].T @ z[:, share > 0].T  # as in `_add_tile`
+        gradient[:-1] += found
+    return loss, right
 
 
 def _add_spread(tile: Batch, share: Floats, totals: kernels.Totals) -> None:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from penstock.batch import Csr, Floats
-from penstock.errors import FeatureError, UsageError
+from penstock.batch import Floats
+from penstock.errors import UsageError
 from penstock.native import kernel
 from penstock.sgd.full import Doubles, split
 from penstock.sgd.lbfgs import ARMIJO, CURVED, RETRIES, SMALLEST_FALL
@@ -23,7 +23,6 @@ from penstock.sgd.scalar import RUN, ZERO
 from penstock.sgd.terms import CONVERGED, FAILED, RUNNING, SPENT, STALLED, Terms, Whole, as_evaluated
 
 _LANES = 32  # rows are padded to so many, of weight zero, for no vector to be half full
-_SPARSE_LIMIT = 1 << 26  # floats of a sparse group once the features it lacks are left out
 
 
 class Solved(NamedTuple):
@@ -38,7 +37,7 @@ class Solved(NamedTuple):
 
 
 def solve_small(
-    x: Floats | Csr,
+    x: Floats,
     y: Floats,
     *,
     weight: Floats | None = None,
@@ -59,7 +58,7 @@ def solve_small(
     Parameters
     ----------
     x, y, weight, hold, loss
-        The rows and the loss, as for `full.sums`.
+        The rows, which are dense, and the loss, as for `full.sums`.
     configs : int
         How many configs; each of the terms is a number for all or an array with one for each.
     l1, l2, rate, epochs, history, tolerance, intercept
@@ -85,20 +84,8 @@ def solve_small(
     if history < 1:
         raise UsageError("must be a whole number from 1", option="history", value=history, fixes=["10 is usual"])
     train, held = split(x, y, weight=weight, hold=hold)
-    width = x.width if isinstance(x, Csr) else x.shape[1]
-    begin = np.zeros((width + 1, configs)) if start is None else as_evaluated(start)
-    if isinstance(x, Csr):
-        dense, features = _compressed(x)
-        own = begin[np.append(features.astype(np.int64), width)]
-        return _spread(_solve(dense, y, train, held, terms, history, loss, own), features, x.width)
-    return _solve(x, y, train, held, terms, history, loss, begin)
-
-
-def _solve(
-    x: Floats, y: Floats, train: Floats, held: Floats, terms: Terms, history: int, loss: Loss, start: Doubles
-) -> Solved:
-    configs = len(terms.rate)
-    w, figures, counts = np.array(start.T, order="C"), np.zeros((3, configs)), np.zeros((2, configs), np.int64)
+    begin = np.zeros((x.shape[1] + 1, configs)) if start is None else as_evaluated(start)
+    w, figures, counts = np.array(begin.T, order="C"), np.zeros((3, configs)), np.zeros((2, configs), np.int64)
     # Packed by a call of its own: rows of a memory map cannot be written to, and for them only this is compiled anew.
     rows, others = packed(x, y, train), packed(x, y, held)
     solve_rows(
@@ -106,26 +93,6 @@ def _solve(
         loss, w, figures, counts,
     )  # fmt: skip
     return Solved(np.ascontiguousarray(w.T), *figures, *counts)
-
-
-def _compressed(x: Csr) -> tuple[Floats, NDArray[Any]]:
-    """Return a sparse group as dense rows of the features it has; the weights of all others stay at zero."""
-    features, places = np.unique(x.indices, return_inverse=True)
-    if len(features) and int(features[-1]) >= x.width:
-        raise FeatureError(f"a row names feature {features[-1]}, past the width of {x.width}; encode all rows alike")
-    if len(x) * len(features) > _SPARSE_LIMIT:
-        raise UsageError(
-            f"a sparse group of {len(x)} rows and {len(features)} features is too large to be solved in one call;"
-            " tell an Lbfgs its sums"
-        )
-    return Csr(x.indptr, places.astype(np.uint32), x.values, len(features)).to_dense(), features
-
-
-def _spread(found: Solved, features: NDArray[Any], width: int) -> Solved:
-    w = np.zeros((width + 1, found.w.shape[1]))
-    w[features.astype(np.int64)] = found.w[:-1]
-    w[-1] = found.w[-1]
-    return found._replace(w=w)
 
 
 @kernel(fast=False)

@@ -106,7 +106,6 @@ class Mixer(Protocol):
 
     def step(self, incoming: int, *, last: bool) -> Mix:
         """Take in so many rows and say what goes out; after the last window nothing more comes in."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +156,9 @@ class Order(Protocol):
 
     def windows(self, shape: Shape, epoch: int) -> Iterator[Window] | Iterator[RowWindow]:
         """Plan one epoch."""
-        ...
 
     def mixer(self, shape: Shape, epoch: int, carried: int = 0) -> Mixer | None:
         """Return what holds rows back between windows, if this order does.
 
         ``carried`` rows are held from the start: those kept by the last step of the epoch before.
         """
-        ...

@@ -12,16 +12,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from penstock.groups.executor import Done, Executor, Lost
+from penstock.groups.executor import Done, Executor, Failure, Lost
 from penstock.groups.grouped import Grouped
-from penstock.groups.patterns.base import Failure, Fit, GroupJob, Refit, Targets
+from penstock.groups.patterns.base import Fit, GroupJob, Targets
 from penstock.groups.place import Placement
 
-_TRIES = 3
+if TYPE_CHECKING:
+    from penstock.groups.training_run import Refits
+
+TRIES = 3
 
 
 class Span(NamedTuple):
@@ -38,18 +41,6 @@ class Span(NamedTuple):
 OnFit = Callable[[Fit], None]
 OnSpan = Callable[[Span], None]
 AnyJob = TypeVar("AnyJob", bound=GroupJob)
-
-
-class RefitsOfGroups(Protocol):
-    """What a driver asks of `penstock.groups.training_run.Refits`."""
-
-    def job_of(self, group: int) -> Any:
-        """Return what is to be learned of a group."""
-        ...
-
-    def refit(self, group: int, *, weights: bool = True) -> Refit:
-        """Return what a worker is told of it, the weights to begin with if these are asked for."""
-        ...
 
 
 @dataclass(slots=True)
@@ -82,17 +73,11 @@ class Drive(Generic[AnyJob]):
 
     Attributes
     ----------
-    job : Job
-        What is to be learnt.
-    grouped : Grouped
-        The rows.
-    placement : Placement
-        Where they lie.
     executor : Executor
         The workers, whose object is what the job makes.
     on_fit, on_span : callable
         Are given each group's `Fit` when it is done, and what each worker did.
-    refits : RefitsOfGroups, optional
+    refits : Refits, optional
         Each group's own config and epochs, where chosen configs are trained on all rows; the job is then what these have in
         common.
     """
@@ -103,7 +88,7 @@ class Drive(Generic[AnyJob]):
     executor: Executor
     on_fit: OnFit
     on_span: OnSpan | None = None
-    refits: RefitsOfGroups | None = None
+    refits: Refits | None = None
     deaths: list[str] = field(default_factory=list)
     left: list[int] = field(default_factory=list)
     """Rows of groups that are not done yet, for each worker."""
@@ -214,9 +199,9 @@ class Drive(Generic[AnyJob]):
         for number in lost.tasks:
             task = self._tasks.pop(number)
             task.tries += 1
-            if task.tries < _TRIES:
+            if task.tries < TRIES:
                 waiting.extend(task.apart())
                 continue
-            reason = f"its worker was {lost.reason} {_TRIES} times; look whether memory ran out, and try fewer workers"
+            reason = f"its worker was {lost.reason} {TRIES} times; look whether memory ran out, and try fewer workers"
             for group, note in zip(task.groups, task.notes, strict=True):
                 self.give_up(task.worker, group, note, Failure(reason))

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from penstock.groups.drivers.base import Drive, Task
-from penstock.groups.executor import Lost
-from penstock.groups.patterns.base import Failure, Fit, Targets
+from penstock.groups.drivers.base import TRIES, Drive, Task
+from penstock.groups.executor import Failure, Lost
+from penstock.groups.patterns.base import Fit, Targets
 from penstock.groups.patterns.sampling import Boosted, Called, Share, boosted_fit
 from penstock.groups.patterns.worker_watch import FOLLOWED, machines
 from penstock.groups.place import Shard
@@ -24,7 +24,6 @@ _BUNDLE = 2_000_000
 """Rows x rounds of all configs that are worth a message: some tenths of a second of work."""
 _LEAST = 1_000
 """Rows that a part of a group has at least; groups of smaller ones are trained where they are whole."""
-_TRIES = 3
 
 
 @dataclass(slots=True, eq=False)
@@ -185,11 +184,11 @@ class GangsDrive(Drive[Boosted]):
         if gang.broken:
             self._end(gang)
             gang.tries += 1
-            if gang.tries < _TRIES:
+            if gang.tries < TRIES:
                 self._waiting.insert(0, gang)
                 return
             fix = "look whether memory ran out, and try fewer workers"
-            told = f"training on {len(gang.shards)} workers broke off {_TRIES} times, last: {gang.why}; {fix}"
+            told = f"training on {len(gang.shards)} workers broke off {TRIES} times, last: {gang.why}; {fix}"
             self.failed(gang.group, Failure(told))
         elif gang.shares:
             self._end(gang)

@@ -12,7 +12,7 @@ from penstock.batch import Floats
 from penstock.groups.patterns.base import Fit, Targets
 from penstock.groups.patterns.sequential import Look, Measured, Sequential, State, Trained, fit_of, model_state
 from penstock.groups.scale import Scale
-from penstock.groups.scheduler_state import Wait
+from penstock.groups.schedule import Wait
 from penstock.sgd.loop import EarlyStopping
 
 

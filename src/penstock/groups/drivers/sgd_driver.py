@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from penstock.groups.drivers.base import Drive, Task
 from penstock.groups.drivers.config_progress import Course, PartialMeasures
+from penstock.groups.executor import Failure
 from penstock.groups.halving import EpochRun, Halving
-from penstock.groups.patterns.base import Failure, Fit
+from penstock.groups.patterns.base import Fit
 from penstock.groups.patterns.sequential import Look, Measured, Sequential, Trained, scale_of
-from penstock.groups.schedule import Hopper
-from penstock.groups.scheduler_state import Turn, Wait, shard_order
+from penstock.groups.schedule import Hopper, Turn, Wait, shard_order
 
 BUNDLE = 2_000_000
 """Rows x configs x epochs that are worth a message: some tens of milliseconds of work."""

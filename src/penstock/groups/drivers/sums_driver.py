@@ -13,11 +13,11 @@ import numpy as np
 
 from penstock.class_weights import ClassWeights
 from penstock.groups.drivers.base import Drive, Task
+from penstock.groups.executor import Failure
 from penstock.groups.patterns.algebraic import Algebraic, Partial, figures_of
-from penstock.groups.patterns.base import Doubles, Failure, Fit, Targets
+from penstock.groups.patterns.base import Doubles, Fit, Targets
 from penstock.groups.scale import Moments, Scale
-from penstock.groups.schedule import Passes
-from penstock.groups.scheduler_state import Turn, Wait
+from penstock.groups.schedule import Passes, Turn, Wait
 from penstock.sgd.full import Sums
 from penstock.sgd.lbfgs import Optimiser
 

@@ -19,14 +19,14 @@ from penstock.batch import Batch, Csr, Floats
 from penstock.class_weights import ClassWeighting, ClassWeights
 from penstock.groups.executor import Make
 from penstock.groups.grouped import Grouped
-from penstock.groups.patterns.base import Divided, Doubles, Fit, Refit, Targets, Worker, weighed
+from penstock.groups.patterns.base import Divided, Doubles, Fit, Refit, Targets, WeighedJob, Worker, weighed
 from penstock.groups.scale import Moments, Scale, dense_width_of
 from penstock.groups.split import TRAINING, Split
-from penstock.sgd import exact, kernels, terms
-from penstock.sgd.full import Sums, split, sums, times_turned
+from penstock.sgd import exact, terms
+from penstock.sgd.full import Sums, split, sums
 from penstock.sgd.lbfgs import Descent, Lbfgs, Optimiser
-from penstock.sgd.losses.softmax import softmax_run
 from penstock.sgd.model import Weights
+from penstock.sgd.passes import add_classes
 from penstock.sgd.small import solve_small
 
 _TILE = 1 << 18
@@ -72,30 +72,12 @@ def class_sums(batch: Batch, *, at: Doubles, classes: int, hold: NDArray[Any] | 
             tile = batch.slice(start, min(start + step, len(batch)))
             for side, mass in enumerate((train[start : start + step], held[start : start + step])):
                 if mass.any():
-                    both[side, :, config] += _add(tile, weights, mass, gradient if side == 0 else None)
+                    both[side, :, config] += add_classes(tile, mass, weights, gradient if side == 0 else None)
         found.gradient[:, config] = gradient.ravel()
     (loss, _), (held_loss, right) = both
     return Sums(
         loss, found.gradient, float(train.sum(dtype=np.float64)), held_loss, right, float(held.sum(dtype=np.float64))
     )
-
-
-def _add(tile: Batch, weights: Weights, mass: Any, gradient: Doubles | None) -> tuple[float, float]:
-    """Add a tile's gradient, if that is asked for, and return its loss and right answers."""
-    slope = np.zeros(len(weights.intercept))
-    x = tile.x
-    with np.errstate(all="ignore"):  # weights too large overflow; the optimiser goes back
-        # A class's scores lie side by side, so that loops over rows vectorize.
-        z = np.ascontiguousarray(kernels.scores(tile, weights).T) if isinstance(x, Csr) else weights.coef @ x.T
-        bias = np.zeros_like(weights.intercept) if isinstance(x, Csr) else weights.intercept
-        loss, right = softmax_run(z, tile.y, mass, bias, slope)
-        if gradient is not None:
-            if isinstance(x, Csr):
-                times_turned(x.indptr, x.indices, x.values, 0, np.ascontiguousarray(z.T), mass, gradient[:-1])
-            else:
-                gradient[:-1] += (z @ x).T
-            gradient[-1] += slope
-    return loss, right
 
 
 _SQUARES_TILE = 1 << 18
@@ -125,23 +107,17 @@ def least_squares(parts: Iterable[Divided], scale: Scale | None, *, l2: Doubles,
         step = max(1, _SQUARES_TILE // (batch.width + 2))
         for first in range(0, len(taken), step):
             some = batch.take(taken[first : first + step])
-            assert some.y is not None
-            x = some.x if scale is None else scale.rows(some.x)
-            rows = (x.to_dense() if isinstance(x, Csr) else x).astype(np.float64)
-            columns = np.column_stack([rows, some.y.astype(np.float64), np.ones(len(some))])
-            if pivot is None:  # large means cost no digits where rows are moved near them
-                pivot = np.append(columns[:, :-1].mean(axis=0), 0.0) if intercept else np.zeros(columns.shape[1])
-            columns -= pivot
-            if some.weight is not None:
-                columns *= np.sqrt(some.weight.astype(np.float64))[:, None]
-            found = columns.T @ columns
-            products = found if products is None else products + found
+            some = some if scale is None else replace(some, x=scale.rows(some.x))
+            if products is None or pivot is None:  # large means cost no digits where rows are moved near them
+                products = np.zeros((batch.width + 2, batch.width + 2), order="F")
+                pivot = exact.pivot_of(some, batch.width) if intercept else np.zeros(batch.width + 1)
+            exact.add_products(some, pivot, products)
     assert products is not None  # a group of fewer rows is not solved
     assert pivot is not None
     coef = np.stack([exact.solve(products, l2=float(each), intercept=intercept) for each in l2], axis=1)
     if not intercept:
         return np.vstack([coef, np.zeros(len(l2))])
-    middle = products[:-1, -1] / products[-1, -1] + pivot[:-1]
+    middle = products[:-1, -1] / products[-1, -1] + pivot
     return np.vstack([coef, middle[-1] - middle[:-1] @ coef])
 
 
@@ -153,24 +129,16 @@ _SPREAD = 1 << 23
 
 
 @dataclass(frozen=True, slots=True)
-class Algebraic:
+class Algebraic(WeighedJob):
     """What is to be learnt of every group by sums.
 
     Attributes
     ----------
-    folder : str
-        The grouped rows.
-    loss : str
-        logistic, hinge, squared or softmax.
     solver : str
         lbfgs, gd or exact. Exact solves the normal equations of least squares where a group lies on one worker, and takes
         L-BFGS to the same minimum elsewhere.
-    l1, l2, rate, epochs, tolerance : arrays
+    l1, l2, rate, tolerance : arrays
         A value for each config; an ``l2`` of NaN is one over the group's training rows.
-    validation : float
-        The share of each group's rows that is held out.
-    seed : int
-        Of the choice of these.
     standardize : bool
         Bring features to mean 0 and spread 1 within each group; penalties are then on the weights of these.
     outputs : int
@@ -220,15 +188,6 @@ class Algebraic:
     def penalty(self, targets: Targets) -> Doubles:
         """Return each config's L2 penalty for a group."""
         return np.where(np.isnan(self.l2), 1 / max(targets.rows, 1), self.l2)
-
-    @property
-    def counted_classes(self) -> int:
-        """The number of classes whose rows are to be counted in each group."""
-        return 0 if self.class_weighting is None else self.class_weighting.classes
-
-    def class_weights(self, targets: Targets) -> ClassWeights | None:
-        """Return what the weights of a group's rows are multiplied by."""
-        return None if self.class_weighting is None else self.class_weighting.factors(targets.class_totals)
 
     def start(
         self,
@@ -353,12 +312,11 @@ class AlgebraicWorker(Worker):
     ) -> tuple[Doubles, Sequence[Any]]:
         job = self.job
         batch = Batch.concat([batch for batch, _ in parts])
-        if scale is not None:
-            batch = replace(batch, x=scale.rows(batch.x))
+        x = batch.x if scale is None else scale.rows(batch.x)
         hold = None if parts[0][1] is None else np.concatenate([hold for _, hold in parts if hold is not None])
         assert batch.y is not None
         found = solve_small(
-            batch.x,
+            x.to_dense() if isinstance(x, Csr) else x,
             batch.y,
             weight=batch.weight,
             hold=hold,

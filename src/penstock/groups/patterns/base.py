@@ -6,7 +6,6 @@ its worker is simply given out anew.
 
 from __future__ import annotations
 
-import traceback as tracebacks
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -16,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, Floats
-from penstock.class_weights import ClassWeights, class_codes
+from penstock.class_weights import ClassWeighting, ClassWeights, class_codes
 from penstock.errors import PenstockError
-from penstock.groups.executor import Make
+from penstock.groups.executor import Failure, Make
 from penstock.groups.grouped import Grouped
 from penstock.groups.search_space import Parameter
 from penstock.groups.split import HELD_OUT, SELECTION, TRAINING, Parts, Split
@@ -60,20 +59,21 @@ class Trainable(Protocol):
 
     def fixed(self) -> dict[str, Any]:
         """Return what all configs share, as plain JSON."""
-        ...
 
     def job(self, grouped: Grouped, choices: Sequence[Mapping[str, Any]], *, validation: float) -> GroupJob:
         """Check what is to be learnt of grouped rows, and make a job of it."""
-        ...
 
 
 class GroupJob(Protocol):
-    """What is to be learnt of every group: the same for all workers, and plain enough to travel."""
+    """What is to be learnt of every group: the same for all workers, and plain enough to travel.
+
+    All jobs have these attributes: ``folder``, the grouped rows; ``validation``, the share of each group's rows that is held out,
+    and ``seed``, of the choice of these; ``loss``, logistic, hinge, squared or softmax; and ``epochs``, the most of each config.
+    """
 
     @property
     def pattern(self) -> str:
         """How rows are read: algebraic, sequential or sampling."""
-        ...
 
     @property
     def folder(self) -> str: ...
@@ -84,19 +84,15 @@ class GroupJob(Protocol):
     @property
     def split(self) -> Split:
         """Which rows are trained on, which choose, and which judge."""
-        ...
 
     def make(self) -> Make:
         """Return what makes a worker's object, in the worker."""
-        ...
 
     def only(self, configs: Sequence[int]) -> GroupJob:
         """Return the job of some of its configs."""
-        ...
 
     def refit(self, refit: Refit) -> GroupJob:
         """Return the job that trains one config on all rows of a group."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,32 +214,6 @@ class Targets:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """Why an item of work on a group gave no answer, with the traceback where an exception was raised.
-
-    Examples
-    --------
-    >>> try:
-    ...     [][3]
-    ... except IndexError as error:
-    ...     print(Failure.of(error).reason)
-    IndexError: list index out of range (<doctest penstock.groups.patterns.base.Failure[0]>, line 2, in <module>)
-    """
-
-    reason: str
-    traceback: str = ""
-
-    @classmethod
-    def of(cls, error: Exception) -> Failure:
-        """Describe an exception, naming the line that raised it."""
-        frames = tracebacks.extract_tb(error.__traceback__)
-        message = " ".join(str(error).split())
-        place = f" ({frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""
-        reason = f"{type(error).__name__}: {message}" if message else type(error).__name__
-        return cls(reason + place, "".join(tracebacks.format_exception(error)).rstrip())
-
-
-@dataclass(frozen=True, slots=True)
 class Fit:
     """What came of a group: a value for each config, or the reason why it could not be trained at all."""
 
@@ -281,21 +251,11 @@ class Fit:
 
 
 class Worker:
-    """Runs what it is asked of grouped rows.
-
-    Parameters
-    ----------
-    folder : str
-        The grouped rows.
-    split : Split
-        Which of them are trained on: of each row the same, wherever it lies.
-    grouped : Grouped, optional
-        The rows, where they are open already.
-    """
+    """Runs what it is asked of grouped rows: those in a folder, or ``grouped``, where they are open already."""
 
     def __init__(self, folder: str, split: Split, grouped: Grouped | None = None) -> None:
         self.job: Any = None
-        self.grouped = Grouped.open(folder) if grouped is None else grouped
+        self.grouped = Grouped(folder) if grouped is None else grouped
         self.split = split
         self._parts: dict[tuple[int, int, int], Parts] = {}
         self._refit: tuple[int, Any] | None = None
@@ -371,6 +331,22 @@ class Worker:
             if found is not None and rows >= _KEPT:
                 self._parts[key] = found
         return found
+
+
+class WeighedJob:
+    """What jobs share whose rows may count by their class."""
+
+    __slots__ = ()
+    class_weighting: ClassWeighting | None
+
+    @property
+    def counted_classes(self) -> int:
+        """The number of classes whose rows are to be counted in each group."""
+        return 0 if self.class_weighting is None else self.class_weighting.classes
+
+    def class_weights(self, targets: Targets) -> ClassWeights | None:
+        """Return what the weights of a group's rows are multiplied by."""
+        return None if self.class_weighting is None else self.class_weighting.factors(targets.class_totals)
 
 
 def weighed(parts: Iterable[Divided], class_weights: ClassWeights | None) -> Iterator[Divided]:

@@ -98,7 +98,8 @@ class GroupedLinear:
 
     def job(self, grouped: Grouped, choices: Sequence[Mapping[str, Any]], *, validation: float) -> GroupJob:
         config = self.resolve(grouped.recipe, choices).config
-        require_linear(config)
+        if config.epoch_limit < 1:
+            raise UsageError("trains nothing", option="epochs", value=config.epochs, fixes=["choose 1 or more"])
         each = [replace(config, **choice) for choice in choices]
         labels = grouped.recipe.labels
         outputs = losses.loss_of(config.model).outputs(0 if labels is None else len(labels.classes))
@@ -141,12 +142,6 @@ class GroupedLinear:
             stops=tuple((one.patience or None, one.tolerance) for one in each),
             **shared,
         )
-
-
-def require_linear(config: Config) -> None:
-    """Raise `UsageError` unless a config can be trained for groups."""
-    if config.epoch_limit < 1:
-        raise UsageError("trains nothing", option="epochs", value=config.epochs, fixes=["choose 1 or more"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

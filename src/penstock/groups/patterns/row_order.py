@@ -33,19 +33,7 @@ ORDERED = tuple(
 
 @dataclass(slots=True)
 class Shuffled:
-    """Gathers windows of rows.
-
-    Attributes
-    ----------
-    worker : Worker
-        Reads the rows.
-    shuffle : str
-        One of `ORDERED`.
-    memory : int
-        Bytes of rows that a window may hold.
-    seed : int
-        Of the orders.
-    """
+    """Gathers windows of ``memory`` bytes of rows, which the worker reads, in one of the orders in `ORDERED`."""
 
     worker: Worker
     shuffle: str

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from penstock.batch import Csr
 from penstock.errors import MissingExtraError
-from penstock.groups.executor import Make
+from penstock.groups.executor import Failure, Make
 from penstock.groups.group_recipe import categorical_features
 from penstock.groups.grouped import Grouped
-from penstock.groups.patterns.base import Divided, Doubles, Failure, Fit, Refit, Targets, Worker
+from penstock.groups.patterns.base import Divided, Doubles, Fit, Refit, Targets, Worker
 from penstock.groups.patterns.lightgbm_rows import Rows, quiet
 from penstock.groups.patterns.worker_watch import Door, Lines, WorkerAddress, network
 from penstock.groups.split import SELECTION, TRAINING, Split
@@ -52,22 +52,14 @@ class Boosted:
 
     Attributes
     ----------
-    folder : str
-        The grouped rows.
     objective : str
         binary, multiclass or regression.
     classes : int
         How many the label has; 0 for a number.
     settings : tuple of dict
         LightGBM's parameters, for each config.
-    epochs : array
-        The most rounds of each config.
     patience : int or None
         Rounds without a lower loss on the rows to choose by after which a config stops, and goes back to its best round.
-    validation : float
-        The share of each group's rows that is held out.
-    seed : int
-        Of the choice of these, and of what LightGBM draws.
     """
 
     pattern: ClassVar[str] = "sampling"
@@ -164,7 +156,6 @@ class Share:
 
     @classmethod
     def of(cls, configs: int, **told: Any) -> Share:
-        """Return one of nothing."""
         loss, held_loss, held_right = np.zeros((3, configs))
         epochs, status = np.zeros((2, configs), np.int64)
         nothing: list[str | None] = [None] * configs
@@ -188,7 +179,6 @@ class BoostWorker(Worker):
         self._door: Door | None = None
 
     def solve(self, group: int) -> Fit:
-        """Train all configs of a whole group."""
         began = time.perf_counter()
         parts = list(self.rows(group))
         targets = Targets.of_parts(parts)

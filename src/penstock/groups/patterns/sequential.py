@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats
-from penstock.class_weights import ClassWeighting, ClassWeights
+from penstock.class_weights import ClassWeighting
 from penstock.groups.executor import Make
 from penstock.groups.grouped import Grouped
-from penstock.groups.patterns.base import NOT_FINITE, Divided, Doubles, Fit, Refit, Targets, Worker, weighed
+from penstock.groups.patterns.base import NOT_FINITE, Divided, Doubles, Fit, Refit, Targets, WeighedJob, Worker, weighed
 from penstock.groups.patterns.row_order import Shuffled, require_ordered
 from penstock.groups.scale import Moments, Scale, dense_width_of
 from penstock.groups.split import SELECTION, Split
@@ -37,48 +37,33 @@ class GroupLearner(Protocol):
 
     def learn(self, batch: Batch, epoch: int) -> None:
         """Learn from rows, in their order."""
-        ...
 
     def end_epoch(self) -> None:
         """Do what is to be done once for each epoch."""
-        ...
 
     def take_losses(self) -> tuple[Doubles, Doubles]:
         """Return sums of the losses of rows learnt from since this was last asked, each as scored before it was learnt
         from, and of the rows' weights; a value for each config."""
-        ...
 
     def measure(self, batch: Batch) -> tuple[Doubles, Doubles]:
         """Return sums of losses, and of right answers or squared errors, without learning; a value for each config."""
-        ...
 
     def states(self) -> list[State]:
         """Return all that the training of each config depends on."""
-        ...
 
     def failed(self) -> NDArray[np.bool_]:
         """Say which configs' weights are no longer finite; they disturb none of the others."""
-        ...
 
     def weights(self) -> Floats:
         """Return the numbers of each config's model, float32 (numbers, configs)."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sequential:
+class Sequential(WeighedJob):
     """What is to be learnt of every group, row by row.
 
     Attributes
     ----------
-    folder : str
-        The grouped rows.
-    loss : str
-        logistic, hinge, squared or softmax; what targets are, and how answers are judged.
-    epochs : array
-        A number for each config.
-    validation, seed
-        The share of each group's rows that is held out, and the seed of that choice and of the order of rows.
     stops : tuple
         The patience, or None, and the tolerance of each config. It is stopped when its loss on the rows to choose by (or in training,
         where there are none) has not fallen by the tolerance for as many epochs; its model is that of the best epoch.
@@ -129,15 +114,6 @@ class Sequential:
     def refit(self, refit: Refit) -> Self:
         only = self.only([refit.config])
         return replace(only, validation=0.0, epochs=np.array([refit.epochs]), stops=((None, 0.0),))
-
-    @property
-    def counted_classes(self) -> int:
-        """The number of classes whose rows are to be counted in each group."""
-        return 0 if self.class_weighting is None else self.class_weighting.classes
-
-    def class_weights(self, targets: Targets) -> ClassWeights | None:
-        """Return what the weights of a group's rows are multiplied by."""
-        return None if self.class_weighting is None else self.class_weighting.factors(targets.class_totals)
 
     def learner(
         self,
@@ -208,7 +184,6 @@ class SequentialWorker(Worker):
         self._looks: dict[int, Look] = {}
 
     def look(self, group: int, first: int, rows: int) -> Look:
-        """Look at the rows of a part of a group."""
         width = self.grouped.width if self.job.standardize else 0
         found, dense = Look(Targets(), Moments.none(width), True), dense_width_of(self.grouped.recipe)
         for batch, part in self.rows(group, first, rows):
@@ -218,7 +193,6 @@ class SequentialWorker(Worker):
         return found
 
     def solve(self, group: int) -> Fit:
-        """Train a whole group, all configs together."""
         began = time.perf_counter()
         rows, configs = self.grouped.size(group), list(range(self.job.configs))
         look = self._look(group)
