@@ -11,7 +11,6 @@ import inspect
 import itertools
 import os
 import re
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any
