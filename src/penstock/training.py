@@ -15,7 +15,7 @@ from penstock.blocks.text_copy import TextCopy
 from penstock.class_weights import ClassWeighting, ClassWeights
 from penstock.columns.choose import choose_features
 from penstock.columns.recipe import Recipe
-from penstock.columns.schema_notes import index_notice, left_out_notice
+from penstock.columns.schema_notes import index_notice, left_out_notice, stray_notice
 from penstock.config import Config
 from penstock.errors import UsageError, some_of
 from penstock.events import Epoch, Stream, Warned
@@ -86,6 +86,7 @@ class Columns:
         for message in (
             index_notice(source.schema, recipe.columns, exclude=self.exclude),
             left_out_notice(recipe.left_out),
+            stray_notice(recipe.parts, self.null_values),
         ):
             if message is not None:
                 stream.emit(Warned(message))

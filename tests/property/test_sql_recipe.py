@@ -56,6 +56,15 @@ VALUES: dict[str, tuple[pa.DataType, Any]] = {
         pa.string(),
         st.one_of(MOMENTS.map(lambda each: each.isoformat(" ", "seconds")), st.sampled_from(NULLS)),
     ),
+    "written_zoned": (
+        pa.string(),
+        st.one_of(
+            st.tuples(MOMENTS, st.sampled_from(["Z", "+00:00", "-05:30", "+0200", "+14"])).map(
+                lambda each: each[0].isoformat("T", "milliseconds") + each[1]
+            ),
+            st.sampled_from(NULLS),
+        ),
+    ),
 }
 
 
@@ -70,12 +79,12 @@ def engines(postgres: Server) -> Iterator[list[Any]]:
 def parts(draw: st.DrawFn, name: str) -> list[Any]:
     """The features of a column, with what a fit may have found."""
     yes = st.booleans()
-    nulls = NULLS if name in ("figures", "written") or (name == "text" and draw(yes)) else ()
+    nulls = NULLS if name in ("figures", "written", "written_zoned") or (name == "text" and draw(yes)) else ()
     if name in ("text", "code", "answer"):
         known = {"text": LEVELS, "code": ("0", "1", "2"), "answer": ("false", "true")}[name]
         levels = tuple(draw(st.lists(st.sampled_from(known), unique=True)))
         return [Category(name, levels, draw(yes), draw(yes), draw(yes), nulls)]
-    if name in ("day", "moment", "zoned", "written"):
+    if name in ("day", "moment", "zoned", "written", "written_zoned"):
         months, days, hours = ([str(n) for n in range(*ends)] for ends in ((1, 13), (1, 8), (0, 24)))
         found: list[Any] = [Date(name, float(draw(st.integers(-9000, 9000))), draw(yes), nulls)]
         for of, levels in (("month", months), ("weekday", days), ("hour", hours)):

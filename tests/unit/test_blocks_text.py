@@ -13,6 +13,7 @@ import pytest
 from penstock.blocks.base import BlockSource
 from penstock.blocks.csv import CsvSource, csv_format
 from penstock.blocks.libsvm import LibsvmSource, libsvm_format
+from penstock.blocks.open import open as open_source
 from penstock.blocks.text import block_size_for
 
 
@@ -197,3 +198,13 @@ def test_a_code_at_the_end_of_a_large_file_is_found(tmp_path: Path) -> None:
     with CsvSource(path) as source:
         assert source.schema.field("grade").type == pa.string()
         assert source.schema.field("x").type == pa.float64()
+
+
+def test_texts_have_no_blanks_about_them(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("name, size, kind\nada, 1, big one\nbob , 2,\nabe,3,\t\n")
+    with open_source(str(path)) as source:
+        rows = source.read(0)
+    assert rows.column("name").to_pylist() == ["ada", "bob", "abe"]
+    assert rows.column("kind").to_pylist() == ["big one", None, None]
+    assert rows.column("size").to_pylist() == [1, 2, 3]

@@ -11,6 +11,7 @@ import pytest
 
 import penstock
 from penstock.blocks.memory import TableSource
+from penstock.columns.base import Place
 from penstock.columns.category import Category
 from penstock.columns.date import Date
 from penstock.columns.hashing import Hashed
@@ -92,6 +93,35 @@ class TestText:
         with pytest.raises(UsageError, match=r"names 'c', which has the value 'b', not a number"):
             part_of(pa.array(["1", "b", "3"] * 200), number=["c"])
 
+    @pytest.mark.parametrize("stray", ["unknown", "1,234", "-", "2026-13-01"])
+    def test_a_few_values_that_are_no_numbers_are_missing_and_told(self, stray):
+        values = pa.array([stray, *map(str, range(1, ROWS))])
+        part = part_of(values)
+        assert isinstance(part, Number)
+        assert part.null_values[-1] == stray
+        _, warnings = learned(table(c=values))
+        assert [text for text in warnings if "taken as missing" in text and repr(stray) in text]
+        _, warnings = learned(table(c=values), null_values=[stray])
+        assert not [text for text in warnings if "taken as missing" in text]
+
+    def test_dates_may_have_a_few_values_that_are_none(self):
+        part, *_ = part_of(pa.array(["soon", *(f"2026-{1 + i % 12:02}-{1 + i % 28:02}" for i in range(1, ROWS))]))
+        assert isinstance(part, Date)
+        assert part.null_values[-1] == "soon"
+
+    def test_many_values_that_are_no_numbers_make_a_category(self):
+        values = pa.array(["a", "b", "c", "d", *map(str, range(4, ROWS))])
+        assert part_of(values) == "a value of its own in nearly every row"
+        often = pa.array([str(i % 50) if i % 20 else "unknown" for i in range(ROWS)])
+        assert isinstance(part_of(often), Category)
+        assert part_of(values, missing="refuse") == "a value of its own in nearly every row"
+
+    @pytest.mark.parametrize("spelling", ["{},5", "{}.5 %", "${}", "1,{:03}"])
+    def test_numbers_in_another_spelling_are_left_out_and_told(self, spelling):
+        values = pa.array([spelling.format(i % 300) for i in range(ROWS)])
+        assert "numbers with a comma" in part_of(values)
+        assert not isinstance(part_of(values, features=["x", "c"]), str)
+
     def test_own_null_values(self):
         found = part_of(pa.array(["a", "b", "-"] * 200), null_values=["-"])
         assert found == Category("c", ("a", "b"), missing=True, dense=True, null_values=("-",))
@@ -135,6 +165,17 @@ class TestDates:
         odd = data.set_column(2, "c", pa.array(["2026-01-01"] * 3 + ["soon"] + ["2026-01-01"] * (ROWS - 4)))
         with pytest.raises(FeatureError, match=r"'c' is 'soon' in row 3, where dates were learnt from"):
             predict(model, TableSource.of(odd))
+
+    @pytest.mark.parametrize(
+        "spelling", ["2026-01-{:02}T22:30:00Z", "2026-01-{:02}T23:30:00+01:00", "2026-01-{:02} 22:30:00.123456"]
+    )
+    def test_text_with_a_zone_or_fractions_is_dates_in_utc(self, spelling):
+        values = pa.array([spelling.format(1 + i % 28) for i in range(ROWS)])
+        date, weekday = part_of(values)
+        assert (date.kind, weekday.of) == ("date", "weekday")
+        into = np.empty((1, 1), np.float32)
+        Date("c", 20454.0).write(values[:1], into, Place())  # of 2026-01-01
+        np.testing.assert_allclose(into, 22.5 / 24, atol=1e-5)
 
     def test_times_with_a_zone_are_taken_in_utc(self):
         stamp = pa.array([datetime.datetime(2026, 1, 1, 23)], pa.timestamp("us", "America/New_York"))

@@ -390,7 +390,18 @@ def read_text(
         ),
     )
     batches = table.combine_chunks().to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+    return _without_blanks(batches[0]) if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+def _without_blanks(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows whose texts have no blanks about them, as names in a header and numbers have none; a blank text is missing."""
+    columns = list(rows.columns)
+    for at, column in enumerate(columns):
+        if pa.types.is_string(column.type):
+            bare = pc.ascii_trim(column, " \t")
+            if not bare.equals(column):
+                columns[at] = pc.if_else(pc.equal(bare, ""), None, bare)
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
 
 def _numeric(chunk: Chunk, first: Sequence[str], name: str, *, delimiter: str, first_line: int) -> list[bool]:

@@ -7,6 +7,7 @@ Text that is dates as ISO 8601 writes them is read as dates. The month, the day 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,6 +20,8 @@ from penstock.columns.base import NO_FLAGS, Place, as_texts, is_date, is_text, r
 from penstock.errors import FeatureError, UsageError
 
 DAY_MS = 86_400_000
+# Texts of a column have all a zone (Z, +02:00) or none, and up to 6 or 9 digits of a second.
+_SPELLINGS = tuple(pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in (None, "UTC"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +127,11 @@ def as_dates(array: pa.Array, column: str, null_values: Sequence[str], place: Pl
 
 def parse_dates(texts: pa.Array) -> pa.Array | None:
     """Return texts as dates with times; None where one is no date as ISO 8601 writes it."""
-    try:
-        return texts.cast(pa.timestamp("ms"))
-    except pa.ArrowInvalid:
-        return None
+    for kind in _SPELLINGS:
+        with suppress(pa.ArrowInvalid):
+            dates = texts.cast(kind)
+            return dates if kind.tz is None else dates.cast(pa.timestamp(kind.unit))  # in UTC
+    return None
 
 
 def to_days(array: pa.Array) -> NDArray[np.float64]:

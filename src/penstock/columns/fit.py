@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.columns.base import NULL_VALUES, FeatureColumn, Place, as_texts, is_date, is_text
@@ -38,6 +39,9 @@ _OWN_VALUE = 0.8
 """The share of rows with a value of their own from which on a column names rows."""
 _PROSE_WORDS = 3.0
 """Words that a text has on average from which on it is hashed by words."""
+_MOST_STRAYS, _STRAY_SHARE = 3, 0.01
+"""Values, and their share of the rows, that may be none in a column of numbers or dates stored as text, and count as missing."""
+_SPELLED = r"^\s*[-+]?(\d+,\d+|\d{1,3}([.,' ]\d{3})+([.,]\d+)?|\d+([.,]\d+)?\s?%|[$€£]\s?\d[\d,]*(\.\d+)?)\s*$"
 _CODES = 20
 """Values up to which numbers stored as text are taken for codes, one feature each."""
 RARELY_MISSING = 0.01
@@ -257,6 +261,65 @@ class DateTally:
         return Date(name, origin, told, nulls, spread.scale if self._request.standardized else 1.0), *parts
 
 
+class _Reading:
+    """What the values of a column of text may be as well, numbers or dates, but for a few that stand for missing ones.
+
+    Attributes
+    ----------
+    least : int
+        Above how many values they are taken for it.
+    """
+
+    def __init__(self, tally: Tally, read: Callable[[pa.Array], pa.Array | None], least: int) -> None:
+        self.least = least
+        self._tally, self._read = tally, read
+        self._strays: list[str] = []
+        self._stray_rows = 0
+
+    def add(self, texts: pa.Array, values: pa.Array) -> bool:
+        """Take in a block and its distinct values; return whether this may still be what they are."""
+        if not self._find_strays(as_texts(values, self._strays)):
+            return False
+        if self._strays:
+            known = as_texts(texts, self._strays)
+            self._stray_rows += known.null_count - texts.null_count
+            texts = known
+        self._tally.add(texts)
+        return True
+
+    def rare(self, present: int) -> bool:
+        """Whether strays are few of the values that are not missing, and there are others."""
+        return self._stray_rows <= _STRAY_SHARE * present and self._stray_rows < present
+
+    def result(self, policy: str) -> tuple[FeatureColumn, ...] | str:
+        """Return the column, in which strays are missing."""
+        found: Any = self._tally.result(policy)
+        if isinstance(found, str) or not self._strays:
+            return found  # type: ignore[no-any-return]  # as the tally's
+        return tuple(replace(part, null_values=(*part.null_values, *self._strays)) for part in found)
+
+    def _find_strays(self, values: pa.Array) -> bool:
+        """Note which values cannot be read; False where they are too many."""
+        if self._read(values) is not None:
+            return True
+        if len(values) > 1:
+            half = len(values) // 2
+            return self._find_strays(values.slice(0, half)) and self._find_strays(values.slice(half))
+        self._strays.append(values[0].as_py())
+        return len(self._strays) <= _MOST_STRAYS
+
+
+def is_spelled(values: pa.Array) -> bool:
+    """Whether texts are all numbers as people write them: with a decimal comma, commas between thousands, %, $.
+
+    Examples
+    --------
+    >>> [is_spelled(pa.array([text])) for text in ("0,25", "3.5 %", "$1,200.50", "1.5", "a,b")]
+    [True, True, True, False, False]
+    """
+    return bool(pc.all(pc.match_substring_regex(values, _SPELLED)).as_py())
+
+
 class TextTally:
     """The values of a column of text.
 
@@ -276,11 +339,11 @@ class TextTally:
         self.rows = 0
         self.missing = 0
         self._words = 0
-        # What all values so far may be as well, how these are read, and above how many values they are taken for it.
-        self._others: list[tuple[Tally, Callable[[pa.Array], pa.Array | None], int]] = []
+        self._spelled = request.kind is None and not request.named  # whether all values are numbers in another spelling
+        self._others: list[_Reading] = []
         if request.kind is None:
             numbers = NumberTally(replace(request, kind="number"))
-            self._others = [(numbers, as_numbers, _CODES), (DateTally(request), parse_dates, 0)]
+            self._others = [_Reading(numbers, as_numbers, _CODES), _Reading(DateTally(request), parse_dates, 0)]
 
     def add(self, array: pa.Array) -> None:
         """Take in a block."""
@@ -290,9 +353,8 @@ class TextTally:
         coded = texts.dictionary_encode()
         values = coded.dictionary
         present = as_texts(values, NULL_VALUES)
-        self._others = [each for each in self._others if each[1](present) is not None]
-        for tally, _, _ in self._others:
-            tally.add(texts)
+        self._others = [each for each in self._others if each.add(texts, present)]
+        self._spelled = self._spelled and is_spelled(present)
         if not len(values):
             return
         codes = coded.indices.drop_null().to_numpy(zero_copy_only=False)
@@ -320,13 +382,15 @@ class TextTally:
     def result(self, policy: str) -> tuple[FeatureColumn, ...] | str:
         """Return the column as a number, a date, a category, or hashed; or why it is left out."""
         request, present = self._request, self.rows - self.missing
-        for other, _, least in self._others:
-            if present and self.distinct > least:
+        for other in self._others:
+            if other.rare(present) and self.distinct > other.least:
                 found = other.result(policy)
                 if not isinstance(found, str):
                     return found
         if not present:
             return "empty"
+        if self._spelled and self.distinct > _CODES:
+            return "numbers with a comma, a unit or a per cent sign, which are not read as such; write them as 1234.5"
         prose = self._words >= _PROSE_WORDS * present
         if request.kind is None and not request.named:
             if self.distinct == 1 and not self.missing:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from penstock.columns.base import NULL_VALUES
 from penstock.errors import some_of
+from penstock.messages import Text, Use
 
 METADATA_KEY = b"penstock"
 """Under this name the schema of a file that Penstock wrote says how it is laid out."""
@@ -69,3 +71,34 @@ def left_out_notice(left_out: Mapping[str, str]) -> str | None:
         return None
     shown = some_of(f"{name!r} ({why})" for name, why in left_out.items())
     return f"left out: {shown}; name the features to learn from such columns"
+
+
+def stray_notice(parts: Iterable[Any], named: Sequence[str]) -> Text | None:
+    """Return a sentence about values of columns of text that are no numbers or dates though all others are; None without any.
+
+    Parameters
+    ----------
+    parts : FeatureColumns
+        Those of a recipe.
+    named : list of str
+        The values that a user has named as missing.
+    """
+    found: dict[str, tuple[str, list[str]]] = {}
+    for part in parts:
+        strays = [
+            value for value in getattr(part, "null_values", ()) if value not in NULL_VALUES and value not in named
+        ]
+        if strays and part.kind in ("number", "date"):
+            found.setdefault(part.columns[0], (part.kind, strays))
+    if not found:
+        return None
+    shown = some_of(
+        f"{', '.join(map(repr, strays))} in {name!r}, {kind}s but for that" for name, (kind, strays) in found.items()
+    )
+    first = next(iter(found))
+    return Text(
+        f"taken as missing: {shown}; say what is meant: ",
+        Use("null_values", found[first][1]),
+        " or ",
+        Use("category", [first]),
+    )

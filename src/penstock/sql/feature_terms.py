@@ -18,6 +18,9 @@ from penstock.columns.number import Number, null_numbers
 from penstock.sql.dialect import double_literal
 from penstock.sql.prediction_query import FeatureTerm
 
+ZONED = ":[0-9.]+(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
+"""What a text ends with that is a time with a zone."""
+
 
 @dataclass(frozen=True, slots=True)
 class ValueWriter:

@@ -13,7 +13,7 @@ from functools import partial
 import pyarrow as pa
 
 from penstock.sql.dialect import Dialect, double_literal, nested_sum, quote_identifier, typed_literal
-from penstock.sql.feature_terms import ValueWriter
+from penstock.sql.feature_terms import ZONED, ValueWriter
 from penstock.sql.prediction_query import FeatureTerm, Formula, OutcomeWriter
 
 CREATED = "epoch_us(created_at)"
@@ -92,7 +92,11 @@ def _double(value: str, kind: pa.DataType) -> str:
 
 
 def _parsed(value: str, to: str) -> str:
-    return f"({value})::{to}"
+    plain = f"({value})::{to}"
+    if to != "timestamp":
+        return plain
+    zoned = f"regexp_matches({value}, {_literal(ZONED)})"  # the cast to a timestamp passes over the zone
+    return f"CASE WHEN {zoned} THEN make_timestamp(epoch_us(({value})::timestamptz)) ELSE {plain} END"
 
 
 def _microseconds(value: str, kind: pa.DataType) -> str:

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from penstock.errors import UsageError
 from penstock.sql.dialect import Dialect, double_literal, nested_sum, quote_identifier, typed_literal
-from penstock.sql.feature_terms import ValueWriter
+from penstock.sql.feature_terms import ZONED, ValueWriter
 from penstock.sql.prediction_query import FeatureTerm, Formula, OutcomeWriter, StoredModel
 
 CREATED = "(extract(epoch FROM created_at) * 1000000::numeric)::bigint"
@@ -93,7 +93,11 @@ def _column(term: FeatureTerm) -> str:
 
 
 def _parsed(value: str, to: str) -> str:
-    return f"({value})::pg_catalog.{'float8' if to == 'double' else 'timestamp'}"
+    if to != "timestamp":
+        return f"({value})::pg_catalog.float8"
+    zoned = f"({value})::pg_catalog.text OPERATOR(pg_catalog.~) {_literal(ZONED)}"  # the cast to a timestamp passes over the zone
+    utc = f"pg_catalog.timezone('UTC', ({value})::pg_catalog.timestamptz)"
+    return f"CASE WHEN {zoned} THEN {utc} ELSE ({value})::pg_catalog.timestamp END"
 
 
 def _days(value: str, kind: pa.DataType) -> str:
