@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.blocks.base import BlockSource
 from penstock.blocks.open import open as open_source
-from penstock.budget import peak_memory
+from penstock.budget import parse_cache, peak_memory
 from penstock.config import Config
 from penstock.events import Stream
 from penstock.linear import LinearModel
@@ -39,7 +39,7 @@ class TrainingRequest:
     test_share: float = 0.0
     format: str | None = None
     scratch: str | None = None
-    cache: bool | int = True
+    cache: bool | int | str = True
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @contextmanager
@@ -61,7 +61,7 @@ class TrainingRequest:
                 test=test,
                 test_share=self.test_share,
                 scratch=self.scratch,
-                cache=self.cache,
+                cache=parse_cache(self.cache),
                 stream=stream or Stream(),
                 **more,
             )
