@@ -52,7 +52,7 @@ def test_rows_for_machines(tmp_path: Path) -> None:
     found = run(f"{MAKE}; {TRAIN}; SELECT 1 AS a, NULL AS b, 'x,y' AS c", "--json")
     assert found.exit_code == 0, found.stderr
     made, trained, last = json.loads(found.stdout)["results"]
-    assert made["columns"] is None
+    assert made["columns"] == []
     assert trained["columns"][:3] == ["epoch", "progressive_loss", "progressive_accuracy"]
     assert [row[0] for row in trained["rows"]] == [1, 2]
     assert last["rows"] == [[1, None, "x,y"]]

@@ -62,9 +62,9 @@ def test_statements(engine):
     assert engine.run("SELECT $2 || 'x' AS s, $1 AS n", [3, HOSTILE]).rows == [(HOSTILE + "x", 3)]
     assert engine.run("INSERT INTO t SELECT 1, 2, 3, 4").status == "INSERT 1"
     assert engine.run("INSERT INTO t SELECT 1, 2, 3, 4 RETURNING id").columns == ("id",)
-    assert engine.run("CREATE VIEW v AS SELECT 1 AS a").columns is None
+    assert engine.run("CREATE VIEW v AS SELECT 1 AS a").columns == ()
     assert engine.run("SELECT true AS Success").rows == [(True,)]
-    assert (engine.run("SET threads = 2").columns, engine.run("BEGIN").status) == (None, "TRANSACTION")
+    assert (engine.run("SET threads = 2").columns, engine.run("BEGIN").status) == ((), "TRANSACTION")
     with pytest.raises(DatabaseError, match=r"Table with name nope does not exist!(.|\n)*LINE 1: SELECT \* FROM nope"):
         engine.run("SELECT * FROM nope")
     engine.run("ROLLBACK")

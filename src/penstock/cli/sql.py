@@ -91,7 +91,7 @@ def read_script(file: str) -> str:
 def _print_csv(result: Result) -> None:
     import csv
 
-    if result.columns is not None:
+    if result.columns:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(result.columns)
         writer.writerows(["" if value is None else value for value in row] for row in result.rows)

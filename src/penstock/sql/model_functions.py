@@ -147,7 +147,7 @@ def weight_rows(model: LinearModel) -> Result:
 
 def values_query(result: Result, engine: Engine) -> str:
     """Write a small result as a query."""
-    names = [engine.quote(name) for name in result.columns or ()]
+    names = [engine.quote(name) for name in result.columns]
     if not result.rows:
         return f"SELECT {', '.join(f'NULL AS {name}' for name in names)} WHERE false"
     rows = (f"({', '.join(engine.dialect.literal(value) for value in row)})" for row in result.rows)

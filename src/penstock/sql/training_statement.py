@@ -90,7 +90,7 @@ def run_training(statement: Train, engine: Engine, catalog: Catalog, *, stream: 
     name = statement.name
     taken = name is not None and name in catalog
     if taken and statement.exists == "skip":
-        return Result(None, status=f"model {name!r} is there already; nothing was trained")
+        return Result(status=f"model {name!r} is there already; nothing was trained")
     schema = engine.describe(statement.query)
     chosen = training_settings(statement, engine, schema, stream=stream)
     if taken and not chosen.replace:

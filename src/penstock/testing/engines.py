@@ -69,7 +69,7 @@ class EngineContract:
         found = engine.run("SELECT id, y FROM t WHERE id < $1 ORDER BY id", [3])
         assert found.columns == ("id", "y")
         assert [tuple(row) for row in found.rows] == [(i, y) for i, _, y in self.rows()[:3]]
-        assert engine.run("UPDATE t SET y = y").columns is None
+        assert engine.run("UPDATE t SET y = y").columns == ()
 
     def test_writes_constants_and_names(self, engine: Engine) -> None:
         values = [None, True, 3, -0.1, "it's 100%s \\ $1 {x}", 2**40]
