@@ -11,6 +11,7 @@ from penstock.sgd.losses import linear_models
 from penstock.sql import statements as s
 from penstock.sql.call_parser import find_calls, parse_embedded
 from penstock.sql.dialect import Dialect
+from penstock.sql.function_signatures import FUNCTIONS
 from penstock.sql.token_reader import TokenReader
 from penstock.sql.tokens import StatementTokens, split_statements, tokenize
 
@@ -68,8 +69,9 @@ def keywords() -> tuple[str, ...]:
     """
     return (
         *("CREATE MODEL", "CREATE OR REPLACE MODEL", "DESCRIBE MODEL", "DROP MODEL", "EVALUATE MODEL"),
-        *("EXPLAIN ANALYZE", "EXPORT MODEL", "IF EXISTS", "IF NOT EXISTS", "IMPORT MODEL", "ML.EVALUATE(MODEL"),
-        *("ML.PREDICT(MODEL", "ML.TRAINING_INFO(MODEL", "ML.WEIGHTS(MODEL", "OPTIONS(model_type=", "PACK TABLE"),
+        *("EXPLAIN ANALYZE", "EXPORT MODEL", "IF EXISTS", "IF NOT EXISTS", "IMPORT MODEL"),
+        *(f"ML.{name}(MODEL" for name in FUNCTIONS),
+        *("OPTIONS(model_type=", "PACK TABLE"),
         *("PREDICT BY", "SHOW MODELS", "TRAIN BY", "USING", "WITH (", *linear_models()),
     )
 

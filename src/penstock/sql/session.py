@@ -17,7 +17,8 @@ from penstock.sql import statements as s
 from penstock.sql.catalog import Catalog
 from penstock.sql.engines.registry import open_engine
 from penstock.sql.grammar import parse
-from penstock.sql.model_functions import evaluate_call, fill_calls, model_properties
+from penstock.sql.model_functions import fill_calls, model_properties
+from penstock.sql.model_measures import evaluate_call
 from penstock.sql.options import pack_settings, wording_of
 from penstock.sql.plan_tree import explain_training
 from penstock.sql.result import Result

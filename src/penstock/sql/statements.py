@@ -96,6 +96,7 @@ class Predict:
     model: str
     query: Query
     warehouse: bool = False
+    options: StatementOptions = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,43 @@ class WeightsOf:
     model: str
 
 
-Call: TypeAlias = Predict | Evaluate | TrainingInfo | WeightsOf
+@dataclass(frozen=True, slots=True)
+class FeatureInfo:
+    """``ML.FEATURE_INFO(MODEL m)``: a row per column that the model reads."""
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfusionMatrix:
+    """``ML.CONFUSION_MATRIX(MODEL m, (query))``: a row per class, with its rows by predicted class."""
+
+    model: str
+    query: Query | None
+    options: StatementOptions = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RocCurve:
+    """``ML.ROC_CURVE(MODEL m, (query))``: a row per threshold, with the right and wrong predictions that it makes."""
+
+    model: str
+    query: Query
+    options: StatementOptions = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainPredict:
+    """``ML.EXPLAIN_PREDICT(MODEL m, (query))``: predictions, and what each column of the row contributed to them."""
+
+    model: str
+    query: Query
+    options: StatementOptions = field(default_factory=dict)
+
+
+Call: TypeAlias = (
+    Predict | Evaluate | TrainingInfo | WeightsOf | FeatureInfo | ConfusionMatrix | RocCurve | ExplainPredict
+)
 
 
 @dataclass(frozen=True, slots=True)
