@@ -13,7 +13,7 @@ import copy
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -25,7 +25,7 @@ from penstock.blocks.base import BlockSource, naming_rows, require_columns
 from penstock.closing import Closing
 from penstock.columns.base import UnseenValues
 from penstock.columns.recipe import Recipe
-from penstock.errors import ModelFileError
+from penstock.errors import ModelFileError, UsageError
 from penstock.loader.row_forms import NOTHING, Scaling
 from penstock.measures import OnScores
 from penstock.messages import Text, Use
@@ -215,6 +215,14 @@ def encoded(
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnTransform:
+    """Expressions that make a model's columns of raw ones inside a database: SQL by column, and the engine that reads it."""
+
+    engine: str
+    columns: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class LinearModel(EncodedModel):
     """A linear model that can be saved, loaded and asked.
 
@@ -236,6 +244,8 @@ class LinearModel(EncodedModel):
         Figures of the finished model, such as ``held_out_accuracy``; `penstock.metric_names` says what names mean.
     scaling : Scaling
         By which features were brought to one scale in training, to say how much each counts; the weights need none.
+    transform : ColumnTransform or None
+        What a database makes the model's columns by; rows from elsewhere are then refused.
     """
 
     kind: str
@@ -246,6 +256,7 @@ class LinearModel(EncodedModel):
     fingerprint: str = ""
     metrics: Mapping[str, Any] = field(default_factory=dict)
     scaling: Scaling = field(default_factory=Scaling.none)
+    transform: ColumnTransform | None = None
 
     @property
     def linear(self) -> LinearModel:
@@ -268,7 +279,20 @@ class LinearModel(EncodedModel):
         """Return the loss, all measures and the number of rows; see `penstock.evaluation.evaluate`."""
         from penstock.evaluation import evaluate
 
+        self._require_own_columns(source)
         return evaluate(self, source, label=label, memory=memory, on_scores=on_scores)
+
+    def scored(self, source: BlockSource, recipe: Recipe, *, keep: Sequence[str] = ()) -> Generator[Scored, None, None]:
+        """Yield the rows of a source with their scores; see `EncodedModel.scored`."""
+        self._require_own_columns(source)
+        return EncodedModel.scored(self, source, recipe, keep=keep)
+
+    def _require_own_columns(self, source: BlockSource) -> None:
+        if self.transform is not None:
+            raise UsageError(
+                f"{source.name} has raw columns, and the model learned from columns that TRANSFORM made of them in"
+                f" {self.transform.engine}; predict in that database: SELECT … PREDICT BY m"
+            )
 
     def describe(self, *, most: int | None = None) -> Description:
         """Say what is in the model: its measures, and its largest coefficients by name."""
@@ -305,6 +329,7 @@ class LinearModel(EncodedModel):
             "history": [dict(row) for row in self.history],
             "fingerprint": self.fingerprint,
             "metrics": dict(self.metrics),
+            **({} if self.transform is None else {"transform": asdict(self.transform)}),
         }
 
     @classmethod
@@ -327,6 +352,7 @@ class LinearModel(EncodedModel):
                 header["fingerprint"],
                 current_names(header["metrics"], held_out=held_out),
                 Scaling(tensors.get("shift", NOTHING), tensors.get("scale", NOTHING)),
+                ColumnTransform(**header["transform"]) if "transform" in header else None,
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ModelFileError(

@@ -36,6 +36,7 @@ from penstock.sql.prediction_query import formula_of, refuse_taken
 from penstock.sql.query_copy import as_features
 from penstock.sql.statements import ExplainPredict
 from penstock.sql.threshold_measures import positive_probability, require_two_classes
+from penstock.sql.transform import rows_for_prediction
 
 _IN_SQL = ("number", "date", "category")
 _MOST_IN_SQL = 500
@@ -134,14 +135,19 @@ def explained_rows(
 ) -> Iterator[str]:
     """Give SQL for a query's rows with predictions and contributions; what was made for it goes with the ``with`` block."""
     model, stored = catalog.find(call.model)
-    settings, schema, writer = function_settings(call), engine.describe(call.query), engine.dialect.attributions
+    settings, writer = function_settings(call), engine.dialect.attributions
+    names = _added_names(model)
+    raw = rows_for_prediction(model, call.query, engine)
+    if raw is not None:
+        refuse_taken(names, raw.names, engine.dialect)
+        call = replace(call, query=raw.query)
+    schema = engine.describe(call.query)
     if settings.threshold is not None:
         require_two_classes(model, "a threshold")
     if writer is None:
         raise UsageError(
             f"ML.EXPLAIN_PREDICT is not supported on {engine.dialect.title}; export the model: EXPORT MODEL"
         )
-    names = _added_names(model)
     refuse_taken(names, schema.names, engine.dialect)
     attributions = ModelAttributions.of(model)
     formula = None if loss_of(model.kind).many else formula_of(model, schema, engine.dialect, stored)
@@ -157,7 +163,8 @@ def explained_rows(
             mean = float(formula.coef[0, features].astype(np.float64) @ attributions.means[features])
             columns[attributions.names[attributions.column_of[term.start]]].append(AttributionTerm(term, mean))
         explained = AttributionFormula(formula, columns, float(attributions.baselines[0]), settings.top_k_features)
-        yield writer.select(explained, call.query.text, names, present=schema.names)
+        text = writer.select(explained, call.query.text, names, present=schema.names)
+        yield text if raw is None else raw.restored(text, names)
         return
     if view:
         raise UsageError(
@@ -172,7 +179,8 @@ def explained_rows(
         shown = [quote_identifier(name) for name in (*schema.names, *names)]
         top = names.index("top_feature_attributions") + len(schema.names)
         shown[top] = f"{writer.pairs(quote_identifier(_FEATURES), quote_identifier(_VALUES))} AS {shown[top]}"
-        yield f"SELECT {', '.join(shown)} FROM {table} AS e"
+        text = f"SELECT {', '.join(shown)} FROM {table} AS e"
+        yield text if raw is None else raw.restored(text, names)
     finally:
         engine.run(f"DROP TABLE IF EXISTS {table}")
 

@@ -29,7 +29,7 @@ from penstock.sql.catalog import Catalog
 from penstock.sql.engines.base import Engine
 from penstock.sql.model_measures import confusion_rows, evaluate_call, roc_rows
 from penstock.sql.options import function_settings
-from penstock.sql.prediction_query import select_predictions
+from penstock.sql.prediction_query import StoredModel, added_columns, select_predictions
 from penstock.sql.query_copy import as_features
 from penstock.sql.result import Result
 from penstock.sql.statements import (
@@ -44,6 +44,7 @@ from penstock.sql.statements import (
     TrainingInfo,
 )
 from penstock.sql.threshold_measures import require_two_classes
+from penstock.sql.transform import rows_for_prediction
 
 _MOST_VALUES = 100_000
 """Weights that are written out as values; those of wider models are read where they are."""
@@ -91,6 +92,25 @@ def _predictions(
     call: Predict, engine: Engine, catalog: Catalog, *, view: bool, stack: ExitStack, stream: Stream
 ) -> str:
     model, stored = catalog.find(call.model)
+    raw = rows_for_prediction(model, call.query, engine)
+    if raw is not None:
+        added = added_columns(model, dialect=engine.dialect, present=raw.names, warehouse=call.warehouse)
+        call = replace(call, query=raw.query)
+        return raw.restored(_scored(call, model, stored, engine, view=view, stack=stack, stream=stream), added)
+    return _scored(call, model, stored, engine, view=view, stack=stack, stream=stream)
+
+
+def _scored(
+    call: Predict,
+    model: LinearModel,
+    stored: StoredModel | None,
+    engine: Engine,
+    *,
+    view: bool,
+    stack: ExitStack,
+    stream: Stream,
+) -> str:
+    """Write a query's rows with predictions as a query; where that cannot be, score them here, into a temporary table."""
     schema = engine.describe(call.query)
     threshold = function_settings(call).threshold
     if threshold is not None:
@@ -208,6 +228,7 @@ def model_properties(model: LinearModel, name: str) -> Result:
         "epochs": len(model.history),
         **model.metrics,
         **({"hash": hashed} if hashed else {}),
+        **({} if model.transform is None else {"transform": dict(model.transform.columns)}),
         "learning_rate": model.config.get("learning_rate") or _usual_rate(model),
         **{key: model.config[key] for key in _SHOWN_CONFIG if key in model.config},
     }

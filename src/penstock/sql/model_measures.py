@@ -25,6 +25,7 @@ from penstock.sql.prediction_query import distinct_names
 from penstock.sql.result import Result
 from penstock.sql.statements import ConfusionMatrix, Evaluate, Query, RocCurve
 from penstock.sql.threshold_measures import ROC_COLUMNS, RocMeasures, ThresholdMeasures, require_two_classes
+from penstock.sql.transform import rows_for_measures
 from penstock.sql.warehouse import measure_for_warehouse
 
 _AT_THRESHOLD = {"precision": "precision", "recall": "recall", "accuracy": "accuracy", "f1_score": "f1"}
@@ -35,6 +36,7 @@ _AT_THRESHOLD = {"precision": "precision", "recall": "recall", "accuracy": "accu
 class LabelledRows:
     """A query's rows opened to measure a model on: the source, the label's column, and what a weight of 1 stands for."""
 
+    model: LinearModel
     source: BlockSource
     label: str | None
     unit: float
@@ -47,11 +49,11 @@ def evaluate_call(call: Evaluate, engine: Engine, catalog: Catalog, *, stream: S
         if "threshold" in call.options:
             raise _no_rows(call.model, "a threshold")
         return _held_out(model, call.model)
-    schema = engine.describe(call.query)
-    chosen = evaluate_settings(call, schema)
+    chosen = evaluate_settings(call, engine.describe(call.query))
     if chosen.threshold is not None:
         require_two_classes(model, "a threshold")
-    with labelled_rows(model, call.query, chosen, engine, schema=schema, stream=stream) as rows:
+    with labelled_rows(model, call.query, chosen, engine, stream=stream) as rows:
+        model = rows.model
         at = None if chosen.threshold is None else ThresholdMeasures(model.kind, chosen.threshold, unit=rows.unit)
         measured: dict[str, Any] = {
             "label": rows.label,
@@ -95,14 +97,14 @@ def confusion_rows(call: ConfusionMatrix, engine: Engine, catalog: Catalog, *, s
     else:
         if settings.threshold is not None:
             require_two_classes(model, "a threshold")
-        schema, chosen = engine.describe(call.query), evaluate_settings(Evaluate(call.model, call.query))
-        with labelled_rows(model, call.query, chosen, engine, schema=schema, stream=stream) as rows:
+        chosen = evaluate_settings(Evaluate(call.model, call.query))
+        with labelled_rows(model, call.query, chosen, engine, stream=stream) as rows:
             at = (
                 None
                 if settings.threshold is None
                 else ThresholdMeasures(model.kind, settings.threshold, unit=rows.unit)
             )
-            found = model.evaluate(
+            found = rows.model.evaluate(
                 rows.source, label=rows.label, memory=chosen.memory, on_scores=None if at is None else at.add
             )
             matrix = (found if at is None else at.figures())["confusion_matrix"]
@@ -115,25 +117,20 @@ def roc_rows(call: RocCurve, engine: Engine, catalog: Catalog, *, stream: Stream
     model = catalog.load(call.model)
     require_two_classes(model, "ML.ROC_CURVE")
     thresholds: Any = call.options["thresholds"].value if "thresholds" in call.options else None
-    schema, chosen = engine.describe(call.query), evaluate_settings(Evaluate(call.model, call.query))
-    with labelled_rows(model, call.query, chosen, engine, schema=schema, stream=stream) as rows:
+    chosen = evaluate_settings(Evaluate(call.model, call.query))
+    with labelled_rows(model, call.query, chosen, engine, stream=stream) as rows:
         measures = RocMeasures(model.kind, thresholds, unit=rows.unit)
-        model.evaluate(rows.source, label=rows.label, memory=chosen.memory, on_scores=measures.add)
+        rows.model.evaluate(rows.source, label=rows.label, memory=chosen.memory, on_scores=measures.add)
     return Result(ROC_COLUMNS, measures.rows(), types=tuple(pa.float64() for _ in ROC_COLUMNS))
 
 
 @contextmanager
 def labelled_rows(
-    model: LinearModel,
-    query: Query,
-    chosen: EvaluateSettings,
-    engine: Engine,
-    *,
-    schema: pa.Schema,
-    stream: Stream,
+    model: LinearModel, query: Query, chosen: EvaluateSettings, engine: Engine, *, stream: Stream
 ) -> Iterator[LabelledRows]:
     """Open a query's rows to measure a model on; raise for a column that is missing."""
-    recipe, present = model.recipe, schema.names
+    model, query = rows_for_measures(model, query, engine, chosen.label)
+    recipe, present = model.recipe, engine.describe(query).names
     label = chosen.label or recipe.label
     features = list(dict.fromkeys(recipe.members.get(name, name) for part in recipe.parts for name in part.columns))
     for name, role in (*((name, "feature") for name in features), (label, "label")):
@@ -143,7 +140,7 @@ def labelled_rows(
     wanted = [*features, str(label), *([weight] if weight is not None else [])]
     # One pass: there is nothing to keep rows for.
     with engine.open(query, wanted, replace(chosen.reading, cache=False), stream=stream) as opened:
-        yield LabelledRows(opened.source, label, recipe.weight_mean if weight is not None else 1.0)
+        yield LabelledRows(model, opened.source, label, recipe.weight_mean if weight is not None else 1.0)
 
 
 def _column_of_class(label: Any) -> str:

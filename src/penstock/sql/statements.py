@@ -66,11 +66,20 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
+class TransformItem:
+    """An expression of TRANSFORM and its column's name as they were written; without a name ``*``, but for some columns."""
+
+    text: str
+    name: str | None
+    excluded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Train:
     """``SELECT … TRAIN BY``, or ``CREATE MODEL``: learn a model from a query's rows.
 
     ``model`` is logistic, svm, linear or softmax. ``name`` is None where none was given. ``warehouse`` says whether
-    the options have the warehouses' names (``OPTIONS``).
+    the options have the warehouses' names (``OPTIONS``). ``transform`` makes the columns to learn from of those of the query.
     """
 
     query: Query
@@ -79,6 +88,7 @@ class Train:
     options: StatementOptions = field(default_factory=dict)
     exists: Exists = "error"
     warehouse: bool = False
+    transform: tuple[TransformItem, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
