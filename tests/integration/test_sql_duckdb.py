@@ -160,7 +160,9 @@ def test_keys_and_tables(engine):
     assert engine.keys(named('"Order"', "a", "c")) == ("a",)
     assert engine.keys(named("t")) == engine.keys(Query("SELECT 1")) == engine.keys(named("nope")) == ()
     found = dict(engine.tables())
-    assert found == {"t": ["id", "a", "b", "label"], '"Order"': ["b", "a", "c"], "s.v": ["x"], "mine": ["z"]}
+    names = {name: list(columns) for name, columns in found.items()}
+    assert names == {"t": ["id", "a", "b", "label"], '"Order"': ["b", "a", "c"], "s.v": ["x"], "mine": ["z"]}
+    assert found['"Order"'] == {"b": "INTEGER", "a": "INTEGER", "c": "VARCHAR"}
 
 
 def test_nulls_and_lengths_in_a_copy(engine):

@@ -108,13 +108,28 @@ class Result:
         """Return each row as a dict."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
-    def lines(self, most: int | None = MOST_SHOWN) -> list[str]:
-        """Return the result for people: a table of at most so many rows, or the status."""
+    def lines(self, most: int | None = MOST_SHOWN, *, expanded: bool = False) -> list[str]:
+        """Return the result for people: a table of at most so many rows, or the status; ``expanded`` has a line for each value."""
         if not self.columns:
             return [self.status] if self.status else []
         if self.columns[-1] in _PLANS:
             return [line for row in self.rows for line in str(row[-1]).split("\n")]
         shown = self.rows if most is None else self.rows[:most]
+        count = len(self.rows)
+        told = f"{count} row{'' if count == 1 else 's'}"
+        told = f"({told})" if len(shown) == count else f"({told}, the first {len(shown)} shown)"
+        return [*(self._records(shown) if expanded and shown else self._table(shown)), told]
+
+    def _records(self, shown: Sequence[Sequence[Any]]) -> list[str]:
+        """Return rows one below another: a line for each value."""
+        wide, out = max(map(len, self.columns)), []
+        for number, row in enumerate(shown, 1):
+            out.append(f"-[ row {number} ]".ljust(wide + 2, "-"))
+            out += [f"{name:<{wide}} | {_written(value)}" for name, value in zip(self.columns, row, strict=True)]
+        return out
+
+    def _table(self, shown: Sequence[Sequence[Any]]) -> list[str]:
+        """Return rows as a table."""
         cells = [[_written(value) for value in row] for row in shown]
         widths = [max(map(len, column)) for column in zip(self.columns, *cells, strict=True)]
         right = [all(_is_number(row[k]) for row in shown) and bool(shown) for k in range(len(self.columns))]
@@ -123,9 +138,6 @@ class Result:
         for row in cells:
             padded = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True))
             out.append((" " + " | ".join(padded)).rstrip())
-        count = len(self.rows)
-        told = f"{count} row{'' if count == 1 else 's'}"
-        out.append(f"({told})" if len(shown) == count else f"({told}, the first {len(shown)} shown)")
         return out
 
     def __str__(self) -> str:

@@ -265,8 +265,8 @@ class Engine(Protocol):
         """Write a name as an identifier."""
         ...
 
-    def tables(self) -> list[tuple[str, list[str]]]:
-        """Return the tables and views that the session can name, with their columns, for completion."""
+    def tables(self) -> list[tuple[str, dict[str, str]]]:
+        """Return the tables and views that the session can name, with their columns and the engine's words for their types."""
         ...
 
     def cancel(self) -> None:

@@ -51,7 +51,9 @@ if TYPE_CHECKING:
 
 _PIECE = 16_384
 """Rows of a batch that is streamed."""
-_COLUMNS = "SELECT database_name, schema_name, table_name, column_name FROM duckdb_columns() ORDER BY column_index"
+_COLUMNS = (
+    "SELECT database_name, schema_name, table_name, column_name, data_type FROM duckdb_columns() ORDER BY column_index"
+)
 _RESERVED_WORDS = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'"
 _KEYS = """
     SELECT constraint_column_names FROM duckdb_constraints()
@@ -246,15 +248,15 @@ class DuckDBEngine(Closing):
         """Write a name as an identifier."""
         return quote_name(name)
 
-    def tables(self) -> list[tuple[str, list[str]]]:
-        """Return tables and views with their columns, named as a statement can."""
+    def tables(self) -> list[tuple[str, dict[str, str]]]:
+        """Return tables and views with their columns and types, named as a statement can."""
         with self._errors():
-            found: dict[TableName, list[str]] = {name: [] for name, _ in tables_in(self._connection)}
+            found: dict[TableName, dict[str, str]] = {name: {} for name, _ in tables_in(self._connection)}
             listed = self._fetch(_COLUMNS)
             database, schemas = self._fetch("SELECT current_database(), current_schemas(false)")[0]
             words = {row[0] for row in self._fetch(_RESERVED_WORDS)}
-        for *parts, column in listed:
-            found.get(TableName(*parts), []).append(column)
+        for *parts, column, kind in listed:
+            found.get(TableName(*parts), {})[column] = kind
         near = {(database, schema) for schema in (*schemas, "main")} | {("temp", "main")}
 
         def shown(name: TableName) -> str:

@@ -195,11 +195,11 @@ class PostgresEngine(Closing):
         """Write a name as an identifier."""
         return quote_identifier(name)
 
-    def tables(self) -> list[tuple[str, list[str]]]:
-        """Return tables and views with their columns, named as a statement can; none while a transaction has failed."""
+    def tables(self) -> list[tuple[str, dict[str, str]]]:
+        """Return tables and views with their columns and types, named as a statement can; none while a transaction has failed."""
         if self._connection.closed or self._connection.info.transaction_status not in (_IDLE, _IN_TRANSACTION):
             return []
-        return [(name, columns) for name, columns in self._ask(TABLES)]
+        return [(name, dict(zip(columns, types, strict=True))) for name, columns, types in self._ask(TABLES)]
 
     def drain(self) -> list[str]:
         """Return what the server had to say since the last time."""
