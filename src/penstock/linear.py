@@ -221,6 +221,11 @@ class ColumnTransform:
     engine: str
     columns: Mapping[str, str]
 
+    def __post_init__(self) -> None:
+        texts = [self.engine, *self.columns, *self.columns.values()]
+        if not all(isinstance(each, str) for each in texts):
+            raise TypeError("a transform has other values than texts")
+
 
 @dataclass(frozen=True, slots=True)
 class LinearModel(EncodedModel):

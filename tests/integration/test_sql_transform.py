@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli.application import app
-from penstock.errors import ColumnError, DatabaseError, UsageError
+from penstock.errors import ColumnError, DatabaseError, SQLSyntaxError, UsageError
 from penstock.sql import Session, connect
 
 SERIES = {"duckdb": "range(900) AS r(i)", "postgresql": "generate_series(0, 899) AS r(i)"}
@@ -162,3 +163,18 @@ def test_expressions_of_another_engine_are_refused(database: str, tmp_path: Path
         session.sql(f"IMPORT MODEL m FROM '{file}'")
         with pytest.raises(UsageError, match="TRANSFORM on duckdb, whose expressions PostgreSQL may read otherwise"):
             session.sql("SELECT * FROM homes PREDICT BY m")
+
+
+def test_a_saved_expression_that_could_do_more_is_not_run(session: Session) -> None:
+    session.sql(CREATE)
+    model = session.catalog.load("m")
+    assert model.transform is not None
+    columns = {**model.transform.columns, "area": "pg_sleep(1)"}
+    session.catalog.save("m", replace(model, transform=replace(model.transform, columns=columns)), exists="replace")
+    for text in (
+        "SELECT * FROM homes PREDICT BY m",
+        "SELECT * FROM ML.EXPLAIN_PREDICT(MODEL m, TABLE homes)",
+        "EVALUATE MODEL m ON SELECT * FROM homes",
+    ):
+        with pytest.raises(SQLSyntaxError, match=r"no function pg_sleep.*drop the model"):
+            session.sql(text)

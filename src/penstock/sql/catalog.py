@@ -36,7 +36,7 @@ _WRITTEN = ("name", "kind", "outputs", "width", "coef", "intercept", "header", "
 _ALL = "SELECT, INSERT, UPDATE, DELETE"
 _WAITS = (0.01, 0.03, 0.1, 0.3, 1.0)
 _NOT_FINITE = "not_finite"
-_MOST_SCALES = 10_000
+_MOST_SCALES = 1_000
 """Features whose means and scales are kept in the header, to explain predictions."""
 
 

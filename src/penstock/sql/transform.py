@@ -16,25 +16,12 @@ from penstock.errors import ColumnError, UsageError
 from penstock.linear import ColumnTransform, LinearModel
 from penstock.sql.dialect import Dialect, quote_identifier
 from penstock.sql.engines.base import Engine
+from penstock.sql.row_expressions import checked_expression, commas_between, require_row_expression
 from penstock.sql.statements import Query, Train, TransformItem
 from penstock.sql.token_reader import TokenReader
 from penstock.sql.tokens import StatementTokens
 
 _HIDDEN = "__penstock_r"
-_PLAIN = "name the column alone, as numbers are brought to one scale in training"
-_FIXES = {
-    **dict.fromkeys(("STANDARD_SCALER", "MIN_MAX_SCALER", "MAX_ABS_SCALER", "ROBUST_SCALER", "NORMALIZER"), _PLAIN),
-    "IMPUTER": "name the column alone, as missing values are filled in training",
-    **dict.fromkeys(
-        ("ONE_HOT_ENCODER", "LABEL_ENCODER", "MULTI_HOT_ENCODER"), "name the column alone, as text becomes categories"
-    ),
-    **dict.fromkeys(
-        ("BUCKETIZE", "QUANTILE_BUCKETIZE"), "write the limits: CASE WHEN x < 10 THEN 'low' ELSE 'high' END AS x_range"
-    ),
-    "POLYNOMIAL_EXPAND": "write the products: a * b AS a_b",
-    "FEATURE_CROSS": "write the pair as one text: a || '_' || b AS a_b",
-    "HASH_BUCKETIZE": "name the column alone, and hash it: OPTIONS(hash=['x'])",
-}
 
 
 def read_transform(reader: TokenReader) -> tuple[TransformItem, ...]:
@@ -46,55 +33,29 @@ def read_transform(reader: TokenReader) -> tuple[TransformItem, ...]:
     if close is None:
         raise reader.wrong("this parenthesis is not closed", opened)
     items, first = [], reader.at
-    for stop in [*_commas(reader.part, first, close), close]:
+    for stop in [*commas_between(reader.part, first, close), close]:
         items.append(_item(reader.part, first, stop))
         first = stop + 1
     reader.at = close + 1
     return tuple(items)
 
 
-def _commas(part: StatementTokens, first: int, stop: int) -> list[int]:
-    """Return the commas between items: outside of parentheses, brackets and braces."""
-    found, depth = [], 0
-    for at in part.level(first, stop):
-        token = part.tokens[at]
-        depth += token.says("[", "{") - token.says("]", "}")
-        if token.says(",") and not depth:
-            found.append(at)
-    return found
-
-
 def _item(part: StatementTokens, first: int, stop: int) -> TransformItem:
     reader = TokenReader(part, first)
     if stop <= first:
         raise reader.missing("an expression with its name")
-    for at in range(first, stop):
-        _refuse(part, at)
     if part.says(first, "*"):
         return _all_columns(part, first, stop)
     text = part.script[part.tokens[first].start : part.tokens[stop - 1].stop]
     if stop == first + 1 and part.tokens[first].kind in ("word", "quoted"):
         return TransformItem(text, text)
+    named = stop >= first + 3 and part.says(stop - 2, "AS")
+    expression = require_row_expression(part, first, stop - 2 if named else stop)
     name = part.tokens[stop - 1]
-    if stop < first + 3 or not part.says(stop - 2, "AS") or name.kind not in ("word", "quoted"):
+    if not named or name.kind not in ("word", "quoted"):
         shown = text if len(text) <= 40 else f"{text[:40]}…"
         raise reader.wrong(f"an expression of TRANSFORM needs a name: {shown} AS name", first)
-    expression = part.script[part.tokens[first].start : part.tokens[stop - 3].stop]
     return TransformItem(expression, part.script[name.start : name.stop])
-
-
-def _refuse(part: StatementTokens, at: int) -> None:
-    """Raise where a row's new columns would depend on other rows, or on functions that the engine does not have."""
-    reader, token = TokenReader(part, at), part.tokens[at]
-    if part.says(at, "ML", ".") and part.says(at + 3, "(") and not part.says(at - 1, "."):
-        word = part.tokens[at + 2].text.upper()
-        raise reader.wrong(f"ML.{word} is not supported in TRANSFORM; {_FIXES.get(word, 'write it in SQL')}", at)
-    if token.says("OVER") and part.says(at + 1, "("):
-        reason = "a window function sees other rows in a prediction than in the training; compute it in the query"
-        raise reader.wrong(f"{reason}, or write its result as a constant", at)
-    if token.says("SELECT"):
-        reason = "TRANSFORM takes expressions over the columns of a row, not queries"
-        raise reader.wrong(f"{reason}; join what is needed in the query", at)
 
 
 def _all_columns(part: StatementTokens, first: int, stop: int) -> TransformItem:
@@ -199,6 +160,9 @@ def _usable(model: LinearModel, engine: Engine) -> ColumnTransform | None:
             f"the model was created with TRANSFORM on {transform.engine}, whose expressions {engine.dialect.title} may read"
             " otherwise; train it here: CREATE MODEL … TRANSFORM (…)"
         )
+    if transform is not None:
+        for text in transform.columns.values():
+            checked_expression(text, engine.dialect)
     return transform
 
 
