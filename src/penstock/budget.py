@@ -12,6 +12,7 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from penstock.errors import UsageError
 
@@ -96,8 +97,12 @@ def parse_size(text: str | int, *, option: str) -> int:
     return size
 
 
-def parse_cache(value: str | int | bool) -> bool | int:
-    """Read whether rows are kept on disk, on or off, or in how many bytes at most.
+CacheChoice: TypeAlias = "bool | int | Path"
+"""Whether encoded rows are kept on disk, in how many bytes at most, or in which folder for later runs."""
+
+
+def parse_cache(value: str | int | bool | os.PathLike[str]) -> CacheChoice:
+    """Read whether rows are kept on disk, on or off, in how many bytes at most, or in which folder.
 
     Examples
     --------
@@ -106,8 +111,16 @@ def parse_cache(value: str | int | bool) -> bool | int:
     """
     if isinstance(value, bool):
         return value
-    switch = {"on": True, "off": False}.get(str(value).lower())
-    return parse_size(value, option="cache") if switch is None else switch
+    if not isinstance(value, int):
+        switch = {"on": True, "off": False}.get(str(value).lower())
+        if switch is not None:
+            return switch
+        if os.path.isdir(value):
+            return Path(value)
+        value = os.fspath(value)
+        if os.sep in value:
+            raise UsageError("is no folder", option="cache", value=value, fixes=["make it first"])
+    return parse_size(value, option="cache")
 
 
 class Bytes(int):

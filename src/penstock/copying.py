@@ -9,13 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numba import carray
 from numpy.typing import NDArray
 
-from penstock.native import kernel, prefetch_line
+from penstock.native import kernel, pointer, prefetch_line
 
 SKIP = np.uint32(0xFFFFFFFF)
 # Destinations are anywhere in memory: they are asked for this many rows before they are written.
 _AHEAD = 16
+# Rows of many columns that are asked for together, and stay in the nearest cache until all their columns are copied.
+_TOGETHER = 32
 
 
 def words(column: NDArray[Any]) -> NDArray[Any]:
@@ -93,6 +96,40 @@ def gather(rows: Any, picks: Any, out: Any) -> None:
 def gather_reference(rows: NDArray[Any], picks: NDArray[np.int64], out: NDArray[Any]) -> None:
     """Say what `gather` does."""
     out[:] = rows[picks]
+
+
+@kernel
+def gather_columns(rows: Any, picks: Any, starts: Any, widths: Any, to: Any) -> None:
+    """Copy words ``starts[c]`` to ``starts[c] + widths[c]`` of row ``picks[i]`` to row ``i`` of the column at address ``to[c]``."""
+    count, row_words = len(picks), rows.shape[1]
+    flat = rows.reshape(-1)
+    line = 64 // rows.itemsize
+    for i in range(min(_TOGETHER, count)):
+        for j in range(0, row_words, line):
+            prefetch_line(flat, picks[i] * row_words + j)
+    for first in range(0, count, _TOGETHER):
+        last = min(first + _TOGETHER, count)
+        for i in range(last, min(last + _TOGETHER, count)):
+            for j in range(0, row_words, line):
+                prefetch_line(flat, picks[i] * row_words + j)
+        for c in range(len(starts)):
+            width, start = widths[c], starts[c]
+            out = carray(pointer(to[c]), (count * width,), rows.dtype)
+            for i in range(first, last):
+                for j in range(width):
+                    out[i * width + j] = flat[picks[i] * row_words + start + j]
+
+
+def gather_columns_reference(
+    rows: NDArray[Any],
+    picks: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    widths: NDArray[np.int64],
+    out: list[NDArray[Any]],
+) -> None:
+    """Say what `gather_columns` does."""
+    for column, start, width in zip(out, starts, widths, strict=True):
+        column[:] = rows[picks, start : start + width]
 
 
 @kernel

@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.batch import Batch
 from penstock.blocks.base import BlockSource
-from penstock.budget import Budget
+from penstock.budget import Budget, CacheChoice
 from penstock.class_weights import ClassWeights
 from penstock.columns.recipe import Recipe
 from penstock.errors import BudgetError, DataError
@@ -135,7 +135,7 @@ def open_rows(
     shuffle: str,
     memory: str | int,
     window: CurrentWindow,
-    cache: bool | int = False,
+    cache: CacheChoice = False,
     **common: Any,
 ) -> Measuring:
     """Divide the memory between epochs and measuring, and open what reads the rows of both.
@@ -155,8 +155,8 @@ def open_rows(
         As in `penstock.config.Config`.
     window : CurrentWindow
         Told which window is in use, so that errors name its rows.
-    cache : bool or int
-        Whether the loader of the epochs keeps encoded rows on disk, or in how many bytes at most.
+    cache : bool, int or Path
+        Whether the loader of the epochs keeps encoded rows on disk, in how many bytes at most, or in which folder.
     common
         Other arguments of `Loader`.
     """

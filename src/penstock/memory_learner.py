@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch
 from penstock.blocks.base import BlockSource
-from penstock.budget import Budget
+from penstock.budget import Budget, CacheChoice
 from penstock.checkpoint import Checkpoint, CheckpointFile, require_same_columns
 from penstock.columns.recipe import Recipe
 from penstock.config import Config
@@ -87,9 +87,9 @@ class MemoryLearner:
         A model of the same features and classes, whose weights training begins with rather than with zeros.
     scratch : path, optional
         Where shuffled copies, and encoded rows, are written.
-    cache : bool or int
-        Whether rows that do not fit in memory and take long to encode are kept on disk from the first epoch on, or in how many bytes
-        at most.
+    cache : bool, int or Path
+        Whether rows that do not fit in memory and take long to encode are kept on disk from the first epoch on, in how many bytes
+        at most, or in which folder, for later runs too.
     """
 
     stops_on_test: ClassVar[bool] = False
@@ -100,7 +100,7 @@ class MemoryLearner:
     recipe: Recipe | None = None
     first: LinearModel | None = None
     scratch: str | os.PathLike[str] | None = None
-    cache: bool | int = True
+    cache: CacheChoice = True
     _job: Job[Config, LinearModel] = field(init=False)
     _data: LinearData = field(init=False)
     _source_rows: EncodedRows = field(init=False)
@@ -316,7 +316,7 @@ class MemoryLearner:
             window=self._window,
             seed=config.seed,
             scratch=self._copies_folder(),
-            cache=self.cache if epochs > 1 else False,
+            cache=self.cache if epochs > 1 or isinstance(self.cache, Path) else False,
         )
 
     def _refit_epochs(self, progress: Progress) -> int:
@@ -440,7 +440,7 @@ def linear_job(
     recipe: Recipe | None = None,
     first: LinearModel | None = None,
     scratch: str | os.PathLike[str] | None = None,
-    cache: bool | int = True,
+    cache: CacheChoice = True,
     **more: Any,
 ) -> LinearJob:
     """Return the job of training a linear model in memory; see `MemoryLearner`, and `Job` for ``more``."""

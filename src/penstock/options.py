@@ -248,8 +248,8 @@ _OPTIONS = (
             refused={"disk": "its storage is not timed"}),
     _option("nulls", "choice", "What becomes of rows with a null: fill (as the recipe fills it), error or skip.", default="fill", words="fill error skip",
             doors="query query-evaluate"),
-    _option("cache", "cache", "Whether rows that take long to decode are kept on disk after the first epoch, as they are learned from: on, off or at"
-            " most a size.", default="on", panel=MEMORY, metavar="SIZE", doors="train compare query", refused={
+    _option("cache", "cache", "Whether rows that take long to decode are kept on disk after the first epoch, as they are learned from: on, off, at most"
+            " a size, or the folder where later runs find them.", default="on", panel=MEMORY, metavar="SIZE", doors="train compare query", refused={
             "disk": "its rows are read as they are stored"}, variants={
             "compare": {"default": "off"}, "query": {"default": None,
             "help": "Whether blocks that came from a server are kept on disk, or how many bytes of them."}}),

@@ -101,6 +101,21 @@ def test_gather_scatter_and_move_equal_their_twins(count):
     np.testing.assert_array_equal(out, expected)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint32, np.uint64])
+@pytest.mark.parametrize("count", [0, 1, 31, 33, 200])
+def test_columns_are_gathered_as_by_the_twin(dtype, count):
+    rng = np.random.default_rng(count)
+    rows = rng.integers(0, 200, (50, 20)).astype(dtype)
+    picks, widths = rng.integers(0, 50, count), np.array([1, 14, 0, 5])
+    starts = np.cumsum(widths) - widths
+    out = [np.zeros((count, width), dtype) for width in widths]
+    expected = [np.zeros((count, width), dtype) for width in widths]
+    copying.gather_columns(rows, picks, starts, widths, np.array([each.ctypes.data for each in out]))
+    copying.gather_columns_reference(rows, picks, starts, widths, expected)
+    for found, each in zip(out, expected, strict=True):
+        np.testing.assert_array_equal(found, each)
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float64])
 def test_runs_are_gathered_as_by_the_twin(dtype):
     rng = np.random.default_rng(1)

@@ -31,6 +31,7 @@ from penstock.loader import encoded_copy
 from penstock.loader.decode import BlockDecoder
 from penstock.loader.loader import Loader
 from penstock.loader.row_forms import FeatureForm, Scaling
+from penstock.loader.rows_file import RowsFile
 from penstock.loader.windows import Feed
 from penstock.memory_learner import linear_job
 from penstock.training import Columns
@@ -278,7 +279,8 @@ def test_threads_that_want_one_block_write_it_once_and_a_copy_that_outgrows_its_
         form, decoder = FeatureForm(recipe, Scaling.none()), BlockDecoder(source, recipe, Scaling.none())
         expected = feed.decoder.decode(0)
         for limit in (10**9, expected.nbytes - 1):
-            copy = encoded_copy.EncodedCopy(source, decoder, form, folder=scratch, limit=limit, nbytes=10**6)
+            file = RowsFile(scratch, None, columns=0, blocks=0)
+            copy = encoded_copy.EncodedCopy(source, decoder, form, file=file, limit=limit, nbytes=10**6)
             with closing(copy), ThreadPoolExecutor(8) as pool:
                 for batch in pool.map(copy.decode, [0] * 32):
                     assert np.array_equal(np.asarray(batch.x), np.asarray(expected.x))

@@ -272,3 +272,15 @@ def test_ragged_rows_equal_the_twin(skipped):
     window_kernels.scatter_runs_reference(values, offsets, slots, to, twin)
     np.testing.assert_array_equal(mine, twin)
     assert (mine >= 0).all()
+
+
+def test_numbers_stand_in_the_order_of_slots_as_by_the_twin():
+    rng = np.random.default_rng(0)
+    firsts, counts = np.array([100, 7, 0]), np.array([40, 0, 25])
+    slots = rng.permutation(65).astype(np.uint32)
+    left_out = rng.random(65) < 0.3
+    slots[left_out] = SKIP
+    kept = np.flatnonzero(~left_out)
+    slots[kept] = np.argsort(np.argsort(slots[kept])).astype(np.uint32)
+    found = window_kernels.order_of_slots(firsts, counts, slots, len(kept))
+    np.testing.assert_array_equal(found, window_kernels.order_of_slots_reference(firsts, counts, slots, len(kept)))

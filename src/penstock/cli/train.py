@@ -44,7 +44,6 @@ def train_command(ctx: typer.Context, **params: Any) -> None:
 
 def job_of(params: Mapping[str, Any], **settings: Any) -> TrainingRequest:
     """Return the job that the options of a command describe; ``settings`` are hyper-parameters of the command itself."""
-    from penstock.budget import parse_cache
     from penstock.compare import TrainingRequest
     from penstock.config import Config
     from penstock.training import Columns
@@ -58,7 +57,7 @@ def job_of(params: Mapping[str, Any], **settings: Any) -> TrainingRequest:
         test_share=params.get("test_share", 0.0),
         format=params["format"],
         scratch=params["scratch"],
-        cache=parse_cache(params["cache"]),
+        cache=params["cache"],
         options=o.reading(params["header"], params["delimiter"]),
     )
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from penstock.blocks.open import open as open_source
-from penstock.budget import peak_memory
+from penstock.budget import parse_cache, peak_memory
 from penstock.config import Config
 from penstock.events import Stream
 from penstock.linear import LinearModel
@@ -38,7 +38,7 @@ class TrainingRequest:
     test_share: float = 0.0
     format: str | None = None
     scratch: str | None = None
-    cache: bool | int = True
+    cache: bool | int | str = True
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @contextmanager
@@ -55,7 +55,7 @@ class TrainingRequest:
                 test=test,
                 test_share=self.test_share,
                 scratch=self.scratch,
-                cache=self.cache,
+                cache=parse_cache(self.cache),
                 stream=stream or Stream(),
                 **more,
             )

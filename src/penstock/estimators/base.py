@@ -144,7 +144,7 @@ class LinearEstimator(Closing, BaseEstimator):
         test_share: float = 0.0,
         checkpoint: str | os.PathLike[str] | None = None,
         resume: bool = False,
-        cache: bool | int | str = True,
+        cache: bool | int | str | os.PathLike[str] = True,
         listeners: Sequence[Listener] = (),
     ) -> Self:
         """Train from scratch, with ``warm_start`` from the weights that the estimator has, or from a checkpoint.
@@ -172,9 +172,9 @@ class LinearEstimator(Closing, BaseEstimator):
             A file that is written after every epoch; it stays when training is over.
         resume : bool
             Whether to go on from the checkpoint, where there is one, to the same weights as a run that was not interrupted.
-        cache : bool or size
+        cache : bool, size or folder
             Whether rows of files that do not fit in memory and take long to decode are kept on disk after the first epoch, as
-            they are learned from, or in how many bytes at most (``"10GB"``).
+            they are learned from, in how many bytes at most (``"10GB"``), or in which folder, where later runs find them.
         listeners : callables
             Hear the events of `penstock.events`.
         """

@@ -31,6 +31,7 @@ from penstock.loader.loader import Loader
 from penstock.loader.plan import default_threads
 from penstock.loader.stream_pass import ActivePass, Pass, end_left
 from penstock.loader.transforms import ROW_NUMBERS, Finish, Transform
+from penstock.loader.windows import LoadedWindow
 from penstock.messages import Given, Text, Use
 from penstock.native import load_compiler
 from penstock.records import Records
@@ -400,11 +401,11 @@ class Batches(Closing):
         held: list[Records] = []
         missing = min(self.batch_size, rows - at)
         with closing(self._pieces(at, rows)) as pieces:
-            for piece in pieces:
-                start = 0
+            for window in pieces:
+                start, piece = 0, window.batch
                 while start < len(piece) and missing > 0:
                     part = piece.slice(start, min(len(piece), start + missing))
-                    held.append(part.copy())
+                    held.append(part if window.owned else part.copy())
                     start += len(part)
                     missing -= len(part)
                     at += len(part)
@@ -412,8 +413,8 @@ class Batches(Closing):
                         yield Records.concat(held)
                         held, missing = [], min(self.batch_size, rows - at)
 
-    def _pieces(self, at: int, rows: int) -> Generator[Records, None, None]:
-        """Yield this worker's rows from ``at`` on until there were ``rows``, beginning anew where they end.
+    def _pieces(self, at: int, rows: int) -> Generator[LoadedWindow[Records], None, None]:
+        """Yield windows of this worker's rows from ``at`` on until there were ``rows``, beginning anew where they end.
 
         A worker that gets none of the last rows of an epoch that was dealt out anew repeats another's.
         """
@@ -421,10 +422,12 @@ class Batches(Closing):
         having = [rank for rank, count in enumerate(counts) if count]
         rank = self.rank if counts[self.rank] else having[self.rank % len(having)] if having else self.rank
         while at < rows:
-            left = self._loader.rest(self._epoch, done=self._done, skip=at % counts[rank], rank=rank)
+            left = self._loader.rest(
+                self._epoch, done=self._done, skip=at % counts[rank], rank=rank, multiple=self.batch_size
+            )
             with closing(left) as windows:
                 for window in windows:
-                    yield window.batch
+                    yield window
                     at += len(window.batch)
                     if at >= rows:
                         break

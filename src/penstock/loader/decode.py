@@ -281,19 +281,19 @@ class ResidentDecoder(Generic[R]):
         return self._parts[block]
 
     def decode_many(self, blocks: Int64s) -> list[R]:
-        return [self._parts[block] for block in blocks.tolist()]
+        return [self.decode(block) for block in blocks.tolist()]
 
     def fill(self, blocks: Int64s, starts: Int64s, slots: NDArray[np.uint32], into: SlotsOf[R]) -> None:
         for block, start in zip(blocks.tolist(), starts.tolist(), strict=True):
-            part = self._parts[block]
+            part = self.decode(block)
             self._form.put(part, slots[start : start + len(part)], into)
 
     def pick(self, owner: Int64s, local: Int64s) -> R:
-        return self._form.concat([self._parts[block].take(local[here]) for block, here in equal_runs(owner)])
+        return self._form.concat([self.decode(block).take(local[here]) for block, here in equal_runs(owner)])
 
     def pick_into(self, owner: Int64s, local: Int64s, slots: NDArray[np.uint32], into: SlotsOf[R]) -> None:
         for block, here in equal_runs(owner):
-            self._form.put(self._parts[block].take(local[here]), slots[here], into)
+            self._form.put(self.decode(block).take(local[here]), slots[here], into)
 
     def close(self) -> None:
         self._parts = []

@@ -5,8 +5,8 @@ stands in the place of a `BlockDecoder`: a block that is wanted for the first ti
 the layout of converted files; from then on they are read back, with their checksum. Blocks, their order and their rows are
 those of the data, so that a training is the same, bit for bit, with the copy and without it.
 
-The file has no name: it is gone with the process, however that ends. Where it cannot be written, outgrows its limit or is damaged, it is
-given up with a warning, and every block comes from the data again.
+The file is a `RowsFile`: gone with the process, however that ends, or kept for later runs. Where it cannot be written, outgrows its
+limit or is damaged, it is given up with a warning, and every block comes from the data again.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import BlockSource, Int64s
-from penstock.budget import show_bytes
+from penstock.budget import CacheChoice, show_bytes
 from penstock.checksum import checksum_at
 from penstock.copying import SKIP
+from penstock.errors import WriteError
 from penstock.events import log
 from penstock.loader import window_kernels
 from penstock.loader.decode import BlockDecoder, equal_runs
 from penstock.loader.direct_reads import PAGE, aligned, open_direct
 from penstock.loader.row_forms import NOTHING, FeatureForm, Slots
+from penstock.loader.rows_file import RowsFile, rows_key
 from penstock.outputs import local_path, read_into, write_at
 
 # Blocks begin at multiples of this, so that their arrays are aligned.
@@ -42,6 +44,8 @@ _ROOM = 2
 _WRITTEN = 256 << 10
 # Blocks of which single rows are read together.
 _BLOCKS = 16
+# Numbers that tell where a block lies.
+_COLUMNS = 8
 
 
 def encoded_copy(
@@ -50,7 +54,7 @@ def encoded_copy(
     form: object,
     *,
     nbytes: int,
-    cache: bool | int,
+    cache: CacheChoice,
     folder: str | os.PathLike[str] | None,
 ) -> EncodedCopy | None:
     """Return a decoder that keeps encoded rows on disk, or None where that is not worth it or there is no room.
@@ -61,24 +65,26 @@ def encoded_copy(
         The data, what decodes its blocks, and what becomes of them.
     nbytes : int
         About what all encoded rows take.
-    cache : bool or int
-        Whether rows may be kept, or in how many bytes at most.
+    cache : bool, int or Path
+        Whether rows may be kept, in how many bytes at most, or in which folder for later runs.
     folder : path, optional
-        Where the file is; the system's place for temporary ones if not given. None where that is in memory.
+        Where a file for this run is; the system's place for temporary ones if not given. None where that is in memory.
     """
     # The other decoders read rows as they are stored.
     if type(decoder) is not BlockDecoder or not isinstance(form, FeatureForm) or not source.decodes or not cache:
         return None
-    place = local_path(folder) if folder is not None else Path(tempfile.gettempdir())
+    key = rows_key(source, form.recipe) if isinstance(cache, Path) else None
+    place = cache if isinstance(cache, Path) else local_path(folder) if folder else Path(tempfile.gettempdir())
     try:
         limit = shutil.disk_usage(place).free // _ROOM
-        if cache is not True:
+        if not isinstance(cache, bool | Path):
             limit = min(limit, cache)
-        if nbytes > limit or in_memory(place):
+        if nbytes > limit or (key is None and in_memory(place)):
             why = "which is kept in memory" if nbytes <= limit else f"where {show_bytes(limit)} may be used"
             log.info("%s: encoded rows would take %s in %s, %s", source.name, show_bytes(nbytes), place, why)
             return None
-        return EncodedCopy(source, decoder, form, folder=place, limit=limit, nbytes=nbytes)
+        file = RowsFile(place, key, columns=_COLUMNS, blocks=len(source.block_rows))
+        return EncodedCopy(source, decoder, form, file=file, limit=limit, nbytes=nbytes)
     except OSError as error:
         log.info("%s: encoded rows cannot be kept in %s (%s)", source.name, place, error.strerror)
         return None
@@ -91,8 +97,8 @@ class EncodedCopy:
     ----------
     source, decoder, form
         The data, what decodes its blocks, and what rows become.
-    folder : path
-        Where the file is.
+    file : RowsFile
+        Where rows are kept; closed with the decoder.
     limit : int
         The most bytes that it may take.
     nbytes : int
@@ -109,21 +115,21 @@ class EncodedCopy:
     single = False
 
     def __init__(
-        self, source: BlockSource, decoder: BlockDecoder, form: FeatureForm, *, folder: Path, limit: int, nbytes: int
+        self, source: BlockSource, decoder: BlockDecoder, form: FeatureForm, *, file: RowsFile, limit: int, nbytes: int
     ) -> None:
         self._source, self._decoder, self._form, self._recipe = source, decoder, form, form.recipe
         self.thread_bytes = decoder.thread_bytes
         count = len(source.block_rows)
-        self._rows, self._entries = np.zeros(count, np.int64), np.zeros(count, np.int64)
-        self._offsets, self._sizes = np.zeros(count, np.int64), np.zeros(count, np.int64)
-        self._features_at = np.zeros(count, np.int64)
-        self._label_at, self._weight_at = np.zeros(count, np.int64), np.zeros(count, np.int64)
-        self._sums = np.zeros(count, np.uint64)
-        self._there, self._begun = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
-        self._limit, self.nbytes = limit, 0
+        self._table = np.zeros((_COLUMNS, count), np.int64) if file.table is None else file.table
+        self._rows, self._entries, self._offsets, self._sizes = self._table[:4]
+        self._features_at, self._label_at, self._weight_at = self._table[4:7]
+        self._sums = self._table[7].view(np.uint64)
+        self._there = np.full(count, file.table is not None)
+        self._begun = self._there.copy()
+        self._limit, self.nbytes = limit, int((self._offsets + self._sizes).max(initial=0))
         self._lock, self._local = threading.Lock(), threading.local()
         self._process, self._keeping = os.getpid(), True
-        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115  # closed with the decoder
+        self._file = file
         self._direct = open_direct(self._file.fileno(), nbytes=nbytes)
         self._end = weakref.finalize(self, _close, self._file, self._direct)
 
@@ -197,7 +203,12 @@ class EncodedCopy:
             self.fill(blocks, starts, places, into)
 
     def close(self) -> None:
-        """Remove the file; the source stays open."""
+        """Close the file; the source stays open."""
+        if self._keeping and self.complete and self._process == os.getpid():
+            try:
+                self._file.keep(self._table, -(-self.nbytes // _ALIGN) * _ALIGN)
+            except (OSError, WriteError) as error:
+                log.warning("%s: encoded rows cannot be kept for later runs: %s", self._source.name, error)
         self._there[:] = False
         self._keeping = False
         self._end()
@@ -260,8 +271,7 @@ class EncodedCopy:
                 return
             self._keeping = False
             self._there[:] = False
-            with suppress(OSError, ValueError):
-                os.ftruncate(self._file.fileno(), 0)
+            self._file.clear()
         log.warning(
             "%s: encoded rows are no longer kept on disk: %s; every epoch encodes them anew", self._source.name, reason
         )
@@ -346,8 +356,8 @@ def _lay_out(batch: Batch, raw: NDArray[np.uint8]) -> None:
             end += array.nbytes
 
 
-def _close(file: object, direct: int | None) -> None:
-    file.close()  # type: ignore[attr-defined]  # a file
+def _close(file: RowsFile, direct: int | None) -> None:
+    file.close()
     if direct is not None:
         os.close(direct)
 

@@ -20,7 +20,7 @@ import numpy as np
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import BlockSource, Int64s, begin_epoch, row_place
 from penstock.blocks.storage import convert_line
-from penstock.budget import Budget
+from penstock.budget import Budget, CacheChoice
 from penstock.closing import Closing
 from penstock.columns.recipe import Recipe
 from penstock.errors import UsageError
@@ -65,8 +65,9 @@ class Loader(Closing, Generic[R]):
         Where an order that copies the data (``once``, ``epoch``) may write.
     stretch : bool
         Take the least memory that works where that given is too little; ``plan.memory`` says how much it is.
-    cache : bool or int
-        Whether to keep encoded rows in ``scratch`` as they are first read, for later epochs, or in how many bytes at most.
+    cache : bool, int or Path
+        Whether to keep encoded rows in ``scratch`` as they are first read, for later epochs, in how many bytes at most, or in which
+        folder, for later runs too.
         Only rows of an order that reads the data themselves are kept, which do not fit in memory and take long to encode.
 
     Attributes
@@ -94,7 +95,7 @@ class Loader(Closing, Generic[R]):
         threads: int | None = None,
         scratch: str | os.PathLike[str] | None = None,
         stretch: bool = False,
-        cache: bool | int = False,
+        cache: CacheChoice = False,
     ) -> None:
         self.recipe = recipe
         self.order = order_named(order) if isinstance(order, str) else order
@@ -152,7 +153,7 @@ class Loader(Closing, Generic[R]):
         return self.order.mixer(Shape(np.ones(1, np.int64), 1), 0) is not None
 
     def rest(
-        self, epoch: int, *, done: Sequence[Stretch] = (), skip: int = 0, rank: int | None = None
+        self, epoch: int, *, done: Sequence[Stretch] = (), skip: int = 0, rank: int | None = None, multiple: int = 1
     ) -> Generator[LoadedWindow[R], None, None]:
         """Yield what is left of an epoch, in windows as `epoch` does.
 
@@ -166,9 +167,12 @@ class Loader(Closing, Generic[R]):
             Rows that this worker has given out since.
         rank : int, optional
             The worker whose rows are wanted; this one, if not said.
+        multiple : int
+            What the rows of a window are best a multiple of, where nothing else decides how large windows are.
         """
         self._stop()
-        self._running = self._run_rest(epoch, done, skip, self._shape.rank if rank is None else rank)
+        rank = self._shape.rank if rank is None else rank
+        self._running = self._run_rest(epoch, done, skip, rank, multiple)
         return self._running
 
     def count(self, epoch: int, *, done: Sequence[Stretch] = (), rank: int | None = None) -> int:
@@ -186,19 +190,28 @@ class Loader(Closing, Generic[R]):
         return Stretch(self._shape.world, rows, self._shape.held_rows, self._shape.open_units)
 
     def _run_rest(
-        self, epoch: int, done: Sequence[Stretch], skip: int, rank: int
+        self, epoch: int, done: Sequence[Stretch], skip: int, rank: int, multiple: int
     ) -> Generator[LoadedWindow[R], None, None]:
-        with self._begun(epoch), closing(self._left_windows(epoch, done, skip, rank)) as windows:
+        with self._begun(epoch), closing(self._left_windows(epoch, done, skip, rank, multiple)) as windows:
             for window in windows:
                 self.source.check()  # what was read straight from an open file may not be what was opened
                 yield window
 
     def _left_windows(
-        self, epoch: int, done: Sequence[Stretch], skip: int, rank: int
+        self, epoch: int, done: Sequence[Stretch], skip: int, rank: int, multiple: int
     ) -> Generator[LoadedWindow[R], None, None]:
         self._ready.prepare(self.order.facts.copy, epoch, windows=not self.by_row)
         shape = replace(self._shape, rank=rank)
-        if self.by_row:
+        held: Any = self._ready.held
+        if held is not None and self.by_row:
+            sweep = self.sweep(epoch, _offset(done), rank=rank)
+            with closing(held.singly(sweep.numbers, skip, sweep.rows, multiple=multiple)) as windows:
+                yield from windows
+        elif held is not None and not self.mixed:
+            plan, left = self._left(shape, epoch, done)
+            with closing(held.by_window(plan, left, skip, multiple=multiple)) as windows:
+                yield from windows
+        elif self.by_row:
             sweep = self.sweep(epoch, _offset(done), rank=rank)
             with closing(self._counted(sweep, sweep.edges(skip))) as windows:
                 yield from windows

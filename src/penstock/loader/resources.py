@@ -22,11 +22,12 @@ import numpy as np
 from penstock.blocks.base import BlockSource, Int64s, row_place
 from penstock.blocks.cached_source import CachedSource, fits
 from penstock.blocks.fields import Fields
-from penstock.budget import Budget, give_back, show_bytes
+from penstock.budget import Budget, CacheChoice, give_back, show_bytes
 from penstock.errors import FeatureError
 from penstock.events import log
 from penstock.loader.decode import ResidentDecoder, divided, redecoded, unit_bytes
 from penstock.loader.encoded_copy import EncodedCopy, encoded_copy
+from penstock.loader.held_rows import HeldDecoder, HeldRows, held_feed
 from penstock.loader.holdout import RowFilter, SplitPart
 from penstock.loader.plan import Plan, plan_memory
 from penstock.loader.row_forms import Decodes, R, RecordForm, Scaling
@@ -114,7 +115,7 @@ class LoaderResources(Generic[R]):
         shape: Shape,
         part: RowFilter | None,
         scratch: str | os.PathLike[str] | None,
-        cache: bool | int = False,
+        cache: CacheChoice = False,
     ) -> None:
         self.feed = feed
         feed.decoder.together = plan.together
@@ -148,6 +149,12 @@ class LoaderResources(Generic[R]):
         return self._cache is not None or (self._encoded is not None and self._encoded.complete)
 
     @property
+    def held(self) -> HeldRows | None:
+        """All rows, where they are of fixed width and lie in memory."""
+        decoder: Any = self.feed.decoder
+        return decoder.rows if isinstance(decoder, HeldDecoder) else None
+
+    @property
     def copied_shape(self) -> Shape:
         """The shape of the copy, which is known before it is written."""
         if self.copy is not None:
@@ -169,7 +176,7 @@ class LoaderResources(Generic[R]):
                 self._write_copy(wanted)
                 self._copied = wanted
         elif self._plan.resident and not isinstance(self.feed.decoder, ResidentDecoder):
-            self.feed = self.feed.resident()
+            self.feed = held_feed(self.feed) or self.feed.resident()
             counts = self.feed.block_rows
             # All of them fit, also where the plan was made from an estimate of their number.
             self.shape = replace(self.shape, block_rows=counts, units=None, held_rows=max(1, int(counts.sum())))

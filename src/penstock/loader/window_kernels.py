@@ -30,6 +30,31 @@ _pread = types.ExternalFunction("pread", types.int64(types.int32, types.voidptr,
 
 
 @kernel
+def order_of_slots(firsts: Any, counts: Any, slots: Any, kept: Any) -> Any:
+    """Return the number of the row that each slot is for; rows count on from the first of their block."""
+    out = np.empty(kept, np.int64)
+    place = 0
+    for k in range(len(firsts)):
+        for i in range(counts[k]):
+            if place + _AHEAD < len(slots) and slots[place + _AHEAD] != SKIP:
+                prefetch_line(out, np.int64(slots[place + _AHEAD]))
+            if slots[place] != SKIP:
+                out[slots[place]] = firsts[k] + i
+            place += 1
+    return out
+
+
+def order_of_slots_reference(
+    firsts: NDArray[np.int64], counts: NDArray[np.int64], slots: NDArray[np.uint32], kept: int
+) -> NDArray[np.int64]:
+    """Say what `order_of_slots` does."""
+    numbers = np.concatenate([first + np.arange(count) for first, count in zip(firsts, counts, strict=True)])
+    out = np.empty(kept, np.int64)
+    out[slots[slots != SKIP]] = numbers[slots != SKIP]
+    return out
+
+
+@kernel
 def read_packed(  # noqa: D103 - the twin is the documentation
     fd: int,
     blocks: NDArray[np.int64],

@@ -120,6 +120,8 @@ class LoadedWindow(Generic[R]):
     located: bool = True
     numbers: Callable[[], Int64s] | None = None
     """For a window of single rows: works out the number of each in the data."""
+    owned: bool = False
+    """Whether the arrays belong to whoever takes the window, and are not used again."""
 
     def locate(self, position: int) -> tuple[int, int]:
         """Return the block, and the row within it, of the row at a position of the batch."""
@@ -173,7 +175,7 @@ class WindowReader(Generic[R]):
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _fill(self, window: Window, part: RowFilter | None, counts: Int64s) -> LoadedWindow[R]:
-        slots, kept = _slots(window, counts, part)
+        slots, kept = window_slots(window, counts, part)
         into = self._next_slots(kept)
         by_place = np.argsort(window.blocks, kind="stable")
         blocks = window.blocks[by_place]
@@ -190,14 +192,14 @@ class WindowReader(Generic[R]):
         found = dict(zip(places, chain.from_iterable(decoded), strict=True))
         parts = [found[place] for place in range(len(places))]
         counts = np.array([len(p) for p in parts], np.int64)
-        slots, kept = _slots(window, counts, part)
+        slots, kept = window_slots(window, counts, part)
         pieces = np.split(slots, np.cumsum(counts)[:-1]) if len(parts) else []
         return LoadedWindow(window.index, self._feed.form.join(parts, pieces, kept), window.blocks, counts, slots)
 
     def _gather(self, window: Window, part: RowFilter | None) -> LoadedWindow[R]:
         """Read rows of unequal length whose places are known: whole runs of blocks, without decoding each."""
         counts = self._feed.block_rows[window.blocks]
-        slots, kept = _slots(window, counts, part)
+        slots, kept = window_slots(window, counts, part)
         parts, pieces = [], []
         for here, local, place in self._dealt(window, counts):
             parts.append(self._pool.submit(self._decoder.pick, np.repeat(window.blocks[here], counts[here]), local))
@@ -208,7 +210,7 @@ class WindowReader(Generic[R]):
     def _copy(self, decoder: SparseDecoder, window: Window, part: RowFilter | None) -> LoadedWindow[R] | None:
         """Read sparse rows as they lie in the file, and copy each to its slot; None where a block is unusual."""
         counts = self._feed.block_rows[window.blocks]
-        slots, kept = _slots(window, counts, part)
+        slots, kept = window_slots(window, counts, part)
         runs = list(self._dealt(window, counts))
         sizes = [int(decoder.raw_bytes(window.blocks[here]).sum()) for here, _, _ in runs]
         if len(self._lent) < sum(sizes):
@@ -271,7 +273,7 @@ class WindowReader(Generic[R]):
                     future.exception()
 
 
-def _slots(window: Window, counts: Int64s, part: RowFilter | None) -> tuple[NDArray[np.uint32], int]:
+def window_slots(window: Window, counts: Int64s, part: RowFilter | None) -> tuple[NDArray[np.uint32], int]:
     """Return each row's slot, in stored order, and how many rows are kept."""
     rows = int(counts.sum())
     if part is None:
