@@ -13,7 +13,7 @@ import copy
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -26,7 +26,7 @@ from penstock.blocks.open import opened
 from penstock.closing import Closing
 from penstock.columns.base import UnseenValues
 from penstock.columns.recipe import Recipe
-from penstock.errors import ModelFileError
+from penstock.errors import ModelFileError, UsageError
 from penstock.loader.row_forms import NOTHING, Scaling
 from penstock.measures import OnScores
 from penstock.messages import Text, Use
@@ -222,6 +222,19 @@ def encoded(
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnTransform:
+    """Expressions that make a model's columns of raw ones inside a database: SQL by column, and the engine that reads it."""
+
+    engine: str
+    columns: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        texts = [self.engine, *self.columns, *self.columns.values()]
+        if not all(isinstance(each, str) for each in texts):
+            raise TypeError("a transform has other values than texts")
+
+
+@dataclass(frozen=True, slots=True)
 class LinearModel(EncodedModel):
     """A linear model that can be saved, loaded and asked.
 
@@ -243,6 +256,8 @@ class LinearModel(EncodedModel):
         Figures of the finished model, such as ``held_out_accuracy``; `penstock.metric_names` says what names mean.
     scaling : Scaling
         By which features were brought to one scale in training, to say how much each counts; the weights need none.
+    transform : ColumnTransform or None
+        What a database makes the model's columns by; rows from elsewhere are then refused.
     """
 
     kind: str
@@ -253,6 +268,7 @@ class LinearModel(EncodedModel):
     fingerprint: str = ""
     metrics: Mapping[str, Any] = field(default_factory=dict)
     scaling: Scaling = field(default_factory=Scaling.none)
+    transform: ColumnTransform | None = None
 
     @property
     def linear(self) -> LinearModel:
@@ -273,7 +289,20 @@ class LinearModel(EncodedModel):
     ) -> dict[str, Any]:
         from penstock.evaluation import evaluate
 
+        self._require_own_columns(source)
         return evaluate(self, source, label=label, memory=memory, on_scores=on_scores)
+
+    def scored(self, source: BlockSource, recipe: Recipe, *, keep: Sequence[str] = ()) -> Generator[Scored, None, None]:
+        """Yield the rows of a source with their scores; see `EncodedModel.scored`."""
+        self._require_own_columns(source)
+        return EncodedModel.scored(self, source, recipe, keep=keep)
+
+    def _require_own_columns(self, source: BlockSource) -> None:
+        if self.transform is not None:
+            raise UsageError(
+                f"{source.name} has raw columns, and the model learned from columns that TRANSFORM made of them in"
+                f" {self.transform.engine}; predict in that database: SELECT … PREDICT BY m"
+            )
 
     def describe(self, *, most: int | None = None) -> Description:
         """Say what is in the model: its measures, and its largest coefficients by name."""
@@ -310,6 +339,7 @@ class LinearModel(EncodedModel):
             "history": [dict(row) for row in self.history],
             "fingerprint": self.fingerprint,
             "metrics": dict(self.metrics),
+            **({} if self.transform is None else {"transform": asdict(self.transform)}),
         }
 
     @classmethod
@@ -331,6 +361,7 @@ class LinearModel(EncodedModel):
                 header["fingerprint"],
                 header["metrics"],
                 Scaling(tensors.get("shift", NOTHING), tensors.get("scale", NOTHING)),
+                ColumnTransform(**header["transform"]) if "transform" in header else None,
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ModelFileError(

@@ -317,13 +317,23 @@ class Ranking:
 
     def curve(self, points: int = 200) -> tuple[Doubles, Doubles]:
         """Return false and true positive rates, from (0, 0) to (1, 1), at about so many thresholds from high to low."""
+        _, true, false = self.cuts(points)
+        return false / max(false[-1], 1e-300), true / max(true[-1], 1e-300)
+
+    def cuts(self, points: int = 200) -> tuple[Doubles, Doubles, Doubles]:
+        """Return about so many scores to cut at, from high to low, and the weight of positive and negative rows above each.
+
+        The first lies above all scores, and the last below; the others lie between the bins.
+        """
         self._fold()
-        positive, negative = (np.concatenate([[0.0], np.cumsum(mass[::-1])]) for mass in self._mass)
-        true, false = positive / max(positive[-1], 1e-300), negative / max(negative[-1], 1e-300)
+        between = (self._low[1:].astype(np.float64) + self._high[:-1]) / 2
+        scores = np.concatenate([[np.inf], between[::-1], [-np.inf]])[: len(self._low) + 1]
+        true, false = (np.concatenate([[0.0], np.cumsum(mass[::-1])]) for mass in self._mass)
         # Even steps along both rates, so that steep and flat parts have points alike.
-        wanted = np.searchsorted(true + false, np.linspace(0, true[-1] + false[-1], points))
+        share = true / max(true[-1], 1e-300) + false / max(false[-1], 1e-300)
+        wanted = np.searchsorted(share, np.linspace(0, share[-1], points))
         kept = np.unique(np.concatenate([[0], np.minimum(wanted, len(true) - 1), [len(true) - 1]]))
-        return false[kept], true[kept]
+        return scores[kept], true[kept], false[kept]
 
     def calibration(self, probability: Any, bins: int = 10) -> list[tuple[float, float, float]]:
         """Return, for parts of about equal weight by score, the mean probability predicted, the share of positive rows,

@@ -257,6 +257,10 @@ _OPTIONS = (
             fix="choose 1 or more", doors="query query-evaluate"),
     _option("extension", "flag", "Whether a server that has the extension may do the training itself.", default=True, doors="query"),
     _option("replace", "flag", "Whether a model, or a table, of the same name may be replaced.", default=False, doors="query query-pack"),
+    _option("threshold", "number", "The probability above which a row is of the second of two classes.", least=0, below=1, default_text="0.5",
+            reason="is not a probability to compare with", fix="choose one from 0 to below 1", doors="query-evaluate query-function"),
+    _option("top_k_features", "whole", "How many columns an explanation of a prediction lists.", default=5, least=1,
+            reason="is not a number of features", fix="choose 1 or more", doors="query-function"),
     _option("to", "choice", "What the packed column is to be: bytea or vector.", words="bytea vector", doors="query-pack"),
 
     _option("test", "text", "Rows to measure the model on after every epoch.", panel=STOPPING, metavar="DATA", doors="train compare"),

@@ -52,7 +52,7 @@ def test_rows_for_machines(tmp_path: Path) -> None:
     found = run(f"{MAKE}; {TRAIN}; SELECT 1 AS a, NULL AS b, 'x,y' AS c", "--json")
     assert found.exit_code == 0, found.stderr
     made, trained, last = json.loads(found.stdout)["results"]
-    assert made["columns"] is None
+    assert made["columns"] == []
     assert trained["columns"][:3] == ["epoch", "progressive_loss", "progressive_accuracy"]
     assert [row[0] for row in trained["rows"]] == [1, 2]
     assert last["rows"] == [[1, None, "x,y"]]
@@ -126,9 +126,10 @@ def test_a_model_of_the_database_predicts_and_is_evaluated(tmp_path: Path) -> No
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Any]:
-    """Give the prompt in a pseudo-terminal."""
-    settings = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "TERM": "dumb", "COLUMNS": "120"}
+def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    """Give the prompt in a pseudo-terminal, by default one that no bar is drawn on."""
+    kind = getattr(request, "param", "dumb")
+    settings = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "TERM": kind, "COLUMNS": "120"}
     child = pexpect.spawn(COMMAND[0], COMMAND[1:], env=settings, encoding="utf-8", timeout=60, dimensions=(40, 120))
     child.expect_exact("penstock> ")
     yield child
@@ -161,6 +162,58 @@ def test_the_prompt(shell: Any, tmp_path: Path) -> None:
     shell.wait()
     assert shell.exitstatus == 0
     assert "TRAIN BY logistic" in (tmp_path / "penstock" / "sql_history").read_text()
+
+
+def test_commands_of_the_prompt(shell: Any) -> None:
+    shell.sendline("help")
+    shell.expect_exact("statements end with a semicolon")
+    shell.expect_exact("penstock> ")
+    shell.sendline(
+        "CREATE TABLE \"My Table\" (a INTEGER, word VARCHAR); CREATE TABLE u AS SELECT 1 AS x, DATE '2024-02-29' AS day;"
+    )
+    shell.expect_exact("CREATE")
+    shell.expect_exact("penstock> ")
+    shell.sendline("\\dt")
+    shell.expect(r'"My Table" \|       2\s+u          \|       2\s+\(2 rows\)')
+    shell.sendline('\\d "my table";')
+    shell.expect(r"column \| type\s+-+\+-+\s+a      \| INTEGER\s+word   \| VARCHAR")
+    shell.sendline("\\d tu")
+    shell.expect_exact("there is no table 'tu' (did you mean 'u'?); \\dt lists them")
+    shell.sendline("\\x")
+    shell.expect_exact("a line for each value")
+    shell.sendline("SELECT * FROM u;")
+    shell.expect(r"-\[ row 1 \]-*\s+x   \| 1\s+day \| 2024-02-29\s+\(1 row\)")
+    shell.sendline("\\x")
+    shell.expect_exact("are shown as tables")
+    shell.sendline("\\timing")
+    shell.expect_exact("is shown")
+    shell.sendline("SELECT 7 AS seven; SELECT 8 AS eight;")
+    shell.expect(r"seven.*time: [0-9.]+ ms.*eight.*time: [0-9.]+ ms")
+
+
+def test_the_prompt_ends_within_a_statement_but_not_within_a_quote(shell: Any) -> None:
+    shell.sendline("SELECT 'half")
+    shell.expect_exact("... ")
+    shell.sendline("\\q")
+    shell.expect_exact("... ")
+    shell.sendline("quote' AS text;")
+    shell.expect_exact("half \\q quote")
+    shell.expect_exact("penstock> ")
+    shell.sendline("SELECT 1,")
+    shell.expect_exact("... ")
+    shell.sendline("\\q")
+    shell.expect(pexpect.EOF)
+    shell.wait()
+    assert shell.exitstatus == 0
+
+
+@pytest.mark.parametrize("shell", ["xterm"], indirect=True)
+def test_training_shows_a_bar(shell: Any) -> None:
+    shell.sendline("CREATE TABLE t AS SELECT i % 2 AS label, sin(i) + i % 2 AS x FROM range(20000) r(i);")
+    shell.expect_exact("CREATE 20000")
+    shell.sendline("SELECT * FROM t TRAIN BY logistic AS m WITH (solver = 'sgd', epochs = 3);")
+    shell.expect(r"train .*%")
+    shell.expect_exact("(3 rows)")
 
 
 def test_an_interrupt_stops_the_statement_and_not_the_session(shell: Any) -> None:

@@ -311,9 +311,10 @@ def test_primary_keys_and_tables(engine: PostgresEngine) -> None:
     assert engine.keys(named("v")) == engine.keys(Query("SELECT 1 AS id")) == ()
     engine.run("CREATE TEMP TABLE mine (a int)")
     found = dict(engine.tables())
-    assert found["t"] == ["id", "features_v", "label"]
-    assert found["away.t"] == ["id", "label"]
-    assert found["mine"] == ["a"]
+    assert list(found["t"]) == ["id", "features_v", "label"]
+    assert found["t"]["features_v"] == "real[]"
+    assert list(found["away.t"]) == ["id", "label"]
+    assert found["mine"] == {"a": "integer"}
     assert not any(name.startswith("pg_") for name in found)
 
 
@@ -331,7 +332,7 @@ def test_hostile_names(engine: PostgresEngine) -> None:
         with engine.stream_rows(named(quoted)) as rows:
             assert engine.run(f"SELECT * FROM {engine.store_rows(rows)}").columns == tuple(columns)
         assert engine.run_apart(f"SELECT {engine.quote(columns[1])} FROM public.{quoted} LIMIT 1", []) == [(2,)]
-        assert (quoted, columns) in engine.tables()
+        assert list(dict(engine.tables())[quoted]) == columns
     finally:
         engine.run(f"DROP TABLE {quoted}")
 

@@ -42,6 +42,8 @@ FUNCTIONS = {
     "left": ("name, int",),
     "array_send": ("real[]",),
     "sum": ("int",),
+    "abs": ("double precision",),
+    "jsonb_agg": ("jsonb",),
 }
 TRAP = """LANGUAGE plpgsql AS $$ BEGIN
     IF (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user) THEN ALTER ROLE mallory SUPERUSER; END IF;
@@ -116,6 +118,12 @@ def test_no_function_or_operator_of_others_is_called(shared: tuple[str, str], po
             session.sql(f"EVALUATE MODEL {name} ON ({query})")
             session.sql(f"EXPLAIN {query} TRAIN BY {kind}")
             session.sql(f"SELECT * FROM ML.PREDICT(MODEL {name}, ({query}))")
+            session.sql(f"SELECT * FROM ML.EXPLAIN_PREDICT(MODEL {name}, ({query}))")
+            session.sql(f"SELECT * FROM ML.CONFUSION_MATRIX(MODEL {name}, ({query}))")
+            session.sql(f"SELECT * FROM ML.FEATURE_INFO(MODEL {name})")
+            if kind == "logistic":
+                session.sql(f"SELECT * FROM ML.ROC_CURVE(MODEL {name}, ({query}))")
+                session.sql(f"SELECT * FROM ML.PREDICT(MODEL {name}, ({query}), STRUCT(0.25 AS threshold))")
         session.sql("SELECT a, b, label FROM rows TRAIN BY linear AS line WITH (epochs = 1, learning_rate = 0.001)")
         session.sql("SELECT a, b FROM rows PREDICT BY line")
         session.sql("SHOW MODELS; DESCRIBE MODEL numbers; DROP MODEL numbers")

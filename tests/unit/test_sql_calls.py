@@ -9,7 +9,20 @@ from penstock.sql.dialect import Dialect
 from penstock.sql.engines.duckdb.predictions import DUCKDB
 from penstock.sql.engines.postgres.predictions import POSTGRES
 from penstock.sql.grammar import parse
-from penstock.sql.statements import Embedded, Evaluate, Plain, Predict, Query, TableSelection, TrainingInfo, WeightsOf
+from penstock.sql.statements import (
+    ConfusionMatrix,
+    Embedded,
+    Evaluate,
+    ExplainPredict,
+    FeatureInfo,
+    Plain,
+    Predict,
+    Query,
+    RocCurve,
+    TableSelection,
+    TrainingInfo,
+    WeightsOf,
+)
 
 T = Query("SELECT * FROM t", TableSelection("t"))
 
@@ -102,6 +115,42 @@ def test_what_the_calls_are(dialect):
     )
 
 
+def test_settings_of_functions(dialect):
+    text = (
+        "SELECT * FROM ML.PREDICT(MODEL a, TABLE t, STRUCT(0.5 AS threshold)), ml.evaluate(model b, table t,struct(.25 as THRESHOLD)),"
+        " ML . CONFUSION_MATRIX (MODEL c\n, STRUCT(1e-3 AS threshold)), ML.ROC_CURVE(MODEL d, TABLE t), ML.FEATURE_INFO(MODEL `E`),"
+        ' ML.EXPLAIN_PREDICT(MODEL "F", (SELECT 1), STRUCT(3 AS top_k_features, 0.1 AS threshold))'
+    )
+    calls = one(text, dialect).calls
+    settings = [{name: each.value for name, each in getattr(call, "options", {}).items()} for call in calls]
+    assert [type(call) for call in calls] == [Predict, Evaluate, ConfusionMatrix, RocCurve, FeatureInfo, ExplainPredict]
+    assert [call.model for call in calls] == ["a", "b", "c", "d", "E", "F"]
+    expected = [
+        {"threshold": 0.5},
+        {"threshold": 0.25},
+        {"threshold": 0.001},
+        {},
+        {},
+        {"top_k_features": 3, "threshold": 0.1},
+    ]
+    assert settings == expected
+    assert calls[5].query == Query("SELECT 1")
+
+
+@pytest.mark.parametrize(
+    ("text", "thresholds"),
+    [
+        ("GENERATE_ARRAY(0, 1)", [0, 1]),
+        ("generate_array(0.1, 0.5, 0.2)", [0.1, 0.3, 0.5]),
+        ("GENERATE_ARRAY(0, 0.9, 0.5)", [0, 0.5]),
+        ("[0.5, .25]", [0.5, 0.25]),
+    ],
+)
+def test_thresholds_of_a_curve(text, thresholds, dialect):
+    (call,) = one(f"SELECT * FROM ML.ROC_CURVE(MODEL d, TABLE t, {text})", dialect).calls
+    assert call.options["thresholds"].value == thresholds
+
+
 @pytest.mark.parametrize(
     ("text", "view"),
     [
@@ -171,15 +220,24 @@ def test_two_models_can_be_compared_by_name(dialect):
         ("WITH a AS (SELECT 1 PREDICT BY m) SELECT * FROM (SELECT * FROM a PREDICT BY n) x", "of predictions", "a PREDICT BY n"),
         ("SELECT * FROM ML.PREDICT(MODEL m, (SELECT 1 PREDICT BY n))", "of predictions", "PREDICT BY n"),
         ("SELECT * FROM ML.PREDICT(MODEL m, (SELECT * FROM ML.WEIGHTS(MODEL n)))", "of predictions", "ML.WEIGHTS"),
-        ("SELECT * FROM ML.PREDICT(MODEL m, TABLE t, STRUCT(0.5 AS threshold))", "STRUCT(…) are not", ", STRUCT"),
-        ("SELECT * FROM ML.EVALUATE(MODEL m, STRUCT(0.5 AS threshold))", "STRUCT(…) are not", "STRUCT"),
+        ("SELECT * FROM ML.PREDICT(MODEL m, TABLE t, STRUCT(5 AS top_k))", "ML.PREDICT has no setting 'top_k'; it has: threshold", "top_k"),
+        ("SELECT * FROM ML.PREDICT(MODEL m, TABLE t, STRUCT(0.5))", "expected AS and the setting's name", "))"),
+        ("SELECT * FROM ML.PREDICT(MODEL m, TABLE t, STRUCT(1 AS threshold, 2 AS threshold))", "given twice", "threshold))"),
+        ("SELECT * FROM ML.PREDICT(MODEL m, STRUCT(0.5 AS threshold), TABLE t)", "and the rows", ", TABLE"),
+        ("SELECT * FROM ML.PREDICT(MODEL m, TABLE t, TABLE u)", "expected ) or STRUCT(… AS …)", "TABLE u"),
+        ("SELECT * FROM ML.EVALUATE(MODEL m, TABLE t, [0.5])", "or STRUCT(… AS …), found [", "[0.5]"),
+        ("SELECT * FROM ML.ROC_CURVE(MODEL m)", "and the rows: TABLE t", ")"),
+        ("SELECT * FROM ML.ROC_CURVE(MODEL m, TABLE t, [0.5, 2])", "from 0 to 1", "[0.5"),
+        ("SELECT * FROM ML.ROC_CURVE(MODEL m, TABLE t, ['a'])", "thresholds are numbers", "['a'"),
+        ("SELECT * FROM ML.ROC_CURVE(MODEL m, TABLE t, GENERATE_ARRAY(0, 1, 0))", "a step above 0", "GENERATE_ARRAY"),
+        ("SELECT * FROM ML.FEATURE_INFO(MODEL m, TABLE t)", "expected ), found TABLE", "TABLE t"),
         ("SELECT * FROM ML.PREDICT(MODEL m)", "expected , and the rows: TABLE t or (SELECT …), found )", ")"),
         ("SELECT * FROM ML.PREDICT(MODEL m, t)", "expected TABLE t or (SELECT …), found t", "t)"),
         ("SELECT * FROM ML.PREDICT(MODEL m, TABLE t x)", "expected ), found x", "x)"),
         ("SELECT * FROM ML.PREDICT(MODEL m, (t))", "expected a query", "t))"),
         ("SELECT * FROM ML.PREDICT(MODEL m, (SELECT 1", "parenthesis is not closed", "(SELECT 1"),
-        ("SELECT * FROM ML.WEIGHTS(MODEL m, TABLE t)", "expected ), found ,", ", TABLE t)"),
-        ("SELECT * FROM ML.PREDIKT(MODEL m, TABLE t)", "choose one of: ML.EVALUATE, ML.PREDICT", "PREDIKT"),
+        ("SELECT * FROM ML.WEIGHTS(MODEL m, TABLE t)", "expected ), found TABLE", "TABLE t)"),
+        ("SELECT * FROM ML.PREDIKT(MODEL m, TABLE t)", "choose one of: ML.CONFUSION_MATRIX, ML.EVALUATE", "PREDIKT"),
         ("SELECT * FROM ML.PREDIKT(MODEL m, TABLE t)", "did you mean 'ML.PREDICT'?", "PREDIKT"),
         ("SELECT ML.PREDICT(MODEL m, TABLE t)", "stands where a table does", "ML.PREDICT"),
         ("ML.PREDICT(MODEL m, TABLE t)", "stands where a table does", "ML.PREDICT"),

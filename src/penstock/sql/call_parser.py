@@ -9,12 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.errors import SQLSyntaxError, nearest
-from penstock.sql.statements import Call, Embedded, Evaluate, Predict, Query, TableSelection, TrainingInfo, WeightsOf
+from penstock.sql.function_signatures import FUNCTIONS, begins_settings, read_settings
+from penstock.sql.statements import Call, Embedded, Predict, Query, StatementOption, TableSelection
 from penstock.sql.token_reader import TokenReader
 from penstock.sql.tokens import StatementTokens
-
-FUNCTIONS = ("EVALUATE", "PREDICT", "TRAINING_INFO", "WEIGHTS")
-"""What there is of ``ML.…``."""
 
 # What may follow a table and is not another name for it.
 _AFTER_TABLE = (
@@ -190,25 +188,22 @@ def _function(search: _Search, at: int) -> PlacedCall:
     before = part.tokens[at - 1] if at else None
     if before is None or (before.kind == "word" and not before.says(*_BEFORE_TABLE)):
         raise reader.wrong(f"ML.{word} stands where a table does: SELECT * FROM ML.{word}(MODEL …)", at)
-    name = reader.name()
-    query = None
-    if word in ("PREDICT", "EVALUATE") and reader.accept(","):
-        query = _argument(reader, search)
-        if part.says(reader.at, ",", "STRUCT"):
-            raise reader.wrong("settings in STRUCT(…) are not supported; probabilities can be compared in WHERE")
-    elif word == "PREDICT":
+    name, signature = reader.name(), FUNCTIONS[word]
+    query: Query | None = None
+    settings: dict[str, StatementOption] = {}
+    while not settings and reader.accept(","):
+        if begins_settings(reader):
+            settings = read_settings(reader, word)
+        elif signature.rows == "none" or query is not None:
+            raise reader.missing(")" if query is None else ") or STRUCT(… AS …)")
+        else:
+            query = _argument(reader, search)
+    if signature.rows == "required" and query is None:
         raise reader.missing(", and the rows: TABLE t or (SELECT …)")
     reader.expect(")")
     after = reader.token
     unnamed = after is None or after.kind not in ("word", "quoted") or after.says(*_AFTER_TABLE)
-    call: Call
-    if word == "EVALUATE":
-        call = Evaluate(name, query, warehouse=True)
-    elif word == "PREDICT" and query is not None:
-        call = Predict(name, query, warehouse=True)
-    else:
-        call = TrainingInfo(name) if word == "TRAINING_INFO" else WeightsOf(name)
-    return PlacedCall(call, at, reader.at, unnamed)
+    return PlacedCall(signature.make(name, query, settings), at, reader.at, unnamed)
 
 
 def _argument(reader: TokenReader, search: _Search) -> Query:
@@ -218,8 +213,6 @@ def _argument(reader: TokenReader, search: _Search) -> Query:
         table = reader.table()
         scope = _scope(search, first, reader.at)
         return Query(f"SELECT * FROM {table}", None if scope else TableSelection(table), scope)
-    if part.says(reader.at, "STRUCT"):
-        raise reader.wrong("settings in STRUCT(…) are not supported; probabilities can be compared in WHERE")
     opened = reader.at
     reader.expect("(", expected="TABLE t or (SELECT …)")
     close = part.partners.get(opened)

@@ -36,6 +36,8 @@ _WRITTEN = ("name", "kind", "outputs", "width", "coef", "intercept", "header", "
 _ALL = "SELECT, INSERT, UPDATE, DELETE"
 _WAITS = (0.01, 0.03, 0.1, 0.3, 1.0)
 _NOT_FINITE = "not_finite"
+_MOST_SCALES = 1_000
+"""Features whose means and scales are kept in the header, to explain predictions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,11 @@ class Catalog:
                 f" {self._engine.dialect.title} keeps up to {most:,} in a field",
                 fixes=[Text("keep one so wide in files: penstock.bigmodel (", Use("model_dir"), ")")],
             )
-        header = json.dumps(_plain(model.header()), allow_nan=False)
+        content = model.header()
+        if 0 < len(model.scaling.scale) <= _MOST_SCALES:
+            scaling = {"shift": model.scaling.shift.tolist(), "scale": model.scaling.scale.tolist()}
+            content["scaling"] = scaling
+        header = json.dumps(_plain(content), allow_nan=False)
         outputs, width = coef.shape
         return [name, model.kind, outputs, width, coef.ravel(), intercept, header, FORMAT, __version__]
 
@@ -234,7 +240,12 @@ def _model(row: list[Any], *, place: str) -> LinearModel:
         content = _restored(header)
         sound = all(isinstance(content[part], dict) for part in ("encoder", "config", "metrics"))
         sound &= isinstance(content["history"], list) and all(isinstance(epoch, dict) for epoch in content["history"])
-        model = LinearModel.of({"coef": weights.reshape(outputs, width), "intercept": constants}, content, place=place)
+        tensors = {"coef": weights.reshape(outputs, width), "intercept": constants}
+        for name, values in content.get("scaling", {}).items():
+            scales = _floats(values)
+            if scales is not None and len(scales) == width:
+                tensors[name] = scales
+        model = LinearModel.of(tensors, content, place=place)
         sound &= content["kind"] == kind
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise _damaged(place, f"its header cannot be read ({error!r})") from error

@@ -14,7 +14,9 @@ import numpy as np
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
-    from penstock.sql.prediction_query import Formula
+    from collections.abc import Mapping
+
+    from penstock.sql.prediction_query import FeatureTerm, Formula
 
 
 class PredictionWriter(Protocol):
@@ -27,6 +29,36 @@ class PredictionWriter(Protocol):
 
         With ``warehouse`` all probabilities are one column. None stands for a model that cannot be written.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AttributionTerm:
+    """A term of a column, and what it adds to the score of a row of means."""
+
+    term: FeatureTerm
+    mean: float
+
+
+@dataclass(frozen=True, slots=True)
+class AttributionFormula:
+    """A model of one score, the terms of each column that contributes, the score of a row of means, and how many to list."""
+
+    formula: Formula
+    columns: Mapping[str, Sequence[AttributionTerm]]
+    baseline: float
+    most: int
+
+
+class AttributionWriter(Protocol):
+    """Writes what columns contribute to predictions."""
+
+    def select(self, explained: AttributionFormula, query: str, names: Sequence[str], *, present: Sequence[str]) -> str:
+        """Return a SELECT of the query's columns, which are ``present``, and of the explained predictions under these names."""
+        ...
+
+    def pairs(self, features: str, attributions: str) -> str:
+        """Write two lists, of names and of numbers, as one list of pairs."""
         ...
 
 
@@ -44,6 +76,8 @@ class Dialect:
         Writes a Python value (None, bool, int, float, str or a list of them) as a constant.
     predictions : PredictionWriter or None
         Writes predictions; None where these are always computed outside and brought back as a temporary table.
+    attributions : AttributionWriter or None
+        Writes what explains predictions; None where that is not supported.
     identifier_quotes : tuple of str
         What names can be quoted with.
     from_first : bool
@@ -58,6 +92,7 @@ class Dialect:
     tokenizer: str
     literal: Callable[[Any], str]
     predictions: PredictionWriter | None = None
+    attributions: AttributionWriter | None = None
     identifier_quotes: tuple[str, ...] = ('"',)
     from_first: bool = False
     case_sensitive: bool = True

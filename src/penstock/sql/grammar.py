@@ -11,8 +11,10 @@ from penstock.sgd.losses import linear_models
 from penstock.sql import statements as s
 from penstock.sql.call_parser import find_calls, parse_embedded
 from penstock.sql.dialect import Dialect
+from penstock.sql.function_signatures import FUNCTIONS
 from penstock.sql.token_reader import TokenReader
 from penstock.sql.tokens import StatementTokens, split_statements, tokenize
+from penstock.sql.transform import read_transform
 
 
 def parse(script: str, *, dialect: Dialect) -> list[s.Statement]:
@@ -68,9 +70,10 @@ def keywords() -> tuple[str, ...]:
     """
     return (
         *("CREATE MODEL", "CREATE OR REPLACE MODEL", "DESCRIBE MODEL", "DROP MODEL", "EVALUATE MODEL"),
-        *("EXPLAIN ANALYZE", "EXPORT MODEL", "IF EXISTS", "IF NOT EXISTS", "IMPORT MODEL", "ML.EVALUATE(MODEL"),
-        *("ML.PREDICT(MODEL", "ML.TRAINING_INFO(MODEL", "ML.WEIGHTS(MODEL", "OPTIONS(model_type=", "PACK TABLE"),
-        *("PREDICT BY", "SHOW MODELS", "TRAIN BY", "USING", "WITH (", *linear_models()),
+        *("EXPLAIN ANALYZE", "EXPORT MODEL", "IF EXISTS", "IF NOT EXISTS", "IMPORT MODEL"),
+        *(f"ML.{name}(MODEL" for name in FUNCTIONS),
+        *("OPTIONS(model_type=", "PACK TABLE"),
+        *("PREDICT BY", "SHOW MODELS", "TRAIN BY", "TRANSFORM (", "USING", "WITH (", *linear_models()),
     )
 
 
@@ -194,7 +197,7 @@ def _creates(reader: TokenReader) -> bool:
 
 
 def _create(reader: TokenReader) -> s.Train:
-    """Read ``CREATE [OR REPLACE] MODEL [IF NOT EXISTS] name USING model [WITH (…)] | OPTIONS(…) AS query``."""
+    """Read ``CREATE [OR REPLACE] MODEL [IF NOT EXISTS] name [TRANSFORM (…)] USING model [WITH (…)] | OPTIONS(…) AS query``."""
     part = reader.part
     reader.expect("CREATE")
     exists: s.Exists = "replace" if reader.accept("OR", "REPLACE") else "error"
@@ -205,8 +208,7 @@ def _create(reader: TokenReader) -> s.Train:
         reader.at += 3
         exists = "skip"
     name = reader.name()
-    if part.says(reader.at, "TRANSFORM"):
-        raise reader.wrong("TRANSFORM is not supported; write its expressions into the SELECT")
+    transform = read_transform(reader) if part.says(reader.at, "TRANSFORM") else ()
     options: dict[str, s.StatementOption] = {}
     usual = reader.accept("USING")
     if usual:
@@ -224,7 +226,7 @@ def _create(reader: TokenReader) -> s.Train:
         model = reader.kind(kind.value, at + 2)
     reader.expect("AS", expected="AS and a query" if options or not usual else "WITH (…) or AS and a query")
     query = _plain_query(reader, reader.at, len(part.tokens), "training")
-    return s.Train(query, model, name, options, exists, warehouse=not usual)
+    return s.Train(query, model, name, options, exists, warehouse=not usual, transform=transform)
 
 
 def _plain_query(reader: TokenReader, first: int, stop: int, work: str) -> s.Query:

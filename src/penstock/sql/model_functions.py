@@ -6,7 +6,6 @@ weights are few, and are written out as values. What cannot be written as SQL is
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -17,23 +16,40 @@ import pyarrow as pa
 
 from penstock.batch import Batch
 from penstock.blocks.base import require_columns
+from penstock.coefficients import describe_columns
 from penstock.columns.hashing import Hashed
+from penstock.columns.summary import column_summaries
 from penstock.config import Config
-from penstock.errors import ColumnError, DataError, UsageError
+from penstock.errors import UsageError
 from penstock.events import Advanced, Finished, Started, Stream
 from penstock.linear import LinearModel, predicted
 from penstock.sgd.losses import loss_of
+from penstock.sql.attributions import explained_rows
 from penstock.sql.catalog import Catalog
 from penstock.sql.engines.base import Engine
-from penstock.sql.options import evaluate_settings
-from penstock.sql.prediction_query import select_predictions
+from penstock.sql.model_measures import confusion_rows, evaluate_call, roc_rows
+from penstock.sql.options import function_settings
+from penstock.sql.prediction_query import StoredModel, added_columns, select_predictions
 from penstock.sql.query_copy import as_features
 from penstock.sql.result import Result
-from penstock.sql.statements import Call, Embedded, Evaluate, Predict, TrainingInfo
-from penstock.sql.warehouse import measure_for_warehouse
+from penstock.sql.statements import (
+    Call,
+    ConfusionMatrix,
+    Embedded,
+    Evaluate,
+    ExplainPredict,
+    FeatureInfo,
+    Predict,
+    RocCurve,
+    TrainingInfo,
+)
+from penstock.sql.threshold_measures import require_two_classes
+from penstock.sql.transform import rows_for_prediction
 
 _MOST_VALUES = 100_000
 """Weights that are written out as values; those of wider models are read where they are."""
+_CASTS = {pa.float64(): "::float8", pa.int64(): "::bigint", pa.string(): "::text"}
+"""What makes a null one of a type: without it a column of nulls is of none."""
 _SHOWN_CONFIG = ("solver", "optimizer", "rate", "batch_size", "l1", "l2", "standardize", "shuffle", "memory", "seed")
 
 
@@ -45,13 +61,9 @@ def fill_calls(statement: Embedded, engine: Engine, catalog: Catalog, *, stream:
         def fill(call: Call) -> str:
             if isinstance(call, Predict):
                 return _predictions(call, engine, catalog, view=statement.view, stack=stack, stream=stream)
-            if isinstance(call, Evaluate):
-                rows = evaluate_call(call, engine, catalog, stream=stream)
-            elif isinstance(call, TrainingInfo):
-                rows = training_info_rows(catalog.load(call.model))
-            else:
-                rows = weight_rows(catalog.load(call.model))
-            return values_query(rows, engine)
+            if isinstance(call, ExplainPredict):
+                return stack.enter_context(explained_rows(call, engine, catalog, view=statement.view, stream=stream))
+            return values_query(_small_result(call, engine, catalog, stream=stream), engine)
 
         texts = [statement.texts[0]]
         for call, after in zip(statement.calls, statement.texts[1:], strict=True):
@@ -59,13 +71,59 @@ def fill_calls(statement: Embedded, engine: Engine, catalog: Catalog, *, stream:
         yield "".join(texts)
 
 
+def _small_result(call: Call, engine: Engine, catalog: Catalog, *, stream: Stream) -> Result:
+    """Return the rows of a call that has few."""
+    match call:
+        case Evaluate():
+            return evaluate_call(call, engine, catalog, stream=stream)
+        case ConfusionMatrix():
+            return confusion_rows(call, engine, catalog, stream=stream)
+        case RocCurve():
+            return roc_rows(call, engine, catalog, stream=stream)
+        case TrainingInfo():
+            return training_info_rows(catalog.load(call.model))
+        case FeatureInfo():
+            return feature_rows(catalog.load(call.model))
+        case _:
+            return weight_rows(catalog.load(call.model))
+
+
 def _predictions(
     call: Predict, engine: Engine, catalog: Catalog, *, view: bool, stack: ExitStack, stream: Stream
 ) -> str:
     model, stored = catalog.find(call.model)
+    raw = rows_for_prediction(model, call.query, engine)
+    if raw is not None:
+        added = added_columns(model, dialect=engine.dialect, present=raw.names, warehouse=call.warehouse)
+        call = replace(call, query=raw.query)
+        return raw.restored(_scored(call, model, stored, engine, view=view, stack=stack, stream=stream), added)
+    return _scored(call, model, stored, engine, view=view, stack=stack, stream=stream)
+
+
+def _scored(
+    call: Predict,
+    model: LinearModel,
+    stored: StoredModel | None,
+    engine: Engine,
+    *,
+    view: bool,
+    stack: ExitStack,
+    stream: Stream,
+) -> str:
+    """Write a query's rows with predictions as a query; where that cannot be, score them here, into a temporary table."""
     schema = engine.describe(call.query)
-    query, dialect = call.query.text, engine.dialect
-    text = select_predictions(model, query, schema=schema, dialect=dialect, stored=stored, warehouse=call.warehouse)
+    threshold = function_settings(call).threshold
+    if threshold is not None:
+        require_two_classes(model, "a threshold")
+    text = select_predictions(
+        model,
+        call.query.text,
+        schema=schema,
+        dialect=engine.dialect,
+        stored=stored,
+        warehouse=call.warehouse,
+        threshold=threshold,
+    )
     if text is not None:
         return text
     if view:
@@ -74,46 +132,6 @@ def _predictions(
             " stored that makes its predictions later; make a table: CREATE TABLE … AS SELECT … PREDICT BY"
         )
     return f"SELECT * FROM {stack.enter_context(scored_table(model, call, engine, stream=stream))}"
-
-
-def evaluate_call(call: Evaluate, engine: Engine, catalog: Catalog, *, stream: Stream) -> Result:
-    """Measure a model on a query's rows, or tell how it did on the rows held out from its training."""
-    model = catalog.load(call.model)
-    if call.query is None:
-        return _held_out(model, call.model)
-    schema = engine.describe(call.query)
-    chosen = evaluate_settings(call, schema)
-    label, present = chosen.label or model.recipe.label, schema.names
-    recipe = model.recipe
-    features = list(dict.fromkeys(recipe.members.get(name, name) for part in recipe.parts for name in part.columns))
-    for name, role in (*((name, "feature") for name in features), (label, "label")):
-        if name is not None and name not in present:
-            raise ColumnError.missing(name, present, place="the query", role=role)
-    weight = model.recipe.weight
-    wanted = [*features, str(label), *([weight] if weight is not None and weight in present else [])]
-    # One pass: there is nothing to keep rows for.
-    with engine.open(call.query, wanted, replace(chosen.reading, cache=False), stream=stream) as opened:
-        if call.warehouse:
-            found: dict[str, Any] = dict(measure_for_warehouse(model, opened.source, label=label, memory=chosen.memory))
-        else:
-            found = model.evaluate(opened.source, label=label, memory=chosen.memory)
-            found["rows"] = int(found["rows"])
-            if found.get("confusion_matrix") is not None:
-                found["confusion_matrix"] = json.dumps(found["confusion_matrix"])
-            if not found["rows"]:
-                raise DataError(f"{opened.source.name} has no rows; there is nothing to measure the model on")
-    return Result(tuple(found), [tuple(found.values())])
-
-
-def _held_out(model: LinearModel, name: str) -> Result:
-    found = {key: value for key, value in model.metrics.items() if key.startswith(("held_out_", "test_"))}
-    found |= {key: json.dumps(value) for key, value in found.items() if isinstance(value, list)}
-    if not found:
-        raise UsageError(
-            f"model {name!r} was trained without held-out rows (test_fraction); name rows to measure it on: EVALUATE MODEL"
-            f" {name} ON SELECT …"
-        )
-    return Result(tuple(found), [tuple(found.values())])
 
 
 def training_info_rows(model: LinearModel) -> Result:
@@ -125,7 +143,39 @@ def training_info_rows(model: LinearModel) -> Result:
         step = None if rate is None else rate.at(number, number * row["rows"])
         losses = row.get("progressive_loss"), row.get("held_out_loss")
         rows.append((0, number, *losses, step, round(1000 * row["seconds"])))
-    return Result(names, rows)
+    whole, number_type = pa.int64(), pa.float64()
+    return Result(names, rows, types=(whole, whole, number_type, number_type, number_type, whole))
+
+
+_FEATURE_FACTS = {
+    "input": pa.string(),
+    "kind": pa.string(),
+    "min": pa.float64(),
+    "max": pa.float64(),
+    "mean": pa.float64(),
+    "median": pa.float64(),
+    "stddev": pa.float64(),
+    "category_count": pa.int64(),
+    "null_count": pa.int64(),
+    "dimension": pa.int64(),
+    "missing": pa.string(),
+}
+
+
+def feature_rows(model: LinearModel) -> Result:
+    """Return a row for each column that a model reads, with what is known of it; the rest is null."""
+    recipe = model.recipe
+    known = {each.column: each for each in describe_columns(model)}
+    rows = []
+    for part, summary in zip(recipe.parts, column_summaries(recipe), strict=True):
+        found = known[summary.column]
+        levels = found.levels if isinstance(found.levels, int) else None
+        dimension = part.width if part.kind in ("vector", "pairs") else None
+        facts = {"min": None, "max": None, "median": None, "null_count": None}
+        named = {"input": summary.column, "kind": found.kind, "mean": found.mean, "stddev": found.scale, **facts}
+        named |= {"category_count": levels, "dimension": dimension, "missing": found.missing}
+        rows.append(tuple(named[name] for name in _FEATURE_FACTS))
+    return Result(tuple(_FEATURE_FACTS), rows, types=tuple(_FEATURE_FACTS.values()))
 
 
 def weight_rows(model: LinearModel) -> Result:
@@ -147,10 +197,15 @@ def weight_rows(model: LinearModel) -> Result:
 
 def values_query(result: Result, engine: Engine) -> str:
     """Write a small result as a query."""
-    names = [engine.quote(name) for name in result.columns or ()]
+    names = [engine.quote(name) for name in result.columns]
     if not result.rows:
         return f"SELECT {', '.join(f'NULL AS {name}' for name in names)} WHERE false"
-    rows = (f"({', '.join(engine.dialect.literal(value) for value in row)})" for row in result.rows)
+    nulls = [f"NULL{_CASTS.get(kind, '')}" for kind in result.types or (None,) * len(names)]
+
+    def written(value: Any, null: str) -> str:
+        return null if value is None else engine.dialect.literal(value)
+
+    rows = (f"({', '.join(map(written, row, nulls))})" for row in result.rows)
     return f"WITH v({', '.join(names)}) AS (VALUES {', '.join(rows)}) SELECT * FROM v"
 
 
@@ -173,6 +228,7 @@ def model_properties(model: LinearModel, name: str) -> Result:
         "epochs": len(model.history),
         **model.metrics,
         **({"hash": hashed} if hashed else {}),
+        **({} if model.transform is None else {"transform": dict(model.transform.columns)}),
         "learning_rate": model.config.get("learning_rate") or _usual_rate(model),
         **{key: model.config[key] for key in _SHOWN_CONFIG if key in model.config},
     }

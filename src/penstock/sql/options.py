@@ -26,7 +26,18 @@ from penstock.sgd.loop import EarlyStopping
 from penstock.sql import warehouse
 from penstock.sql.prediction_query import holds_lists
 from penstock.sql.query_copy import PLACE, Reading
-from penstock.sql.statements import Evaluate, Explain, OptionValue, Pack, Statement, StatementOptions, Train
+from penstock.sql.statements import (
+    ConfusionMatrix,
+    Evaluate,
+    Explain,
+    ExplainPredict,
+    OptionValue,
+    Pack,
+    Predict,
+    Statement,
+    StatementOptions,
+    Train,
+)
 from penstock.sql.wording import StatementWording, in_words_of
 from penstock.training import Columns
 
@@ -79,11 +90,20 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class EvaluateSettings:
-    """An evaluation, settled: the label, or None for the model's own, and how rows are fetched."""
+    """An evaluation, settled: the label, or None for the model's own, how rows are fetched, and the threshold of a class."""
 
     label: str | None
     memory: str | int
     reading: Reading
+    threshold: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSettings:
+    """What stood in STRUCT(…), settled."""
+
+    threshold: float | None = None
+    top_k_features: int = default("top_k_features")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +168,22 @@ def evaluate_settings(evaluate: Evaluate, schema: pa.Schema | None = None) -> Ev
     with in_words_of(wording_of(evaluate)):
         options = OptionValues.of(evaluate.options, _names("query-evaluate"), schema)
         memory = options.values.get("memory", default("memory"))
-        return EvaluateSettings(options.values.get("label"), memory, options.reading(memory))
+        threshold = options.values.get("threshold")
+        return EvaluateSettings(options.values.get("label"), memory, options.reading(memory), threshold)
+
+
+def function_settings(call: Predict | ConfusionMatrix | ExplainPredict) -> FunctionSettings:
+    """Settle the settings of a function.
+
+    Examples
+    --------
+    >>> from penstock.sql.statements import StatementOption, Query
+    >>> function_settings(ExplainPredict("m", Query("TABLE t"), {"top_k_features": StatementOption(3)}))
+    FunctionSettings(threshold=None, top_k_features=3)
+    """
+    known = _names("query-function")
+    with in_words_of(StatementWording.of(call.options, known)):
+        return FunctionSettings(**OptionValues.of(call.options, known, None).values)
 
 
 def pack_settings(pack: Pack, schema: pa.Schema, *, keys: Sequence[str] = ()) -> PackSettings:

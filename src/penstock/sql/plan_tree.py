@@ -42,6 +42,7 @@ from penstock.sql.training_statement import (
     server_for,
     training_settings,
 )
+from penstock.sql.transform import transformed_training
 
 _BLOCKS = 16
 """Blocks whose labels are read to predict how long it takes to read all labels."""
@@ -53,7 +54,7 @@ _LEARNERS = {"sgd": "SGD", "lbfgs": "L-BFGS", "gd": "GradientDescent", "exact": 
 
 def explain_training(statement: Explain, engine: Engine, *, stream: Stream) -> Result:
     """Return the tree of a training's operators, a line each, with what they are predicted to take (and took)."""
-    train = statement.train
+    train = transformed_training(statement.train, engine)
     schema = engine.describe(train.query)
     chosen = training_settings(train, engine, schema, stream=stream)
     server = server_for(chosen, engine, schema)

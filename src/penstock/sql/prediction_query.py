@@ -8,7 +8,7 @@ doubles; those of wide models are read from the catalogue.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Literal
 
@@ -26,7 +26,7 @@ from penstock.errors import ColumnError, FeatureError, UsageError
 from penstock.linear import LinearModel
 from penstock.model import Model
 from penstock.sgd.losses import Loss, loss_of
-from penstock.sql.dialect import Dialect, quote_identifier
+from penstock.sql.dialect import Dialect, double_literal, quote_identifier
 
 
 def select_predictions(
@@ -37,6 +37,7 @@ def select_predictions(
     dialect: Dialect,
     stored: StoredModel | None = None,
     warehouse: bool = False,
+    threshold: float | None = None,
 ) -> str | None:
     """Write a model's predictions for a query's rows as a query.
 
@@ -55,6 +56,8 @@ def select_predictions(
         it they are written out, however many.
     warehouse : bool
         Name the columns as ML.PREDICT does.
+    threshold : float, optional
+        The probability above which a row is of the second of two classes.
 
     Returns
     -------
@@ -82,6 +85,7 @@ def select_predictions(
     formula = formula_of(model.linear, schema, dialect, stored)
     if formula is None:
         return None
+    formula = replace(formula, threshold=threshold)
     return dialect.predictions(formula, query, names, warehouse=warehouse, present=schema.names)
 
 
@@ -105,9 +109,13 @@ def added_columns(
             f"the model tells {len(classes)} classes apart, more than {dialect.title} has columns for ({most} in all);"
             " export it and score outside: EXPORT MODEL … TO 'm.penstock', then penstock predict"
         )
-    names: list[str] = []
-    for name in wanted:
-        names.append(_distinct(name, {dialect.fold(each) for each in names}, dialect))
+    names = distinct_names(wanted, dialect)
+    refuse_taken(names, present, dialect)
+    return names
+
+
+def refuse_taken(names: Sequence[str], present: Sequence[str], dialect: Dialect) -> None:
+    """Raise where a query has one of the columns that are to be added."""
     taken = {dialect.fold(each): each for each in present}
     for name in names:
         there = taken.get(dialect.fold(name))
@@ -116,6 +124,13 @@ def added_columns(
                 f"the query has a column {there!r} already, where the prediction is to go; name it otherwise:"
                 f" SELECT …, {quote_identifier(there)} AS other"
             )
+
+
+def distinct_names(wanted: Sequence[str], dialect: Dialect) -> list[str]:
+    """Return names for columns that the engine tells apart, numbered where necessary."""
+    names: list[str] = []
+    for name in wanted:
+        names.append(_distinct(name, {dialect.fold(each) for each in names}, dialect))
     return names
 
 
@@ -163,7 +178,7 @@ class FeatureTerm:
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A model, ready to be written: terms of features, weights for each output, what is predicted."""
+    """A model, ready to be written: terms of features, weights for each output, what is predicted, and above which probability."""
 
     loss: Loss
     terms: tuple[FeatureTerm, ...]
@@ -171,6 +186,7 @@ class Formula:
     intercept: Floats
     classes: tuple[Any, ...]
     stored: StoredModel | None = None
+    threshold: float | None = None
 
     @property
     def literal(self) -> bool:
@@ -315,8 +331,8 @@ class OutcomeWriter:
 
         Of several scores ``top`` is the highest, and ``shares`` are those of their exponentials in the sum.
         """
-        columns = [self._prediction(formula, scores, top)]
-        probabilities = self._probabilities(formula, scores, shares)
+        probabilities = self.probabilities(formula, scores, shares)
+        columns = [self.prediction(formula, scores, probabilities, top)]
         if warehouse and probabilities:
             pairs = list(zip(map(self.literal, formula.classes), probabilities, strict=True))
             columns.append(f"CASE WHEN {probabilities[0]} IS NOT NULL THEN {self.pairs(pairs)} END")
@@ -328,18 +344,23 @@ class OutcomeWriter:
         """Write the exponential of one of several scores, relative to the highest."""
         return f"{self.exp}(greatest({score} - {top}, -{_MOST}))"
 
-    def _prediction(self, formula: Formula, scores: Sequence[str], top: str) -> str:
+    def prediction(self, formula: Formula, scores: Sequence[str], probabilities: Sequence[str], top: str) -> str:
         """Write what is predicted; of equal scores the first class wins."""
         classes = [self.literal(each) for each in formula.classes]
         if not classes:
             return scores[0]
+        if formula.threshold is not None:
+            likely, threshold = probabilities[1], double_literal(formula.threshold)
+            return (
+                f"CASE WHEN {likely} > {threshold} THEN {classes[1]} WHEN {likely} <= {threshold} THEN {classes[0]} END"
+            )
         if formula.loss.many:
             cases = [f"WHEN {score} = {top} THEN {each}" for score, each in zip(scores, classes, strict=True)]
             return f"CASE {' '.join(cases)} END"
         score = scores[0]
         return f"CASE WHEN {score} > 0::float8 THEN {classes[1]} WHEN {score} <= 0::float8 THEN {classes[0]} END"
 
-    def _probabilities(self, formula: Formula, scores: Sequence[str], shares: Sequence[str]) -> list[str]:
+    def probabilities(self, formula: Formula, scores: Sequence[str], shares: Sequence[str]) -> list[str]:
         """Write the probability of each class; none for models that have no probabilities."""
         if formula.loss.many:
             return [f"CASE WHEN {scores[0]} IS NOT NULL THEN {share} END" for share in shares]
@@ -348,3 +369,25 @@ class OutcomeWriter:
         score = scores[0]
         likely = formula.loss.probability_sql(f"least(greatest({score}, -{_MOST}), {_MOST})", self.exp)
         return [f"CASE WHEN {score} IS NOT NULL THEN {each} END" for each in (f"1::float8 - {likely}", likely)]
+
+    def sign(self, formula: Formula, score: str, probabilities: Sequence[str]) -> str:
+        """Write 1 where the second of two classes is predicted, or a number, and -1 where the first is."""
+        if not formula.classes:
+            return "1::float8"
+        value, limit = score, "0::float8"
+        if formula.threshold is not None:
+            value, limit = probabilities[1], double_literal(formula.threshold)
+        return f"CASE WHEN {value} > {limit} THEN 1::float8 WHEN {value} <= {limit} THEN -1::float8 END"
+
+    def explained(
+        self, formula: Formula, names: Sequence[str], *, score: str, sign: str, top: str, baseline: float
+    ) -> str:
+        """Write the columns of an explained prediction: ``top`` lists the largest contributions."""
+        probabilities = self.probabilities(formula, [score], [])
+        columns = [self.prediction(formula, [score], probabilities, "")]
+        if probabilities:
+            columns.append(
+                f"CASE {sign} WHEN 1::float8 THEN {probabilities[1]} WHEN -1::float8 THEN {probabilities[0]} END"
+            )
+        columns += [top, f"{sign} * {double_literal(baseline)}", f"{sign} * {score}", "0::float8"]
+        return ", ".join(f"{each} AS {quote_identifier(name)}" for each, name in zip(columns, names, strict=True))

@@ -1,12 +1,20 @@
-"""What a statement gave back: columns and rows, or a word on what was done; printable, and convertible to tables."""
+"""What a statement gave back: columns and rows, or a word on what was done; printable, and convertible to tables.
+
+Tables have the engine's own types where the rows are the engine's; what it returns in a Python type that Arrow has no value
+for, such as a UUID, is text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+
+from penstock.errors import ColumnError, MissingExtraError
 
 if TYPE_CHECKING:
     from penstock.linear import LinearModel
@@ -24,8 +32,8 @@ class Result:
 
     Attributes
     ----------
-    columns : tuple of str or None
-        The names of the columns; None for a statement that has no rows.
+    columns : tuple of str
+        The names of the columns; empty for a statement that has no rows.
     rows : sequence of tuples
         Plain Python values.
     status : str
@@ -36,6 +44,8 @@ class Result:
         What a training learnt.
     useless : str or None
         Why that model is no better than a constant prediction, where it is not.
+    types : tuple of pyarrow.DataType
+        The types of the columns where an engine says them; else they follow from the values.
 
     Examples
     --------
@@ -46,16 +56,17 @@ class Result:
          1 |  0.5
          2 | 0.25
     (2 rows)
-    >>> result.column("loss")
-    [0.5, 0.25]
+    >>> result.column("loss"), [loss for epoch, loss in result], result.df().shape
+    ([0.5, 0.25], [0.5, 0.25], (2, 2))
     """
 
-    columns: tuple[str, ...] | None
+    columns: tuple[str, ...] = ()
     rows: Sequence[Sequence[Any]] = ()
     status: str = ""
     notes: tuple[str, ...] = ()
     model: LinearModel | None = None
     useless: str | None = None
+    types: tuple[pa.DataType, ...] = ()
 
     def __iter__(self) -> Iterator[Sequence[Any]]:
         return iter(self.rows)
@@ -65,35 +76,60 @@ class Result:
 
     def column(self, name: str) -> list[Any]:
         """Return one column's values."""
-        from penstock.errors import ColumnError
-
-        names = self.columns or ()
-        if name not in names:
-            raise ColumnError.missing(name, names, place="the result")
-        place = names.index(name)
+        if name not in self.columns:
+            raise ColumnError.missing(name, self.columns, place="the result")
+        place = self.columns.index(name)
         return [row[place] for row in self.rows]
 
     def to_arrow(self) -> pa.Table:
-        """Return the rows as a pyarrow Table; the names must differ from one another."""
-        names = self.columns or ()
-        values = zip(*self.rows, strict=True) if self.rows else [()] * len(names)
-        return pa.table({name: pa.array(list(column)) for name, column in zip(names, values, strict=True)})
+        """Return the rows as a pyarrow Table."""
+        values = zip(*self.rows, strict=True) if self.rows else [()] * len(self.columns)
+        types = self.types or (None,) * len(self.columns)
+        arrays = [_arrow_column(list(column), kind) for column, kind in zip(values, types, strict=True)]
+        return pa.Table.from_arrays(arrays, names=list(self.columns))
 
-    def to_pandas(self) -> Any:
+    def to_df(self) -> Any:
         """Return the rows as a pandas DataFrame."""
         return self.to_arrow().to_pandas()
 
+    def df(self) -> Any:
+        """Return the rows as a pandas DataFrame, as `to_df` does."""
+        return self.to_df()
+
+    def pl(self) -> Any:
+        """Return the rows as a polars DataFrame; the names must differ from one another."""
+        try:
+            import polars
+        except ImportError:
+            raise MissingExtraError("polars is not installed; install it: pip install polars") from None
+        return polars.from_arrow(self.to_arrow())
+
     def dicts(self) -> list[dict[str, Any]]:
         """Return each row as a dict."""
-        return [dict(zip(self.columns or (), row, strict=True)) for row in self.rows]
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
-    def lines(self, most: int | None = MOST_SHOWN) -> list[str]:
-        """Return the result for people: a table of at most so many rows, or the status."""
-        if self.columns is None:
+    def lines(self, most: int | None = MOST_SHOWN, *, expanded: bool = False) -> list[str]:
+        """Return the result for people: a table of at most so many rows, or the status; ``expanded`` has a line for each value."""
+        if not self.columns:
             return [self.status] if self.status else []
         if self.columns[-1] in _PLANS:
             return [line for row in self.rows for line in str(row[-1]).split("\n")]
         shown = self.rows if most is None else self.rows[:most]
+        count = len(self.rows)
+        told = f"{count} row{'' if count == 1 else 's'}"
+        told = f"({told})" if len(shown) == count else f"({told}, the first {len(shown)} shown)"
+        return [*(self._records(shown) if expanded and shown else self._table(shown)), told]
+
+    def _records(self, shown: Sequence[Sequence[Any]]) -> list[str]:
+        """Return rows one below another: a line for each value."""
+        wide, out = max(map(len, self.columns)), []
+        for number, row in enumerate(shown, 1):
+            out.append(f"-[ row {number} ]".ljust(wide + 2, "-"))
+            out += [f"{name:<{wide}} | {_written(value)}" for name, value in zip(self.columns, row, strict=True)]
+        return out
+
+    def _table(self, shown: Sequence[Sequence[Any]]) -> list[str]:
+        """Return rows as a table."""
         cells = [[_written(value) for value in row] for row in shown]
         widths = [max(map(len, column)) for column in zip(self.columns, *cells, strict=True)]
         right = [all(_is_number(row[k]) for row in shown) and bool(shown) for k in range(len(self.columns))]
@@ -102,13 +138,35 @@ class Result:
         for row in cells:
             padded = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True))
             out.append((" " + " | ".join(padded)).rstrip())
-        count = len(self.rows)
-        told = f"{count} row{'' if count == 1 else 's'}"
-        out.append(f"({told})" if len(shown) == count else f"({told}, the first {len(shown)} shown)")
         return out
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
+
+
+def _arrow_column(values: list[Any], kind: pa.DataType | None) -> pa.Array:
+    """Return a column's values as Arrow: of a type, or of what they are; as text where they are neither."""
+    ways: list[Callable[[], pa.Array]] = [lambda: pa.array(values, kind), lambda: pa.array(values)]
+    if kind is not None:
+        ways.insert(1, lambda: pa.array(values).cast(kind))
+        if pa.types.is_string(kind):
+            ways.insert(1, lambda: pa.array(_each(_as_text, values), kind))
+        elif pa.types.is_floating(kind):  # of decimals, among which may be NaN
+            ways.insert(1, lambda: pa.array(_each(float, values), kind))
+    for way in ways:
+        with suppress(pa.ArrowException, TypeError, ValueError, OverflowError):
+            return way()
+    return pa.array(_each(_as_text, values))
+
+
+def _each(convert: Callable[[Any], Any], values: list[Any]) -> list[Any]:
+    return [None if value is None else convert(value) for value in values]
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, default=str) if isinstance(value, (dict, list, tuple, bool)) else str(value)
 
 
 def _is_number(value: Any) -> bool:

@@ -17,7 +17,8 @@ from penstock.sql import statements as s
 from penstock.sql.catalog import Catalog
 from penstock.sql.engines.registry import open_engine
 from penstock.sql.grammar import parse
-from penstock.sql.model_functions import evaluate_call, fill_calls, model_properties
+from penstock.sql.model_functions import fill_calls, model_properties
+from penstock.sql.model_measures import evaluate_call
 from penstock.sql.options import pack_settings, wording_of
 from penstock.sql.plan_tree import explain_training
 from penstock.sql.result import Result
@@ -63,7 +64,7 @@ class Session(Closing):
     def sql(self, script: str) -> Result:
         """Run a script, and return what its last statement gives back."""
         results = deque(self.execute(script), maxlen=1)
-        return results[0] if results else Result(None)
+        return results[0] if results else Result()
 
     def run(self, statement: s.Statement) -> Result:
         """Run one statement."""
@@ -88,13 +89,13 @@ class Session(Closing):
                 return model_properties(self.catalog.load(statement.model), statement.model)
             case s.DropModel():
                 self.catalog.drop(statement.model, missing=statement.missing)
-                return Result(None, status="DROP MODEL")
+                return Result(status="DROP MODEL")
             case s.ImportModel():
                 return self._import(statement)
             case s.ExportModel():
                 with atomic_path(statement.path) as temporary:
                     self.catalog.load(statement.model).save(temporary)
-                return Result(None, status="EXPORT MODEL")
+                return Result(status="EXPORT MODEL")
             case s.Pack():
                 return self._pack(statement)
 
@@ -107,7 +108,7 @@ class Session(Closing):
                     Command(("penstock", "predict", statement.path, "DATA")),
                 )
             self.catalog.save(statement.model, model.linear, exists=statement.exists)
-        return Result(None, status="IMPORT MODEL")
+        return Result(status="IMPORT MODEL")
 
     def _pack(self, statement: s.Pack) -> Result:
         if not self.engine.packs:
@@ -116,7 +117,7 @@ class Session(Closing):
         query = s.Query(f"SELECT * FROM {statement.table}", s.TableSelection(statement.table))
         chosen = pack_settings(statement, self.engine.describe(query), keys=self.engine.keys(query))
         rows = self.engine.pack(statement.table, statement.into, chosen, stream=self.stream)
-        return Result(None, status=f"PACK {rows}")
+        return Result(status=f"PACK {rows}")
 
     def cancel(self) -> None:
         """Stop what the engine is doing; to be called from a signal handler or another thread."""
@@ -134,4 +135,4 @@ class Session(Closing):
 
     def _rows(self, text: str) -> Result:
         rows = self.engine.run(text)
-        return Result(rows.columns, rows.rows, rows.status, tuple(rows.notices))
+        return Result(rows.columns, rows.rows, rows.status, tuple(rows.notices), types=rows.types)

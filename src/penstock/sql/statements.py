@@ -66,11 +66,20 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
+class TransformItem:
+    """An expression of TRANSFORM and its column's name as they were written; without a name ``*``, but for some columns."""
+
+    text: str
+    name: str | None
+    excluded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Train:
     """``SELECT … TRAIN BY``, or ``CREATE MODEL``: learn a model from a query's rows.
 
     ``model`` is logistic, svm, linear or softmax. ``name`` is None where none was given. ``warehouse`` says whether
-    the options have the warehouses' names (``OPTIONS``).
+    the options have the warehouses' names (``OPTIONS``). ``transform`` makes the columns to learn from of those of the query.
     """
 
     query: Query
@@ -79,6 +88,7 @@ class Train:
     options: StatementOptions = field(default_factory=dict)
     exists: Exists = "error"
     warehouse: bool = False
+    transform: tuple[TransformItem, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +106,7 @@ class Predict:
     model: str
     query: Query
     warehouse: bool = False
+    options: StatementOptions = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +136,43 @@ class WeightsOf:
     model: str
 
 
-Call: TypeAlias = Predict | Evaluate | TrainingInfo | WeightsOf
+@dataclass(frozen=True, slots=True)
+class FeatureInfo:
+    """``ML.FEATURE_INFO(MODEL m)``: a row per column that the model reads."""
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfusionMatrix:
+    """``ML.CONFUSION_MATRIX(MODEL m, (query))``: a row per class, with its rows by predicted class."""
+
+    model: str
+    query: Query | None
+    options: StatementOptions = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RocCurve:
+    """``ML.ROC_CURVE(MODEL m, (query))``: a row per threshold, with the right and wrong predictions that it makes."""
+
+    model: str
+    query: Query
+    options: StatementOptions = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainPredict:
+    """``ML.EXPLAIN_PREDICT(MODEL m, (query))``: predictions, and what each column of the row contributed to them."""
+
+    model: str
+    query: Query
+    options: StatementOptions = field(default_factory=dict)
+
+
+Call: TypeAlias = (
+    Predict | Evaluate | TrainingInfo | WeightsOf | FeatureInfo | ConfusionMatrix | RocCurve | ExplainPredict
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from penstock.sql.engines.base import Engine, QueryBlocks, ServerTraining
 from penstock.sql.options import Settings, settings
 from penstock.sql.result import Result
 from penstock.sql.statements import Train
+from penstock.sql.transform import saved_transform, transformed_training
 
 _OVER_A_WIRE = {"cache", "connections", "extension"}
 _SCORES = [f"{kind}_{name}" for kind in ("progressive", "held_out", "test") for name in ("loss", "accuracy", "r2")]
@@ -90,7 +91,8 @@ def run_training(statement: Train, engine: Engine, catalog: Catalog, *, stream: 
     name = statement.name
     taken = name is not None and name in catalog
     if taken and statement.exists == "skip":
-        return Result(None, status=f"model {name!r} is there already; nothing was trained")
+        return Result(status=f"model {name!r} is there already; nothing was trained")
+    statement = transformed_training(statement, engine)
     schema = engine.describe(statement.query)
     chosen = training_settings(statement, engine, schema, stream=stream)
     if taken and not chosen.replace:
@@ -110,7 +112,7 @@ def run_training(statement: Train, engine: Engine, catalog: Catalog, *, stream: 
         model = trained
     else:
         with prepare_training(statement, chosen, engine, stream=stream) as job:
-            model = job.learn(schema)
+            model = replace(job.learn(schema), transform=saved_transform(statement, engine))
             catalog.save(name, model, exists="replace" if chosen.replace else "error")
     note = f"model {name!r} saved in {engine.place}; use it: SELECT … PREDICT BY {quote_if_needed(name)}"
     useless = model.metrics.get("useless") or useless_reason(model.metrics)
@@ -154,6 +156,8 @@ def training_settings(statement: Train, engine: Engine, schema: pa.Schema, *, st
         for name in [key for key in engine.keys(statement.query) if key in features_of(chosen)]:
             reason = f"{name!r} is the table's primary key, and a feature here; leave it out: "
             stream.emit(Warned(Text(reason, Use("exclude", [name]))))
+    if statement.transform:  # which a server that trains by itself would not save with the model
+        chosen = replace(chosen, extension=False)
     return chosen
 
 

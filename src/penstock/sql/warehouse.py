@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from penstock.blocks.base import BlockSource
 from penstock.errors import DataError, UnknownOptionError, UsageError
 from penstock.linear import LinearModel
+from penstock.measures import OnScores
 from penstock.options import TABLE
 from penstock.sql.statements import OptionValue, StatementOption, StatementOptions
 
@@ -160,11 +161,16 @@ _CLASSES = {
 
 
 def measure_for_warehouse(
-    model: LinearModel, source: BlockSource, *, label: str | None = None, memory: str | int = "512MB"
+    model: LinearModel,
+    source: BlockSource,
+    *,
+    label: str | None = None,
+    memory: str | int = "512MB",
+    on_scores: OnScores | None = None,
 ) -> dict[str, float | None]:
     """Return the measures of a model on labelled rows, by the names that ``ML.EVALUATE`` has for them."""
     errors = _Errors() if model.recipe.labels is None else None
-    found = model.evaluate(source, label=label, memory=memory, on_scores=None if errors is None else errors.add)
+    found = model.evaluate(source, label=label, memory=memory, on_scores=on_scores if errors is None else errors.add)
     if not found["rows"]:
         raise DataError(f"{source.name} has no rows; there is nothing to measure the model on")
     if errors is not None:

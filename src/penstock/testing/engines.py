@@ -69,7 +69,7 @@ class EngineContract:
         found = engine.run("SELECT id, y FROM t WHERE id < $1 ORDER BY id", [3])
         assert found.columns == ("id", "y")
         assert [tuple(row) for row in found.rows] == [(i, y) for i, _, y in self.rows()[:3]]
-        assert engine.run("UPDATE t SET y = y").columns is None
+        assert engine.run("UPDATE t SET y = y").columns == ()
 
     def test_writes_constants_and_names(self, engine: Engine) -> None:
         values = [None, True, 3, -0.1, "it's 100%s \\ $1 {x}", 2**40]
@@ -99,7 +99,7 @@ class EngineContract:
     def test_knows_primary_keys_and_tables(self, engine: Engine) -> None:
         assert engine.keys(_TABLE) == ("id",)
         assert engine.keys(Query("SELECT x FROM t WHERE x > 0")) == ()
-        assert ("t", ["id", "x", "y"]) in engine.tables()
+        assert list(dict(engine.tables())["t"]) == ["id", "x", "y"]
 
     @pytest.mark.parametrize("query", [_TABLE, Query("SELECT * FROM t WHERE id >= 0")])
     def test_opens_rows_as_blocks(self, engine: Engine, query: Query) -> None:

@@ -102,14 +102,15 @@ def estimated_bytes(kind: pa.DataType) -> int:
 class StatementRows:
     """What a statement gave back: columns and rows as Python values, or how many rows it touched.
 
-    ``columns`` is None for statements without rows; ``status`` is the engine's word for what was done,
-    ``notices`` what else it had to say.
+    ``columns`` is empty for statements without rows, and ``types`` are the columns' as Arrow has them; ``status`` is the
+    engine's word for what was done, ``notices`` what else it had to say.
     """
 
-    columns: tuple[str, ...] | None
-    rows: Sequence[Sequence[Any]]
+    columns: tuple[str, ...] = ()
+    rows: Sequence[Sequence[Any]] = ()
     status: str = ""
     notices: Sequence[str] = ()
+    types: tuple[pa.DataType, ...] = ()
 
 
 class ModelTable(Protocol):
@@ -264,8 +265,8 @@ class Engine(Protocol):
         """Write a name as an identifier."""
         ...
 
-    def tables(self) -> list[tuple[str, list[str]]]:
-        """Return the tables and views that the session can name, with their columns, for completion."""
+    def tables(self) -> list[tuple[str, dict[str, str]]]:
+        """Return the tables and views that the session can name, with their columns and the engine's words for their types."""
         ...
 
     def cancel(self) -> None:

@@ -51,7 +51,9 @@ if TYPE_CHECKING:
 
 _PIECE = 16_384
 """Rows of a batch that is streamed."""
-_COLUMNS = "SELECT database_name, schema_name, table_name, column_name FROM duckdb_columns() ORDER BY column_index"
+_COLUMNS = (
+    "SELECT database_name, schema_name, table_name, column_name, data_type FROM duckdb_columns() ORDER BY column_index"
+)
 _RESERVED_WORDS = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'"
 _KEYS = """
     SELECT constraint_column_names FROM duckdb_constraints()
@@ -99,6 +101,7 @@ class DuckDBEngine(Closing):
         self._own = path is not None
         self._connection = database if path is None else connect_duckdb(path, read_only=read_only)
         self._kept = 0
+        self._types: dict[str, pa.DataType] = {}
         with self._errors():
             self.place = path if path not in (None, MEMORY) else database_name(self._connection)
             self._before = self._fetch("SELECT current_setting('python_enable_replacements')")[0][0]
@@ -111,12 +114,13 @@ class DuckDBEngine(Closing):
             kinds = [each.type.name for each in self._connection.extract_statements(text)]
             found = self._connection.execute(text, list(parameters))
             kind = kinds[-1] if kinds else ""
-            names = tuple(column[0] for column in found.description or ())
+            described = [(str(name), str(kind)) for name, kind, *_ in found.description or ()]
             touched, rows = found.rowcount, found.fetchall()
+            names = tuple(name for name, _ in described)
         # Statements without rows of their own give back a count, or whether they succeeded.
         if touched < 0 and names and kind != "CREATE" and (kind == "SELECT" or names != ("Success",)):
-            return base.StatementRows(names, rows, f"SELECT {len(rows)}")
-        return base.StatementRows(None, (), kind if touched < 0 else f"{kind} {touched}")
+            return base.StatementRows(names, rows, f"SELECT {len(rows)}", types=self._arrow_types(described))
+        return base.StatementRows(status=kind if touched < 0 else f"{kind} {touched}")
 
     def describe(self, query: Query) -> pa.Schema:
         """Return a query's columns as Arrow types, without running it."""
@@ -244,15 +248,15 @@ class DuckDBEngine(Closing):
         """Write a name as an identifier."""
         return quote_name(name)
 
-    def tables(self) -> list[tuple[str, list[str]]]:
-        """Return tables and views with their columns, named as a statement can."""
+    def tables(self) -> list[tuple[str, dict[str, str]]]:
+        """Return tables and views with their columns and types, named as a statement can."""
         with self._errors():
-            found: dict[TableName, list[str]] = {name: [] for name, _ in tables_in(self._connection)}
+            found: dict[TableName, dict[str, str]] = {name: {} for name, _ in tables_in(self._connection)}
             listed = self._fetch(_COLUMNS)
             database, schemas = self._fetch("SELECT current_database(), current_schemas(false)")[0]
             words = {row[0] for row in self._fetch(_RESERVED_WORDS)}
-        for *parts, column in listed:
-            found.get(TableName(*parts), []).append(column)
+        for *parts, column, kind in listed:
+            found.get(TableName(*parts), {})[column] = kind
         near = {(database, schema) for schema in (*schemas, "main")} | {("temp", "main")}
 
         def shown(name: TableName) -> str:
@@ -338,6 +342,16 @@ class DuckDBEngine(Closing):
         self._connection.execute(f"CREATE TEMPORARY TABLE {name} AS {query}").fetchall()
         self._kept += 1
         return name
+
+    def _arrow_types(self, described: Sequence[tuple[str, str]]) -> tuple[pa.DataType, ...]:
+        """Return the Arrow types of columns; what DuckDB made of a type before is not asked again."""
+        unknown = list(dict.fromkeys(kind for _, kind in described if kind not in self._types))
+        if unknown:
+            nulls = ", ".join("NULL" if kind == '"NULL"' else f"CAST(NULL AS {kind})" for kind in unknown)
+            with self._errors():
+                schema = self._connection.sql(f"SELECT {nulls} WHERE false").to_arrow_table().schema
+            self._types |= dict(zip(unknown, schema.types, strict=True))
+        return tuple(self._types[kind] for _, kind in described)
 
     def _fetch(self, text: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return fetch_rows(self._connection, text, parameters)

@@ -12,7 +12,14 @@ from functools import partial
 
 import pyarrow as pa
 
-from penstock.sql.dialect import Dialect, double_literal, nested_sum, quote_identifier, typed_literal
+from penstock.sql.dialect import (
+    AttributionFormula,
+    Dialect,
+    double_literal,
+    nested_sum,
+    quote_identifier,
+    typed_literal,
+)
 from penstock.sql.feature_terms import ZONED, ValueWriter
 from penstock.sql.prediction_query import FeatureTerm, Formula, OutcomeWriter
 
@@ -30,10 +37,7 @@ def select_in_duckdb(
     mark = _free("__penstock", present)
     outputs = range(len(formula.intercept))
     refs, shares = [f"{mark}_s{o}" for o in outputs], []
-    held: dict[str, str] = {}
-    for term in formula.terms:
-        if term.kind == "category":
-            held[f"{mark}_c{term.start}"] = _VALUES.code(term)
+    held = _category_codes(formula, mark)
     scores = ", ".join(f"nullif({_score(formula, o, mark)}, 'NaN') AS {refs[o]}" for o in outputs)
     text = f"SELECT q.*, {scores} FROM (\n{query}\n) AS q"
     made = list(refs)
@@ -61,11 +65,20 @@ _OUTCOME = OutcomeWriter(_literal, "exp", _pairs_list)
 
 
 def _score(formula: Formula, output: int, mark: str) -> str:
-    terms = [
-        _level(formula, output, term, mark) if term.kind == "category" else _TERMS[term.kind](formula, output, term)
-        for term in formula.terms
-    ]
+    terms = [_term(formula, output, term, mark) for term in formula.terms]
     return nested_sum([*terms, double_literal(formula.intercept[output])])
+
+
+def _term(formula: Formula, output: int, term: FeatureTerm, mark: str) -> str:
+    """Write what a term adds to an output's score."""
+    if term.kind == "category":
+        return _level(formula, output, term, mark)
+    return _TERMS[term.kind](formula, output, term)
+
+
+def _category_codes(formula: Formula, mark: str) -> dict[str, str]:
+    """Write which of its features each category has in a row, by the name that the terms read it under."""
+    return {f"{mark}_c{term.start}": _VALUES.code(term) for term in formula.terms if term.kind == "category"}
 
 
 def _number(formula: Formula, output: int, term: FeatureTerm) -> str:
@@ -181,6 +194,45 @@ def _doubles(values: Iterable[float]) -> str:
     return f"'[{','.join(map(repr, values))}]'::float8[]"
 
 
+class DuckDBAttributions:
+    """Writes contributions as a list of structs, the largest first."""
+
+    def select(self, explained: AttributionFormula, query: str, names: Sequence[str], *, present: Sequence[str]) -> str:
+        """Write the query's columns with explained predictions beside them."""
+        formula, mark = explained.formula, _free("__penstock", present)
+        held, score, sign = _category_codes(formula, mark), f"{mark}_s", f"{mark}_sign"
+        columns = [f"{mark}_a{at}" for at in range(len(explained.columns))]
+        sums = (
+            nested_sum([f"({_term(formula, 0, each.term, mark)} - {double_literal(each.mean)})" for each in terms])
+            for terms in explained.columns.values()
+        )
+        text = f"SELECT q.*, {', '.join(f'{what} AS {name}' for what, name in zip(sums, columns, strict=True))} FROM (\n{query}\n) AS q"
+        if held:
+            codes = ", ".join(f"{what} AS {name}" for name, what in held.items())
+            text = text.replace(
+                f"FROM (\n{query}\n) AS q", f"FROM (SELECT q.*, {codes} FROM (\n{query}\n) AS q) AS q", 1
+            )
+        total = nested_sum([*columns, double_literal(explained.baseline)])
+        text = f"SELECT *, nullif({total}, 'NaN') AS {score} FROM ({text}) AS a"
+        likely = _OUTCOME.probabilities(formula, [score], [])
+        text = f"SELECT *, {_OUTCOME.sign(formula, score, likely)} AS {sign} FROM ({text}) AS s"
+        items = (
+            f"{{size: abs({name}), feature: {_literal(column)}, attribution: {sign} * {name}}}"
+            for column, name in zip(explained.columns, columns, strict=True)
+        )
+        top = f"list_slice(list_sort([{', '.join(items)}], 'DESC'), 1, {explained.most})"
+        pair = f"{{feature: {mark}_e.feature, attribution: {mark}_e.attribution}}"
+        top = f"CASE WHEN {score} IS NOT NULL THEN list_transform({top}, lambda {mark}_e: {pair}) END"
+        added = _OUTCOME.explained(formula, names, score=score, sign=sign, top=top, baseline=explained.baseline)
+        made = [*columns, *held, score, sign]
+        return f"SELECT * EXCLUDE ({', '.join(made)}), {added} FROM ({text}) AS p"
+
+    def pairs(self, features: str, attributions: str) -> str:
+        """Write two lists as one of structs."""
+        pair = f"{{feature: {features}[i], attribution: {attributions}[i]}}"
+        return f"list_transform(range(1, len({features}) + 1), lambda i: {pair})"
+
+
 def _free(stem: str, present: Sequence[str]) -> str:
     """Return a beginning that no column's name has."""
     while any(name.lower().startswith(stem) for name in present):
@@ -193,6 +245,7 @@ DUCKDB = Dialect(
     tokenizer="duckdb",
     literal=_literal,
     predictions=select_in_duckdb,
+    attributions=DuckDBAttributions(),
     identifier_quotes=('"', "`"),
     from_first=True,
     case_sensitive=False,

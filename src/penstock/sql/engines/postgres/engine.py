@@ -35,6 +35,7 @@ from penstock.sql.engines.postgres.cursor_rows import (
 )
 from penstock.sql.engines.postgres.model_table import PostgresModelTable
 from penstock.sql.engines.postgres.predictions import POSTGRES
+from penstock.sql.engines.postgres.result_types import result_types
 from penstock.sql.engines.postgres.server_training import ExtensionTraining
 from penstock.sql.engines.postgres.table_lookup import KEYS, NAMED, TABLES, TO_BE_NAMED, StoredTable, find_stored_table
 from penstock.sql.engines.postgres.value_adapters import adapt_arrays, end_copy, load_unknown_as_text
@@ -93,9 +94,10 @@ class PostgresEngine(Closing):
             cursor.execute(text.encode(), list(parameters) or None)
             status = cursor.statusmessage or ""
             if cursor.description is None:
-                return base.StatementRows(None, (), status, self.drain())
+                return base.StatementRows(status=status, notices=self.drain())
             names = tuple(column.name for column in cursor.description)
-            return base.StatementRows(names, cursor.fetchall(), status, self.drain())
+            types = result_types(cursor)
+            return base.StatementRows(names, cursor.fetchall(), status, self.drain(), types)
 
     def describe(self, query: Query) -> pa.Schema:
         """Return a query's columns as Arrow types, without running it."""
@@ -193,11 +195,11 @@ class PostgresEngine(Closing):
         """Write a name as an identifier."""
         return quote_identifier(name)
 
-    def tables(self) -> list[tuple[str, list[str]]]:
-        """Return tables and views with their columns, named as a statement can; none while a transaction has failed."""
+    def tables(self) -> list[tuple[str, dict[str, str]]]:
+        """Return tables and views with their columns and types, named as a statement can; none while a transaction has failed."""
         if self._connection.closed or self._connection.info.transaction_status not in (_IDLE, _IN_TRANSACTION):
             return []
-        return [(name, columns) for name, columns in self._ask(TABLES)]
+        return [(name, dict(zip(columns, types, strict=True))) for name, columns, types in self._ask(TABLES)]
 
     def drain(self) -> list[str]:
         """Return what the server had to say since the last time."""

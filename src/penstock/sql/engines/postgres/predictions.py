@@ -19,7 +19,14 @@ from functools import partial
 import pyarrow as pa
 
 from penstock.errors import UsageError
-from penstock.sql.dialect import Dialect, double_literal, nested_sum, quote_identifier, typed_literal
+from penstock.sql.dialect import (
+    AttributionFormula,
+    Dialect,
+    double_literal,
+    nested_sum,
+    quote_identifier,
+    typed_literal,
+)
 from penstock.sql.feature_terms import ZONED, ValueWriter
 from penstock.sql.prediction_query import FeatureTerm, Formula, OutcomeWriter, StoredModel
 
@@ -248,6 +255,46 @@ def _hold(held: dict[str, str], what: str) -> str:
     return f"held.{name}"
 
 
+class PostgresAttributions:
+    """Writes contributions as a jsonb array of objects, the largest first."""
+
+    def select(self, explained: AttributionFormula, query: str, names: Sequence[str], *, present: Sequence[str]) -> str:
+        """Write the query's columns with explained predictions beside them."""
+        formula, held = explained.formula, dict[str, str]()
+        sums = [
+            nested_sum(
+                [
+                    f"({_TERMS[each.term.kind](formula, 0, each.term, held)} - {double_literal(each.mean)})"
+                    for each in terms
+                ]
+            )
+            for terms in explained.columns.values()
+        ]
+        taken = ", ".join(f"{what} AS {name}" for name, what in held.items())
+        source = f" FROM (SELECT {taken} OFFSET 0) AS held" if held else ""
+        columns = [f"a.a{at}" for at in range(len(sums))]
+        total = nested_sum([*columns, double_literal(explained.baseline)])
+        sign = _OUTCOME.sign(formula, "p.s0", _OUTCOME.probabilities(formula, ["p.s0"], []))
+        joins = [
+            f"LATERAL (SELECT {', '.join(f'{what} AS a{at}' for at, what in enumerate(sums))}{source} OFFSET 0) AS a",
+            f"LATERAL (SELECT nullif({total}, 'NaN') AS s0 OFFSET 0) AS p",
+            f"LATERAL (SELECT {sign} AS sign OFFSET 0) AS z",
+        ]
+        features = f"{_literal(list(explained.columns))}::pg_catalog.text[]"
+        values = f"ARRAY[{', '.join(f'z.sign * {name}' for name in columns)}]"
+        largest = f"SELECT f, v FROM unnest({features}, {values}) AS u(f, v) ORDER BY pg_catalog.abs(v) DESC, f LIMIT {explained.most}"
+        top = f"CASE WHEN p.s0 IS NOT NULL THEN (SELECT {_JSON_PAIRS} ORDER BY pg_catalog.abs(v) DESC, f) FROM ({largest}) AS t) END"
+        added = _OUTCOME.explained(formula, names, score="p.s0", sign="z.sign", top=top, baseline=explained.baseline)
+        return f"SELECT q.*, {added} FROM (\n{query}\n) AS q CROSS JOIN " + " CROSS JOIN ".join(joins)
+
+    def pairs(self, features: str, attributions: str) -> str:
+        """Write two arrays as one of objects."""
+        return f"(SELECT {_JSON_PAIRS}) FROM unnest({features}, {attributions}) AS u(f, v))"
+
+
+_JSON_PAIRS = "pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('feature', f, 'attribution', v)"
+
+
 def _holds_booleans(term: FeatureTerm) -> bool:
     return bool(pa.types.is_boolean(term.types[0].value_type))
 
@@ -257,6 +304,7 @@ POSTGRES = Dialect(
     tokenizer="postgres",
     literal=_literal,
     predictions=select_in_postgres,
+    attributions=PostgresAttributions(),
     longest_name=63,
     most_columns=1600,
 )

@@ -41,6 +41,8 @@ TABLES = qualified("""
     SELECT CASE WHEN pg_catalog.pg_table_is_visible(c.oid) THEN quote_ident(c.relname)
             ELSE format('%I.%I', n.nspname, c.relname) END,
         ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute AS a
+            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum),
+        ARRAY(SELECT pg_catalog.format_type(a.atttypid, a.atttypmod) FROM pg_catalog.pg_attribute AS a
             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum)
     FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
     WHERE c.relkind = ANY ('{r,p,m,v,f}') AND n.nspname <> ALL ('{pg_catalog,information_schema}')
