@@ -102,6 +102,17 @@ def test_training_is_the_same_bit_for_bit(
     assert figures[:3] == figures[3:]
 
 
+def test_files_in_folders_that_are_columns_are_encoded_once_too(tmp_path: Path) -> None:
+    for country in ("FR", "NO"):
+        folder = tmp_path / "data" / f"country={country}"
+        folder.mkdir(parents=True)
+        stored(folder, numbers(ROWS // 2), "parquet")
+    kept, disk = trained(str(tmp_path / "data"), True, solver="sgd")
+    plain, _ = trained(str(tmp_path / "data"), False, solver="sgd")
+    assert disk > 0
+    assert kept.weights.coef.tobytes() == plain.weights.coef.tobytes()
+
+
 def test_a_global_shuffle_is_the_same_bit_for_bit(tmp_path: Path) -> None:
     path = stored(tmp_path, numbers(), "parquet")
     plain, _ = trained(path, False, solver="sgd", shuffle="global")

@@ -254,6 +254,7 @@ class WrappedSource(Source):
         self.name, self.schema, self.exact_rows = source.name, source.schema, source.exact_rows
         self.block_rows, self.block_bytes, self.units = source.block_rows, source.block_bytes, source.units
         self.unit_bytes, self.read_bytes, self.threads = source.unit_bytes, source.read_bytes, source.threads
+        self.decodes = source.decodes
 
     @property
     def max_open(self) -> int:

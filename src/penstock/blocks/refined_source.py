@@ -99,7 +99,7 @@ class RefinedSource(WrappedSource):
         super().__init__(source)
         self.block_rows, self.block_bytes = rows, nbytes
         self.units = None if source.units is None else source.units[owners]
-        self.read_bytes, self.decodes = read_bytes, source.decodes
+        self.read_bytes = read_bytes
         self._owners = owners
         self._read, self._read_many = read, read_many
         self._counts: dict[int, Int64s] = {}
@@ -185,7 +185,7 @@ class CountedSource(WrappedSource):
 
     def __init__(self, source: BlockSource) -> None:
         super().__init__(source)
-        self.exact_rows, self.decodes = True, source.decodes
+        self.exact_rows = True
         first = source.schema.names[:1]
         blocks = range(len(source.block_rows))
         with closing(in_order(lambda block: len(source.read(block, first)), blocks, threads=source.threads)) as counts:
