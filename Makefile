@@ -15,7 +15,7 @@ PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 # Only what the tests touch: installing all extras would cost more time than all the tests. Add an extra here with the
 # first test that needs it.
-TEST_EXTRAS := dev,remote,torch,hf,ray,sql,postgres
+TEST_EXTRAS := dev,remote,torch,images,hf,ray,sql,postgres
 
 # A stamp for each set of packages; each set contains the one above it. They age with pyproject.toml.
 CORE := $(VENV)/.installed-core

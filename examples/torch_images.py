@@ -1,13 +1,12 @@
 """A small CNN on a folder of images: converted once, then trained from in two orders.
 
 Run `python examples/torch_images.py` for patterns that it draws itself, or `python examples/torch_images.py FOLDER` for
-your own: a folder per class, as TorchVision's ImageFolder has it (files other than .pgm need Pillow). A folder is read
+your own: a folder per class, as TorchVision's ImageFolder has it (the extra `images` brings the decoders). A folder is read
 class by class, so the converted file is sorted by label: watch what that does to `shuffle="none"`.
 """
 
 from __future__ import annotations
 
-import io
 import sys
 import tempfile
 from pathlib import Path
@@ -17,10 +16,11 @@ import torch
 from torch import nn
 
 import penstock
-from penstock.torch import DataLoader
+from penstock.torch import DataLoader, Image
 
 SIDE = 16
 KINDS = ("checks", "columns", "rings", "rows")
+COLUMNS = {"image": Image(crop="none", size=SIDE, normalize=([0.5] * 3, [0.5] * 3)), "label": None}
 
 
 def draw(kind: str, chance: np.random.Generator) -> np.ndarray:
@@ -40,25 +40,10 @@ def write_folder(folder: Path, per_class: int, *, seed: int) -> None:
             (folder / kind / f"{number:05}.pgm").write_bytes(b"P5 16 16 255\n" + draw(kind, chance).tobytes())
 
 
-def decode(row: dict[str, object]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Turn a file's bytes into a tensor; called for every row, in threads beside reading."""
-    content, label = row["image"], row["label"]
-    assert isinstance(content, bytes)
-    assert isinstance(label, torch.Tensor)
-    if content.startswith(b"P5 16 16 255\n"):
-        pixels = np.frombuffer(content, np.uint8, offset=13).reshape(SIDE, SIDE)
-    else:
-        from PIL import Image
-
-        pixels = np.asarray(Image.open(io.BytesIO(content)).convert("L").resize((SIDE, SIDE)))
-    # Pixels are stored as uint8, which no layer computes with: cast, and scale.
-    return torch.from_numpy(pixels.astype(np.float32) / 128 - 1)[None], label
-
-
 def make_model(classes: int) -> nn.Module:
     """Return two convolutions and a linear layer."""
     return nn.Sequential(
-        *(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(8, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(64, classes)),
     )
 
@@ -68,11 +53,11 @@ def train(path: Path, classes: int, *, shuffle: str, memory: str, epochs: int) -
     torch.manual_seed(0)
     model = make_model(classes)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    with DataLoader(path, 32, shuffle=shuffle, memory=memory, transform=decode, per_sample=True) as loader:
+    with DataLoader(path, 32, shuffle=shuffle, memory=memory, columns=COLUMNS) as loader:
         for _ in range(epochs):
-            for images, labels in loader:
+            for batch in loader:
                 optimizer.zero_grad()
-                nn.functional.cross_entropy(model(images), labels).backward()
+                nn.functional.cross_entropy(model(batch["image"]), batch["label"]).backward()
                 optimizer.step()
     return model
 
@@ -80,8 +65,8 @@ def train(path: Path, classes: int, *, shuffle: str, memory: str, epochs: int) -
 @torch.no_grad()
 def accuracy(model: nn.Module, path: Path) -> float:
     """Return the share of images that the model names rightly."""
-    with DataLoader(path, 256, shuffle="none", transform=decode, per_sample=True) as loader:
-        right = [(model(images).argmax(1) == labels) for images, labels in loader]
+    with DataLoader(path, 256, shuffle="none", columns=COLUMNS) as loader:
+        right = [(model(batch["image"]).argmax(1) == batch["label"]) for batch in loader]
     return torch.cat(right).float().mean().item()
 
 

@@ -30,7 +30,7 @@ from penstock.loader.block_cuts import PLAN_VERSION
 from penstock.loader.loader import Loader
 from penstock.loader.plan import default_threads
 from penstock.loader.stream_pass import ActivePass, Pass, end_left
-from penstock.loader.transforms import Finish, Transform, check_form
+from penstock.loader.transforms import BatchFinisher, Finish, Transform, check_form
 from penstock.loader.windows import LoadedWindow
 from penstock.messages import Given, Text, Use
 from penstock.native import load_compiler
@@ -132,6 +132,8 @@ class Batches(Closing):
         Where orders that write a shuffled copy (``once``, ``epoch``) may do so.
     each_thread : callable, optional
         Called once in each transforming thread, before anything else.
+    finish : BatchFinisher, optional
+        What makes of rows what is given out, instead of ``transform`` and what belongs to it.
     """
 
     def __init__(
@@ -154,6 +156,7 @@ class Batches(Closing):
         row_numbers: bool = False,
         scratch: str | os.PathLike[str] | None = None,
         each_thread: Callable[[], None] | None = None,
+        finish: BatchFinisher | None = None,
     ) -> None:
         size = (
             -1 if isinstance(batch_size, bool) or not hasattr(batch_size, "__index__") else operator.index(batch_size)
@@ -174,10 +177,13 @@ class Batches(Closing):
         self.batch_size = size
         self.uneven, self.drop_last = uneven, drop_last
         threads = workers or default_threads(decoding=True)
-        self._finish = Finish(isinstance(columns, tuple), transform, per_sample, threads, each_thread)
+        self._finish: BatchFinisher = finish or Finish(
+            isinstance(columns, tuple), transform, per_sample, threads, each_thread
+        )
         self._source, self._owned = open_counted(as_table(data))
         try:
             fields = Fields.of(self._source.schema, columns, place=self._source.name, numbered=row_numbers)
+            self.fields = fields
             self._open_loader = partial(
                 Loader[Records], self._source, fields, shuffle, memory=memory, seed=seed, scratch=scratch
             )
@@ -203,11 +209,6 @@ class Batches(Closing):
     def plan(self) -> Any:
         """How the memory is divided."""
         return self._loader.plan
-
-    @property
-    def plain(self) -> bool:
-        """Whether batches are given out as they are, without a transform."""
-        return self._finish.transform is None
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass; without this, each pass is the epoch after the last.
@@ -377,7 +378,7 @@ class Batches(Closing):
         return rows // self.batch_size * self.batch_size if self.drop_last else rows
 
     def _run(self) -> Generator[Any, None, None]:
-        with closing(self._cut()) as records, closing(self._finish.run(records)) as stream:
+        with closing(self._cut()) as records, closing(self._finish.run(records, self._epoch)) as stream:
             for batch in stream:
                 self._given += 1
                 self._begun = True

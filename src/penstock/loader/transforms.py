@@ -5,11 +5,11 @@ Several batches are transformed at a time and given out in their order. A failur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -31,6 +31,13 @@ def check_form(columns: object, transform: Transform | None, *, per_sample: bool
             value=columns,
             fixes=[Text("give a tuple or a list of names: ", Use("columns", (columns,)))],
         )
+    if isinstance(columns, Mapping):
+        raise UsageError(
+            "says what becomes of columns, which penstock.torch.DataLoader alone does",
+            option="columns",
+            value=columns,
+            fixes=["give a list of names"],
+        )
     if per_sample and transform is None:
         raise UsageError(
             "says how ",
@@ -40,6 +47,13 @@ def check_form(columns: object, transform: Transform | None, *, per_sample: bool
             value=True,
             fixes=["give one"],
         )
+
+
+class BatchFinisher(Protocol):
+    """What makes of a batch's rows what is given out."""
+
+    def run(self, batches: Iterable[Records], epoch: int) -> Generator[Any, None, None]:
+        """Yield what stands for each batch of an epoch, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +80,7 @@ class Finish:
     workers: int
     each_thread: Callable[[], None] | None = None
 
-    def run(self, batches: Iterable[Records]) -> Generator[Any, None, None]:
+    def run(self, batches: Iterable[Records], epoch: int = 0) -> Generator[Any, None, None]:
         """Give batches their form, several being transformed at a time."""
         if self.transform is None:
             for each in batches:

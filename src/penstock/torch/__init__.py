@@ -13,10 +13,11 @@ except ImportError as error:
     raise MissingExtraError.of("torch", "torch", "penstock.torch") from error
 
 from penstock.torch.dataset import CorgiPileDataset
+from penstock.torch.images import Image
 from penstock.torch.loader import DataLoader
 from penstock.torch.unordered import UnorderedDataLoader
 
-__all__ = ["CorgiPileDataset", "DataLoader", "TorchModel", "UnorderedDataLoader"]
+__all__ = ["CorgiPileDataset", "DataLoader", "Image", "TorchModel", "UnorderedDataLoader"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,7 @@ its own part, and every process gets the same number of batches.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,9 +19,12 @@ from penstock.closing import Closing
 from penstock.columns.recipe import Recipe
 from penstock.errors import UsageError
 from penstock.loader.batches import Batches, Uneven
+from penstock.loader.plan import default_threads
 from penstock.loader.transforms import check_form
 from penstock.messages import Text, Use
 from penstock.shuffle import Order
+from penstock.torch.image_batches import ImageBatches, check_columns, image_columns
+from penstock.torch.images import Image
 from penstock.torch.ranks import check_rank, current_rank
 from penstock.torch.tensors import pinned, tensors, whole
 from penstock.torch.workers import can_pin
@@ -90,8 +93,9 @@ class DataLoader(Closing):
         ``none`` (also ``False``), or any other order.
     memory : str or int
         What reading ahead and shuffling may hold in this process.
-    columns : tuple or list of str, or Recipe, optional
+    columns : tuple or list of str, dict, or Recipe, optional
         Which columns: a tuple gives batches as tuples in this order, a list or None (all columns) as dicts.
+        A dict says what becomes of each: an `Image` decodes encoded images, None leaves a column as it is stored.
         Or a recipe (`penstock.recipe_for`): dicts of ``numbers``, ``categories`` (one number a column, for embeddings), ``label``.
     transform : callable, optional
         Applied to each batch of tensors (or each row, with ``per_sample``) in threads beside reading. It must not
@@ -101,7 +105,7 @@ class DataLoader(Closing):
     collate_fn : callable, optional
         How rows become a batch after a ``per_sample`` transform; torch's own ``default_collate``, if not given.
     workers : int, optional
-        Threads that transform.
+        Threads that decode images and transform.
     seed : int
         Chance. The same seed gives the same batches, whatever the number of threads.
     pin_memory : bool
@@ -136,7 +140,7 @@ class DataLoader(Closing):
         *,
         shuffle: str | bool | Order = "corgipile",
         memory: str | int | Budget = "512MB",
-        columns: Sequence[str] | Recipe | None = None,
+        columns: Sequence[str] | Mapping[str, Image | None] | Recipe | None = None,
         transform: Callable[[Any], Any] | None = None,
         per_sample: bool = False,
         collate_fn: Callable[[list[Any]], Any] | None = None,
@@ -164,11 +168,27 @@ class DataLoader(Closing):
                 option="collate_fn",
                 fixes=[Text(*transforms, Use("per_sample", True))],
             )
+        images = image_columns(columns)
+        columns = list(columns) if isinstance(columns, Mapping) else columns
         check_form(columns, transform, per_sample=per_sample)
         self._transform, self._per_sample = transform, per_sample
         self._collate = collate_fn or default_collate
         self._pin = pin_memory and can_pin()
         self.data = data
+        threads = transform is not None or self._pin
+        self._plain = not threads and not images
+        finish = None
+        if images:
+            finish = ImageBatches(
+                images,
+                self._make,
+                seed=seed,
+                place=str(data) if isinstance(data, (str, os.PathLike)) else "the data",
+                workers=workers or default_threads(decoding=True),
+                pin=self._pin,
+                row_numbers=row_numbers,
+                each_thread=_alone,
+            )
         self._batches = Batches(
             data,
             batch_size,
@@ -176,7 +196,7 @@ class DataLoader(Closing):
             memory=memory,
             columns=columns,
             # In threads only where there is work for them: handing a batch over costs more than making tensors of it.
-            transform=self._make if transform is not None or self._pin else None,
+            transform=self._make if threads else None,
             workers=workers,
             seed=seed,
             rank=rank or 0,
@@ -184,10 +204,16 @@ class DataLoader(Closing):
             placement=current_rank if rank is None else None,
             uneven=uneven,
             drop_last=drop_last,
-            row_numbers=row_numbers,
+            row_numbers=row_numbers or bool(images),
             scratch=scratch,
             each_thread=_alone,
+            finish=finish,
         )
+        try:
+            check_columns(images, self._batches.fields)
+        except BaseException:
+            self._batches.close()
+            raise
 
     @property
     def batch_size(self) -> int:
@@ -245,7 +271,7 @@ class DataLoader(Closing):
         self._batches.close()
 
     def _finished(self, stream: Iterator[Any]) -> Iterator[Any]:
-        return map(tensors, stream) if self._batches.plain else stream
+        return map(tensors, stream) if self._plain else stream
 
     def _make(self, batch: Any) -> Any:
         made = tensors(batch)

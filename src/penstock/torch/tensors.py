@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from penstock.records import Column, Ragged
 
 
-def tensor(column: Column) -> Any:
+def tensor(column: Column | torch.Tensor) -> Any:
     """Return a column as a tensor; ragged rows as a list of tensors, of ``str`` or of ``bytes``, objects as a list.
 
     Examples
@@ -21,6 +21,8 @@ def tensor(column: Column) -> Any:
     >>> tensor(Ragged.of(["a", "bc"]))
     ['a', 'bc']
     """
+    if isinstance(column, torch.Tensor):
+        return column
     if isinstance(column, Ragged):
         if column.kind != "list":
             return list(column)
