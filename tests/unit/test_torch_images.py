@@ -15,7 +15,9 @@ import torch
 import penstock
 from penstock import seeds
 from penstock.errors import ColumnError, DataError, MissingExtraError, UnknownOptionError, UsageError
-from penstock.torch import DataLoader, Image, image_decode
+from penstock.records import Ragged, Records
+from penstock.torch import DataLoader, Image, image_decode, image_device
+from penstock.torch.image_device import DeviceImageBatches
 from penstock.torch.image_kernels import PLACEMENT, place_crop, resample, resample_reference
 from penstock.torch.images import ImageWriter
 
@@ -328,6 +330,7 @@ def test_what_becomes_of_columns_has_to_be_said_rightly(photos):
         ({"crop": "none", "normalize": ((0, 0, 0), (1, 1, 0))}, "normalize", UsageError),
         ({"crop": "none", "normalize": "imagenet", "dtype": "uint8"}, "dtype", UsageError),
         ({"crop": "none", "dtype": "float64"}, "dtype", UnknownOptionError),
+        ({"crop": "none", "device": "tpu"}, "device", UnknownOptionError),
     ],
 )
 def test_options_that_cannot_be(options, option, kind):
@@ -356,3 +359,103 @@ def test_folders_and_webdatasets_are_converted_and_read(tmp_path, photos):
         with DataLoader(converted, 6, shuffle="none", columns={column: whole}) as loader:
             given = next(iter(loader))[column]
         assert [pixels.numpy().tobytes() for pixels in given] == [expected[number] for number in order]
+
+
+def stand_in(contents):
+    """Decode as nvJPEG does, by Pillow."""
+    try:
+        return [torch.from_numpy(decoded(content.numpy().tobytes()).transpose(2, 0, 1).copy()) for content in contents]
+    except OSError as error:
+        raise RuntimeError("nvJPEG says no more than this") from error
+
+
+def on_device(contents, image, *, decode=stand_in, sizes=(7, 13)):
+    """Finish two batches as on a GPU, but by the processors."""
+    finisher = DeviceImageBatches(
+        {"image": image},
+        lambda batch: batch,
+        seed=3,
+        place="data",
+        row_numbers=True,
+        device=torch.device("cpu"),
+        decode=decode,
+    )
+    rows = np.arange(len(contents)) + 100
+    batches, start = [], 0
+    for size in sizes:
+        part = slice(start, start + size)
+        batches.append(Records({"image": Ragged.of(contents[part]), "label": rows[part] % 3}, rows[part]))
+        start += size
+    return list(finisher.run(batches, 2))
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        TRAIN,
+        Image(crop="center", size=(24, 20)),
+        Image(crop="none", size=24, flip=True),
+        Image(crop="random-resized", size=24, normalize="imagenet"),
+    ],
+    ids=["training", "center", "none", "normalized"],
+)
+def test_a_device_makes_what_processors_make(image, monkeypatch):
+    monkeypatch.setattr(image_device, "_GROUP", 5)
+    contents = [encoded(drawing(60 + n, 90 - n, n), quality=90) for n in range(20)]
+    contents[4], contents[11], contents[15] = ODD["alpha"](), ODD["cmyk jpeg"](), ODD["bytes after the end"]()
+    asked = []
+
+    def decode(images):
+        asked.append(len(images))
+        return stand_in(images)
+
+    batches = on_device(contents, image, decode=decode)
+    assert sum(asked) == 17
+    assert max(asked) <= 5
+    rows = torch.cat([torch.as_tensor(batch["row_number"]) for batch in batches]).tolist()
+    assert rows == list(range(100, 120))
+    for found, content, row in zip(images(batches), contents, rows, strict=True):
+        expected = written(image, content, row=row, epoch=2, seed=3)
+        assert found.numpy().dtype == expected.dtype
+        assert np.abs(found.numpy() - expected.astype(float)).max() <= (1 if image.dtype == "uint8" else 0.02)
+
+
+@pytest.mark.parametrize("broken", [b"", b"no image", encoded(drawing())[:300], b"\xff\xd8 not at all \xff\xd9"])
+def test_a_device_names_the_row_of_a_broken_image(broken):
+    contents = [encoded(drawing(60, 90, n)) for n in range(20)]
+    contents[9] = broken
+    with pytest.raises(DataError, match="row 109, column 'image'"):
+        on_device(contents, TRAIN)
+
+
+def test_images_that_a_device_fails_on_are_decoded_by_processors():
+    def decode(_):
+        raise RuntimeError("Error while decoding JPEG images")
+
+    contents = [encoded(drawing(60, 90, n)) for n in range(20)]
+    for some, same in zip(on_device(contents, TRAIN, decode=decode), on_device(contents, TRAIN), strict=True):
+        assert torch.equal(some["image"], same["image"])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there(photos):
+    with pytest.raises(UsageError, match="torch finds none here") as caught:
+        DataLoader(photos[0], 8, columns={"image": Image(crop="none", device="cuda")})
+    assert (caught.value.option, caught.value.value) == ("device", "cuda")
+    several = {"image": TRAIN, "label": Image(crop="none", device="cuda")}
+    with pytest.raises(UsageError, match="several devices"):
+        DataLoader(photos[0], 8, columns=several)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_a_gpu_makes_what_processors_make(photos):
+    def given(device, image):
+        columns = {"image": Image(crop=image, size=24, flip=True, device=device), "label": None}
+        with DataLoader(photos[0], 8, columns=columns, memory="1MB", pin_memory=True) as loader:
+            return [(batch["image"].cpu().int(), batch["label"]) for _ in range(2) for batch in loader]
+
+    for crop in ("random-resized", "center", "none"):
+        for (some, label), (others, other) in zip(given("cuda", crop), given("cpu", crop), strict=True):
+            assert torch.equal(label, other)
+            difference = (some - others).abs().float()
+            assert difference.mean() < 1.5  # nvJPEG rounds otherwise, and repeats colors instead of blending them

@@ -18,9 +18,12 @@ import torch
 
 from penstock.blocks.fields import ROW_NUMBERS, Fields
 from penstock.errors import ColumnError, UsageError
+from penstock.loader.plan import default_threads
+from penstock.loader.transforms import BatchFinisher
 from penstock.parallel import in_order
 from penstock.records import Ragged, Records
 from penstock.torch.image_decode import check_decoders
+from penstock.torch.image_device import DeviceImageBatches, nvjpeg
 from penstock.torch.images import Image, ImageWriter
 
 _PART = 8
@@ -42,6 +45,31 @@ def image_columns(columns: object) -> dict[str, Image]:
                 fixes=["give a penstock.torch.Image for images", "None for values as they are stored"],
             )
     return {name: wanted for name, wanted in columns.items() if wanted is not None}
+
+
+def image_finisher(
+    images: Mapping[str, Image],
+    make: Callable[[dict[str, Any]], Any],
+    *,
+    workers: int | None,
+    pin: bool,
+    each_thread: Callable[[], None],
+    **common: Any,
+) -> BatchFinisher:
+    """Return how batches with these images are finished: by processors, or on a GPU."""
+    devices = {image.device for image in images.values()}
+    if len(devices) > 1:
+        raise UsageError(
+            f"has images for several devices: {', '.join(sorted(devices))}",
+            option="columns",
+            value=dict(images),
+            fixes=["choose one for all"],
+        )
+    if devices == {"cpu"}:
+        threads = workers or default_threads(decoding=True)
+        return ImageBatches(images, make, workers=threads, pin=pin, each_thread=each_thread, **common)
+    device = torch.device(devices.pop())
+    return DeviceImageBatches(images, make, device=device, decode=nvjpeg(device), **common)
 
 
 def check_columns(images: Mapping[str, Image], fields: Fields) -> None:

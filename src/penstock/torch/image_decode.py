@@ -35,7 +35,17 @@ def check_decoders() -> None:
         raise MissingExtraError.of("simplejpeg and pillow", "images", "decoding images")
 
 
-def is_direct(content: ByteArray) -> tuple[int, int] | None:
+def is_whole_jpeg(content: ByteArray) -> bool:
+    """Whether bytes begin and end as a JPEG does."""
+    return len(content) > 3 and content[:2].tobytes() == b"\xff\xd8" and content[-2:].tobytes() == b"\xff\xd9"
+
+
+def has_usual_colors(content: ByteArray) -> bool:
+    """Whether a JPEG is in colors that every decoder takes alike, as far as can be told."""
+    return simplejpeg is None or _usual_size(content) is not None
+
+
+def _usual_size(content: ByteArray) -> tuple[int, int] | None:
     """Return the height and width of a JPEG in usual colors; None of anything else."""
     if simplejpeg is None or len(content) < 2 or content[0] != 0xFF or content[1] != 0xD8:
         return None
@@ -57,7 +67,7 @@ class ImageDecoder:
 
         ``place`` is told the height and width, and returns by what the image may be reduced: 1, 2, 4 or 8.
         """
-        size = is_direct(content)
+        size = _usual_size(content)
         if size is not None:
             height, width = size
             reduce = place(height, width)

@@ -6,9 +6,11 @@ without the interpreter's lock; chance depends on the seed, the epoch and the ro
 
 from __future__ import annotations
 
+import functools
 import math
+import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,7 +26,6 @@ from penstock.torch.image_kernels import CROPS, PLACEMENT, RULE, place_crop, res
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 """Mean and standard deviation of red, green and blue in ImageNet, of values from 0 to 1."""
-_here = threading.local()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,9 @@ class Image:
         The result is float32.
     dtype : str, optional
         ``uint8`` (if not given), or ``float32``: values from 0 to 1.
+    device : str
+        ``cuda``, or ``cuda:1``: decode JPEG there, by nvJPEG, which takes TorchVision and hardly a core; batches then have the
+        images there. It is for loops in one process that train on this device.
 
     Examples
     --------
@@ -72,6 +76,7 @@ class Image:
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     normalize: str | tuple[Sequence[float], Sequence[float]] | None = None
     dtype: str | None = None
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         if self.crop not in CROPS:
@@ -106,6 +111,8 @@ class Image:
             fixes = [Use("dtype", "float32"), LeaveOut("dtype")]
             raise UsageError("holds no normalized values", option="dtype", value=self.dtype, fixes=fixes)
         object.__setattr__(self, "dtype", kind)
+        if self.device != "cpu" and not re.fullmatch(r"cuda(:\d+)?", str(self.device)):
+            raise UnknownOptionError.of("device", self.device, ("cpu", "cuda"))
 
     def _check_normalize(self) -> None:
         given = self.normalize
@@ -162,36 +169,57 @@ class ImageWriter:
         self.image, self.place, self.column = image, place, column
         self._key = np.uint64(seeds.key(seed, "images", epoch))
         self._rules = image.rules()
-        self._scale, self._shift = image.affine()
+        self.scale, self.shift = image.affine()
 
-    def empty(self, rows: int, *, pin: bool = False) -> torch.Tensor:
-        """Return memory for so many images."""
-        return torch.empty((rows, *self.image.shape), dtype=getattr(torch, str(self.image.dtype)), pin_memory=pin)
+    def empty(self, rows: int, *, pin: bool = False, device: torch.device | None = None) -> torch.Tensor:
+        """Return memory for images."""
+        kind = getattr(torch, str(self.image.dtype))
+        return torch.empty((rows, *self.image.shape), dtype=kind, pin_memory=pin, device=device)
 
     def write(self, content: ByteArray, row: int, out: NDArray[Any]) -> None:
         """Decode one image, the row of this number, into its place (channels, height, width)."""
-        decoder = getattr(_here, "decoder", None)
-        if decoder is None:
-            decoder = _here.decoder = ImageDecoder()
-            _here.placement = np.zeros(1, PLACEMENT)
-        placement = _here.placement
+        placement = _scratch().placement
 
         def place(height: int, width: int) -> int:
             place_crop(self._rules, self._key, row, height, width, placement, 0)
             return int(placement["reduce"][0])
 
+        pixels, reduced = self._decode(content, row, place)
+        resample(pixels, reduced, placement, 0, self.scale, self.shift, out)
+
+    def pixels(self, content: ByteArray, row: int) -> torch.Tensor:
+        """Decode one image as it is: (channels, height, width)."""
+        lines, _ = self._decode(content, row, lambda height, width: 1)
+        return torch.from_numpy(lines).view(len(lines), -1, 3).permute(2, 0, 1).contiguous()
+
+    def places(self, sizes: Sequence[Sequence[int]], rows: Sequence[int]) -> NDArray[Any]:
+        """Place the crops of images of these heights and widths."""
+        placements = np.zeros(len(sizes), PLACEMENT)
+        for at, ((height, width), row) in enumerate(zip(sizes, rows, strict=True)):
+            place_crop(self._rules, self._key, row, height, width, placements, at)
+        return placements
+
+    def _decode(self, content: ByteArray, row: int, place: Callable[[int, int], int]) -> tuple[ByteArray, int]:
         try:
-            pixels, reduced = decoder.decode(content, place)
+            return _scratch().decoder.decode(content, place)
         except MissingExtraError:
             raise
         except Exception as error:  # whatever a decoder raises for what it does not understand
-            raise self.broken(row, error) from error
-        resample(pixels, reduced, placement, 0, self._scale, self._shift, out)
+            raise DataError(
+                f"this image cannot be decoded: {str(error) or type(error).__name__}",
+                place=Location(self.place, row=row, column=self.column),
+                fixes=["mend it, or leave the row out"],
+            ) from error
 
-    def broken(self, row: int, error: Exception) -> DataError:
-        """Return the error for a row whose image cannot be decoded."""
-        return DataError(
-            f"this image cannot be decoded: {str(error) or type(error).__name__}",
-            place=Location(self.place, row=row, column=self.column),
-            fixes=["mend it, or leave the row out"],
-        )
+
+class _Scratch(threading.local):
+    """What a thread uses again for each image."""
+
+    def __init__(self) -> None:
+        self.decoder = ImageDecoder()
+        self.placement = np.zeros(1, PLACEMENT)
+
+
+@functools.cache
+def _scratch() -> _Scratch:
+    return _Scratch()

@@ -19,11 +19,10 @@ from penstock.closing import Closing
 from penstock.columns.recipe import Recipe
 from penstock.errors import UsageError
 from penstock.loader.batches import Batches, Uneven
-from penstock.loader.plan import default_threads
 from penstock.loader.transforms import check_form
 from penstock.messages import Text, Use
 from penstock.shuffle import Order
-from penstock.torch.image_batches import ImageBatches, check_columns, image_columns
+from penstock.torch.image_batches import check_columns, image_columns, image_finisher
 from penstock.torch.images import Image
 from penstock.torch.ranks import check_rank, current_rank
 from penstock.torch.tensors import pinned, tensors, whole
@@ -179,12 +178,12 @@ class DataLoader(Closing):
         self._plain = not threads and not images
         finish = None
         if images:
-            finish = ImageBatches(
+            finish = image_finisher(
                 images,
                 self._make,
                 seed=seed,
                 place=str(data) if isinstance(data, (str, os.PathLike)) else "the data",
-                workers=workers or default_threads(decoding=True),
+                workers=workers,
                 pin=self._pin,
                 row_numbers=row_numbers,
                 each_thread=_alone,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ def tensors(batch: Any) -> Any:
 def pinned(value: Any) -> Any:
     """Return tensors, wherever they stand in dicts, tuples and lists, in page-locked memory."""
     if isinstance(value, torch.Tensor):
-        return value.pin_memory()
+        return value if value.is_cuda else value.pin_memory()
     if isinstance(value, dict):
         return {name: pinned(entry) for name, entry in value.items()}
     if isinstance(value, (tuple, list)):
@@ -57,6 +58,15 @@ def pinned(value: Any) -> Any:
         return type(value)(made)
     own = getattr(value, "pin_memory", None)
     return own() if callable(own) else value
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of a batch, wherever they stand in dicts, tuples and lists."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (Mapping, tuple, list)):
+        for entry in value.values() if isinstance(value, Mapping) else value:
+            yield from tensors_in(entry)
 
 
 def whole(batch: Any) -> Any:
