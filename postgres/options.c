@@ -15,7 +15,7 @@
 static const char *const models[] = {"logistic", "svm", "linear", "softmax"};
 static const char *const shuffles[] = {"corgipile", "block-only", "none"};
 static const char *const rates[] = {"auto", "exponential", "inverse-scaling", "constant"};
-static const char *const nulls[] = {"error", "skip"};
+static const char *const nulls[] = {"error", "skip", "fill"};	/* the last one is of penstock.train */
 static const char *const solvers[] = {"auto", "sgd", "exact", "lbfgs"};
 
 static const char *const known[] = {

@@ -89,10 +89,12 @@ target_of(TupleShuffle *state, float label)
 static char *
 feature_name(TupleShuffle *state, const int32 *indices, uint32 i, uint32 count)
 {
+	uint32		place = indices ? (uint32) indices[i] : i;
+
+	if (place < state->options->name_count)
+		return psprintf("the column \"%s\"", state->options->names[place]);
 	if (indices)
 		return psprintf("the feature of index %d", indices[i]);
-	if (i < state->options->name_count)
-		return psprintf("the column \"%s\"", state->options->names[i]);
 	return psprintf("feature %u of %u", i + 1, count);
 }
 

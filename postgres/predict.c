@@ -2,7 +2,7 @@
  * predict.c: predictions in any query.
  *
  * With weights at hand a call is an inner product. A model that is named is read from penstock.models, by the rights of
- * who asks, at the first row of a query and kept for the others. Where one expression is used by several queries, as in
+ * who asks, at the first row of a query and kept for the others. Its recipe makes features of a row's columns. Where one expression is used by several queries, as in
  * PL/pgSQL, each of them looks whether the kept row is still the model's. Features past a sparse model's width are left
  * out, as in the rest of Penstock.
  */
@@ -28,6 +28,7 @@
 
 #include "arrays.h"
 #include "catalogue.h"
+#include "recipe.h"
 
 PG_FUNCTION_INFO_V1(penstock_score);
 PG_FUNCTION_INFO_V1(penstock_probability);
@@ -50,6 +51,8 @@ typedef struct Model
 	Datum	   *classes;		/* text, one for each class */
 	int			class_count;
 	float	   *scores;
+	Jsonb	   *parts;			/* of its recipe; NULL where there is none */
+	Encoder    *encoder;		/* by the recipe, once there was a row */
 } Model;
 
 #define MODELS 8
@@ -67,6 +70,7 @@ typedef struct View
 
 typedef struct Models
 {
+	bool		of_rows;		/* features are made of a row's columns */
 	Model	   *kept[MODELS];
 	int			next;			/* the one to be let go for another */
 	View		view;			/* that the kept ones are known to be current in */
@@ -154,13 +158,14 @@ load_model(FunctionCallInfo fcinfo, text *wanted)
 	static const char *query = "SELECT kind, outputs, width, coef, intercept, CASE json_typeof(header->'classes') "
 		"WHEN 'array' THEN ARRAY(SELECT CASE json_typeof(c) WHEN 'number' THEN "
 		"regexp_replace(c #>> '{}', '[.]0$', '') ELSE c #>> '{}' END "
-		"FROM json_array_elements(header->'classes') AS c) ELSE '{}' END, ctid, xmin "
+		"FROM json_array_elements(header->'classes') AS c) ELSE '{}' END, ctid, xmin, "
+		"(header->'encoder'->'parts')::jsonb "
 		"FROM penstock.models WHERE name = $1";
 	MemoryContext kept = AllocSetContextCreate(fcinfo->flinfo->fn_mcxt, "penstock model", ALLOCSET_SMALL_SIZES),
 				before;
 	char	   *name = text_to_cstring(wanted);
 	Model	   *model;
-	Datum		values[8];
+	Datum		values[9];
 	HeapTuple	row;
 	int64		width;
 	Oid			types[] = {TEXTOID};
@@ -189,7 +194,9 @@ load_model(FunctionCallInfo fcinfo, text *wanted)
 		bool		isnull;
 
 		values[i] = SPI_getbinval(row, SPI_tuptable->tupdesc, i + 1, &isnull);
-		if (isnull)
+		if (isnull && i == 8)
+			values[i] = (Datum) 0;
+		else if (isnull)
 			ereport(ERROR, (errcode(ERRCODE_DATA_CORRUPTED), errmsg("model \"%s\" is damaged", name)));
 	}
 	before = MemoryContextSwitchTo(kept);
@@ -199,6 +206,7 @@ load_model(FunctionCallInfo fcinfo, text *wanted)
 	model->place = *(ItemPointer) DatumGetPointer(values[6]);
 	model->writer = DatumGetTransactionId(values[7]);
 	model->name = DatumGetTextPCopy(PointerGetDatum(wanted));
+	model->parts = values[8] ? DatumGetJsonbPCopy(values[8]) : NULL;
 	model->loss = kind_of(name, TextDatumGetCString(values[0]));
 	model->outputs = DatumGetInt32(values[1]);
 	width = DatumGetInt64(values[2]);
@@ -312,7 +320,10 @@ model_for(FunctionCallInfo fcinfo)
 	Model	   *model;
 
 	if (models == NULL)
+	{
 		models = fcinfo->flinfo->fn_extra = MemoryContextAllocZero(fcinfo->flinfo->fn_mcxt, sizeof(Models));
+		models->of_rows = type_is_rowtype(get_fn_expr_argtype(fcinfo->flinfo, 1));
+	}
 	snapshot = GetActiveSnapshot();
 	if (!is_same_view(models, snapshot))
 		look_again(fcinfo, models, snapshot);
@@ -327,13 +338,43 @@ model_for(FunctionCallInfo fcinfo)
 	return model;
 }
 
+/* Makes features of a row's columns by the model's recipe; false where one is missing that nothing stands for. */
+static bool
+encode_row(Model *model, HeapTupleHeader columns, Row *row)
+{
+	const Recipe *recipe;
+
+	if (model->encoder == NULL)
+	{
+		if (model->parts == NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("model \"%s\" does not say which columns it was learnt from", text_to_cstring(model->name)),
+					 errhint("Give its features as an array.")));
+		model->encoder = encoder_make(model->context, model->parts, true);
+		if (model->encoder->recipe->width != model->width)
+			ereport(ERROR,
+					(errcode(ERRCODE_DATA_CORRUPTED),
+					 errmsg("model \"%s\" is damaged: its recipe makes %u features for %u weights", text_to_cstring(model->name),
+							model->encoder->recipe->width, model->width)));
+	}
+	recipe = model->encoder->recipe;
+	if (!encoder_run(model->encoder, columns))
+		return false;
+	row->indices = recipe->indices;
+	row->values = recipe->values;
+	row->count = recipe->count;
+	return true;
+}
+
 /* Scores a row for each output of a named model; false where a feature is null. */
 static inline bool
 score_row(FunctionCallInfo fcinfo, Model *model)
 {
 	Row			row;
 
-	if (!read_row(fcinfo, 1, &row))
+	if (((Models *) fcinfo->flinfo->fn_extra)->of_rows
+		? !encode_row(model, PG_GETARG_HEAPTUPLEHEADER(1), &row) : !read_row(fcinfo, 1, &row))
 		return false;
 	for (uint32 c = 0; c < model->outputs; c++)
 		model->scores[c] = model->intercept[c] + score_of(model->coef + (Size) c * model->width, model->width, &row, model->name);

@@ -72,9 +72,11 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 -- Settles a training: the query that learns, and what the catalogue has to know of its columns.
+-- With `filled` numbers may be missing.
 CREATE FUNCTION penstock.prepared(
-    source text, model text, asked jsonb, path text,
-    OUT query text, OUT kind text, OUT parts jsonb, OUT label text, OUT labels jsonb, OUT stem text
+    source text, model text, asked jsonb, path text, filled boolean,
+    OUT query text, OUT kind text, OUT parts jsonb, OUT label text, OUT labels jsonb, OUT stem text, OUT fitted boolean, OUT fillable boolean,
+    OUT left_out jsonb, OUT unlabelled bigint
 ) LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     pinned CONSTANT text := current_setting('search_path');
@@ -92,7 +94,13 @@ DECLARE
     options jsonb;
     choice text[];
     key text;
-    left_out text[];
+    excluded text[];
+    columns text[];
+    learnt text;
+    before text := '';
+    after text := '';
+    chosen boolean := false;
+    named_all boolean;  -- whether somebody named the features, so that none is left out
     weights CONSTANT jsonb := asked->'class_weight';
     unknown text;
     numbers CONSTANT regtype[] := '{smallint,integer,bigint,real,double precision,numeric,boolean}';
@@ -107,7 +115,8 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     asked := jsonb_strip_nulls(asked);
-    options := asked - '{label,features,exclude,replace}'::text[];
+    named_all := coalesce((asked->>'named')::boolean, asked ? 'features');
+    options := asked - '{label,features,exclude,replace,named}'::text[];
     IF jsonb_typeof(weights) = 'object' THEN
         IF model = 'linear' THEN
             RAISE EXCEPTION '"class_weight" is for labels that are classes, and linear models predict a number'
@@ -152,27 +161,20 @@ BEGIN
     label_type := types[array_position(names, label)];
 
     wanted := penstock.listed(asked, 'features');
-    left_out := penstock.listed(asked, 'exclude');
-    IF wanted IS NOT NULL AND left_out IS NOT NULL THEN
+    excluded := penstock.listed(asked, 'exclude');
+    IF wanted IS NOT NULL AND excluded IS NOT NULL THEN
         RAISE EXCEPTION '"features" and "exclude" are two ways to say it; give one of them'
             USING ERRCODE = 'invalid_parameter_value';
-    ELSIF NOT names @> left_out THEN
-        RAISE EXCEPTION 'there is no column "%" to leave out', (SELECT n FROM unnest(left_out) AS n WHERE n <> ALL (names) LIMIT 1)
+    ELSIF NOT names @> excluded THEN
+        RAISE EXCEPTION 'there is no column "%" to leave out', (SELECT n FROM unnest(excluded) AS n WHERE n <> ALL (names) LIMIT 1)
             USING ERRCODE = 'undefined_column', DETAIL = format('There are: %s.', array_to_string(names, ', '));
     ELSIF wanted IS NULL THEN
         SELECT array_agg(n ORDER BY i) INTO choice FROM unnest(names) WITH ORDINALITY AS t(n, i)
-        WHERE n <> label AND n <> ALL (coalesce(left_out, '{}'));
+        WHERE n <> label AND n <> ALL (coalesce(excluded, '{}'));
         wanted := CASE WHEN choice @> '{features_k,features_v}' THEN '{features_k,features_v}'
             WHEN choice @> '{features_v}' THEN '{features_v}'
             WHEN choice @> '{indices,values}' THEN '{indices,values}' ELSE choice END;
-        FOR key IN
-            SELECT a.attname FROM pg_index AS i
-            JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
-            WHERE i.indisprimary AND i.indrelid = named AND a.attname = ANY (wanted)
-        LOOP
-            RAISE WARNING '"%" is the table''s primary key, and is learnt from as a feature', key
-                USING HINT = format('Leave it out: {"exclude": %s}.', to_jsonb(key));
-        END LOOP;
+        chosen := true;
     END IF;
     SELECT array_agg(types[array_position(names, w)] ORDER BY i), array_agg(types[array_position(names, w)] = ANY (lists) ORDER BY i)
     INTO wanted_types, arrays FROM unnest(wanted) WITH ORDINALITY AS t(w, i);
@@ -182,11 +184,13 @@ BEGIN
                 USING ERRCODE = 'undefined_column', DETAIL = format('There are: %s.', array_to_string(names, ', '));
         ELSIF wanted[i] = label THEN
             RAISE EXCEPTION '"%" is the label; leave it out of the features', label USING ERRCODE = 'invalid_parameter_value';
-        ELSIF NOT (arrays[i] OR wanted_types[i] = ANY (numbers)) THEN
-            RAISE EXCEPTION 'column "%" is %, not a number or an array of numbers', wanted[i], wanted_types[i]
-                USING ERRCODE = 'datatype_mismatch', HINT = 'Name the columns to learn from: {"features": ["a", "b"]}.';
+        ELSIF wanted_types[i] = 'bytea'::regtype AND named_all THEN
+            RAISE EXCEPTION 'column "%" is bytea, which cannot be a feature', wanted[i] USING ERRCODE = 'datatype_mismatch';
         END IF;
     END LOOP;
+    fitted := NOT true = ANY (arrays) AND (filled OR NOT wanted_types <@ numbers);
+    fillable := NOT fitted AND NOT true = ANY (arrays) AND coalesce(asked->>'nulls', 'fill') = 'fill';
+    learnt := rows_of;
     IF wanted IS NULL THEN
         RAISE EXCEPTION 'there are no columns to learn from beside the label "%"', label USING ERRCODE = 'undefined_column';
     ELSIF wanted IN ('{features_k,features_v}', '{indices,values}') AND arrays = '{t,t}' THEN
@@ -203,6 +207,38 @@ BEGIN
             array_to_string(wanted, ', ')
             USING ERRCODE = 'datatype_mismatch', HINT = 'Name what to learn from: {"features": "features_v"}; '
                 'a pair by other names is a query: SELECT k AS features_k, v AS features_v, label FROM t.';
+    ELSIF fitted THEN
+        SELECT f.parts, f.left_out, f.unlabelled INTO parts, left_out, unlabelled
+        FROM penstock.fitted(rows_of, label, wanted, wanted_types, named_all, coalesce((asked->>'standardize')::boolean, true),
+            coalesce((asked->>'intercept')::boolean, true), path) AS f;
+        IF left_out <> '{}' THEN
+            RAISE NOTICE 'left out: %; name the features to learn from such columns',
+                (SELECT string_agg(format('"%s" (%s)', k, v), ', ') FROM jsonb_each_text(left_out) AS t(k, v));
+        END IF;
+        SELECT array_agg(c ORDER BY i) INTO columns
+        FROM (SELECT p->'columns'->>0, min(i) FROM jsonb_array_elements(parts) WITH ORDINALITY AS t(p, i) GROUP BY 1) AS t(c, i);
+        features := format('%L::pg_catalog.jsonb, ROW(%s)', parts,
+            (SELECT string_agg(format('q.%I', c), ', ' ORDER BY i) FROM unnest(columns) WITH ORDINALITY AS t(c, i)));
+        IF coalesce(asked->>'nulls', 'fill') = 'fill' THEN
+            learnt := format('%s WHERE q.%I IS NOT NULL', rows_of, label);
+            IF unlabelled > 0 THEN
+                RAISE WARNING '% rows have no "%", and are left out', unlabelled, label;
+            END IF;
+        ELSE
+            before := format('CASE WHEN %s THEN ', (SELECT string_agg(format('q.%I IS NOT NULL', c), ' AND ') FROM unnest(columns) AS c));
+            after := ' END';
+        END IF;
+        -- Least squares are solved exactly from rows that hold all of their features.
+        IF EXISTS (SELECT FROM jsonb_array_elements(parts) AS p WHERE p->>'kind' = 'hash' OR (p->>'kind' = 'category' AND NOT p ? 'dense'))
+            AND (model <> 'linear' OR (SELECT sum((p->'width')::bigint) > 1000 FROM jsonb_array_elements(parts) AS p)) THEN
+            features := concat(before, 'penstock.encode_indices(', features, ')', after, ', ',
+                before, 'penstock.encode_values(', features, ')', after);
+        ELSE
+            features := concat(before, 'penstock.encode(', features, ')', after);
+        END IF;
+        options := options || jsonb_build_object('standardize', false, 'names', (SELECT jsonb_agg(n ORDER BY i, j)
+            FROM jsonb_array_elements(parts) WITH ORDINALITY AS t(p, i), penstock.feature_names(p) WITH ORDINALITY AS u(n, j)
+            WHERE p->>'kind' <> 'category' OR p ? 'dense'));
     ELSE
         SELECT format('ARRAY[%s]', string_agg(
                 format(CASE wanted_types[i] WHEN 'boolean'::regtype THEN 'q.%I::pg_catalog.int4::pg_catalog.float4'
@@ -212,6 +248,15 @@ BEGIN
         INTO features, parts FROM unnest(wanted) WITH ORDINALITY AS t(w, i);
         options := options || jsonb_build_object('names', to_jsonb(wanted));
     END IF;
+
+    FOR key IN
+        SELECT a.attname FROM pg_index AS i
+        JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
+        WHERE i.indisprimary AND i.indrelid = named AND a.attname = ANY (coalesce(columns, wanted)) AND chosen AND NOT filled
+    LOOP
+        RAISE WARNING '"%" is the table''s primary key, and is learnt from as a feature', key
+            USING HINT = format('Leave it out: {"exclude": %s}.', to_jsonb(key));
+    END LOOP;
 
     target := format('q.%I::pg_catalog.float4', label);
     IF model = 'linear' THEN
@@ -235,8 +280,10 @@ BEGIN
             RAISE EXCEPTION 'the label "%" has a single class (%); there is nothing to tell apart', label, classes->0
                 USING ERRCODE = 'data_exception';
         ELSIF jsonb_array_length(classes) > 2 AND model = 'logistic' THEN
-            RAISE NOTICE 'the label "%" has % classes: the model is softmax, which is logistic regression of more than two', label,
-                jsonb_array_length(classes);
+            IF NOT filled THEN
+                RAISE NOTICE 'the label "%" has % classes: the model is softmax, which is logistic regression of more than two', label,
+                    jsonb_array_length(classes);
+            END IF;
             model := 'softmax';
         ELSIF jsonb_array_length(classes) > 2 AND model <> 'softmax' THEN
             RAISE EXCEPTION 'the label "%" has % classes where two are needed', label, jsonb_array_length(classes)
@@ -275,6 +322,6 @@ BEGIN
     END IF;
     kind := model;
     query := format('SELECT penstock.sgd(%s, %s, %L::penstock.options) AS s FROM %s', features, target,
-        options || jsonb_build_object('model', model), rows_of);
+        options || jsonb_build_object('model', model), learnt);
 END $$;
 

@@ -18,10 +18,20 @@ END $$;
 CREATE FUNCTION penstock.run_explain(source text, model text, options jsonb, run boolean, path text) RETURNS SETOF text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    query CONSTANT text := format('EXPLAIN (ANALYZE %s) %s', run::text, (penstock.prepared(source, model, options, path)).query);
+    job record := penstock.prepared(source, model, options, path, false);
 BEGIN
-    PERFORM set_config('search_path', path, true);
-    RETURN QUERY EXECUTE query;
+    LOOP
+        BEGIN
+            PERFORM set_config('search_path', path, true);
+            RETURN QUERY EXECUTE pg_catalog.format('EXPLAIN (ANALYZE %s) %s', run::pg_catalog.text, job.query);
+            EXIT;
+        EXCEPTION WHEN data_exception THEN  -- which undoes the setting, too
+            IF NOT job.fillable OR SQLSTATE <> '22000' THEN
+                RAISE;
+            END IF;
+            job := penstock.prepared(source, model, options, path, true);
+        END;
+    END LOOP;
 END $$;
 
 CREATE FUNCTION penstock.run_training(
@@ -42,6 +52,9 @@ DECLARE
     features jsonb;
     width bigint;
     number int := 1;
+    filled boolean := false;
+    coef real[];
+    intercept real[];
     header json;
     saved text;
 BEGIN
@@ -68,17 +81,32 @@ BEGIN
         RAISE EXCEPTION 'a training that only reads has no model to keep; use penstock.explain'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    job := penstock.prepared(source, model, asked, path);
-    model := job.kind;
-    measure := CASE model WHEN 'linear' THEN 'r2' ELSE 'accuracy' END;
-    FOR each IN SELECT * FROM penstock.epochs(format('SELECT (x.s).* FROM (%s OFFSET 0) AS x', job.query), measure, path) LOOP
-        epoch := each.epoch; progressive_loss := each.progressive_loss; progressive_score := each.progressive_score;
-        training_score := each.training_score; seconds := each.seconds; rows := each.rows;
-        history := history || jsonb_strip_nulls(jsonb_build_object('epoch', epoch, 'progressive_loss', progressive_loss,
-            'progressive_' || measure, progressive_score, 'seconds', seconds, 'rows', rows));
-        RETURN NEXT;
+    LOOP
+        job := penstock.prepared(source, model, asked, path, filled);
+        measure := CASE job.kind WHEN 'linear' THEN 'r2' ELSE 'accuracy' END;
+        BEGIN
+            FOR each IN SELECT * FROM penstock.epochs(format('SELECT (x.s).* FROM (%s OFFSET 0) AS x', job.query), measure, path) LOOP
+                epoch := each.epoch; progressive_loss := each.progressive_loss; progressive_score := each.progressive_score;
+                training_score := each.training_score; seconds := each.seconds; rows := each.rows;
+                history := history || jsonb_strip_nulls(jsonb_build_object('epoch', epoch, 'progressive_loss', progressive_loss,
+                    'progressive_' || measure, progressive_score, 'seconds', seconds, 'rows', rows));
+                RETURN NEXT;
+            END LOOP;
+            EXIT;
+        EXCEPTION WHEN data_exception THEN  -- a number that is missing is met in the first pass, before there is an epoch
+            IF NOT job.fillable OR SQLSTATE <> '22000' THEN
+                RAISE;
+            END IF;
+            filled := true;
+        END;
     END LOOP;
-    guess := CASE model WHEN 'svm' THEN 1 WHEN 'softmax' THEN ln(array_length(each.intercept, 1)) ELSE ln(2) END;
+    model := job.kind;
+    coef := each.coef;
+    intercept := each.intercept;
+    IF job.fitted THEN
+        SELECT u.coef, u.intercept, u.parts INTO coef, intercept, job.parts FROM penstock.unscaled(coef, intercept, job.parts) AS u;
+    END IF;
+    guess := CASE model WHEN 'svm' THEN 1 WHEN 'softmax' THEN ln(array_length(intercept, 1)) ELSE ln(2) END;
     -- Large steps can raise the loss of a model that is right in most rows; that is told only where it is far off.
     IF training_score < 0 OR (model <> 'linear'
             AND progressive_loss > CASE WHEN training_score < 0.75 THEN guess ELSE 10 * guess END) THEN
@@ -88,7 +116,7 @@ BEGIN
                 ELSE 'Look for columns that tell more of the label.' END;
     END IF;
 
-    width := array_length(each.coef, 1) / array_length(each.intercept, 1);
+    width := array_length(coef, 1) / array_length(intercept, 1);
     IF job.parts->0->>'kind' IN ('vector', 'pairs') THEN
         job.parts := jsonb_set(job.parts, '{0,width}', to_jsonb(width));
     END IF;
@@ -96,13 +124,16 @@ BEGIN
         SELECT jsonb_set(job.parts, '{0,names}', jsonb_agg(format('%s[%s]', job.parts->0->'columns'->>0, i) ORDER BY i))
         INTO job.parts FROM generate_series(0, width - 1) AS i;
     END IF;
-    IF job.parts->0->>'kind' <> 'pairs' THEN
+    IF NOT EXISTS (SELECT FROM jsonb_array_elements(job.parts) AS p
+            WHERE p->>'kind' IN ('pairs', 'hash') OR (p->>'kind' = 'category' AND NOT p ? 'dense')) THEN
         SELECT jsonb_agg(n ORDER BY i, j) INTO features FROM jsonb_array_elements(job.parts) WITH ORDINALITY AS t(part, i),
-            jsonb_array_elements(part->'names') WITH ORDINALITY AS u(n, j);
+            penstock.feature_names(part) WITH ORDINALITY AS u(n, j);
     END IF;
     header := json_build_object(
         'kind', model,
-        'encoder', json_build_object('parts', job.parts, 'label', job.label, 'weight', NULL, 'labels', job.labels, 'origin', NULL),
+        'encoder', jsonb_build_object('parts', job.parts, 'label', job.label, 'weight', NULL, 'labels', job.labels, 'origin', NULL)
+            || CASE WHEN job.left_out <> '{}' THEN jsonb_build_object('left_out', job.left_out) ELSE '{}' END
+            || CASE WHEN job.unlabelled > 0 THEN '{"unlabelled": true}' ELSE '{}' END::jsonb,
         'features', features,
         'classes', job.labels->'classes',
         'config', json_build_object(
@@ -125,12 +156,12 @@ BEGIN
     LOOP
         saved := coalesce(name, format('%s_%s', job.stem, model) || CASE number WHEN 1 THEN '' ELSE '_' || number END);
         INSERT INTO penstock.models AS m (name, kind, outputs, width, coef, intercept, header, format, penstock_version)
-        VALUES (saved, model, array_length(each.intercept, 1), width, each.coef, each.intercept, header, 1, '0.2.0')
+        VALUES (saved, model, array_length(intercept, 1), width, coef, intercept, header, 1, '0.2.0')
         ON CONFLICT ON CONSTRAINT models_pkey DO NOTHING;
         EXIT WHEN FOUND;
         IF name IS NOT NULL AND replaced THEN
-            UPDATE penstock.models AS m SET kind = model, outputs = array_length(each.intercept, 1), width = width,
-                coef = each.coef, intercept = each.intercept, header = header, format = 1, created_at = now(),
+            UPDATE penstock.models AS m SET kind = model, outputs = array_length(intercept, 1), width = width,
+                coef = coef, intercept = intercept, header = header, format = 1, created_at = now(),
                 penstock_version = '0.2.0'
             WHERE m.name = saved;
             EXIT WHEN FOUND;

@@ -70,7 +70,7 @@ def test_the_plan_is_the_servers(clustered: psycopg.Connection[Any], address: st
         "'2024-01-01'::date + id % 40",
     ],
 )
-def test_rows_that_are_to_be_filled_and_text_are_learnt_here(
+def test_text_dates_and_missing_numbers_are_learnt_from_in_the_server(
     clustered: psycopg.Connection[Any], address: str, column: str
 ) -> None:
     clustered.execute(
@@ -78,11 +78,18 @@ def test_rows_that_are_to_be_filled_and_text_are_learnt_here(
     )
     with connect(address) as session:
         plan = str(session.sql("EXPLAIN ANALYZE SELECT * FROM t TRAIN BY logistic WITH (epochs = 1)"))
-        assert "TID" in plan
-        session.sql("SELECT * FROM t TRAIN BY logistic AS m WITH (epochs = 1, validation = 0)")
-        assert "snapshots" in dict(session.sql("DESCRIBE MODEL m").rows)
-        found = session.sql("SELECT count(prediction) FROM (SELECT * FROM t PREDICT BY m) AS p")
-        assert found.rows == [(1000,)]
+        assert "Custom Scan (SGD)" in plan
+        session.sql("SELECT * FROM t TRAIN BY logistic AS m")
+        session.sql("SELECT * FROM t TRAIN BY logistic AS here WITH (extension = off)")
+        assert ["snapshots" in dict(session.sql(f"DESCRIBE MODEL {m}").rows) for m in ("m", "here")] == [False, True]
+        chances = [[row[-1] for row in session.sql(f"SELECT * FROM t PREDICT BY {m}").rows] for m in ("m", "here")]
+        np.testing.assert_allclose(*np.array(chances, float), atol=0.05)
+
+
+def test_arrays_without_a_label_are_left_out_here(clustered: psycopg.Connection[Any], address: str) -> None:
+    clustered.execute("UPDATE points SET label = NULL WHERE id % 100 = 0")
+    with connect(address) as session:
+        assert "TID" in str(session.sql("EXPLAIN ANALYZE SELECT * FROM points TRAIN BY logistic WITH (epochs = 1)"))
 
 
 @pytest.mark.parametrize("asked", ["test_fraction = 0.2", "patience = 3", "solver = gd", "shuffle = 'once'"])

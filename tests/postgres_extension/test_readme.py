@@ -45,13 +45,16 @@ def table_after(heading: str) -> list[str]:
 def test_the_statements_run(clustered: psycopg.Connection[Any]) -> None:
     clustered.execute("CREATE TABLE clicks AS SELECT * FROM points")
     clustered.execute("CREATE TABLE new_clicks AS SELECT id, features_v FROM points WHERE id % 100 = 0")
+    clustered.execute("""CREATE TABLE visits AS SELECT id, nullif(id % 9, 4) AS age, (ARRAY['Oslo', 'Rome'])[1 + id % 2] AS city,
+        '2026-01-01'::date + id % 90 AS day, label AS clicked FROM points WHERE id % 10 = 0""")
     found = []
     for block in re.findall(r"```sql\n(.*?)```", README, re.DOTALL):
         for statement in re.sub(r"--.*", "", block).split(";"):
             if statement.strip():
                 cursor = clustered.execute(statement.encode())
                 found.append(cursor.fetchall() if cursor.description else cursor.rowcount)
-    trained, classes, best, plan, models, deleted, most, accuracy, column = found
+    trained, classes, best, plan, models, deleted, visited, rows, most, accuracy, column = found
+    assert (len(visited), len(rows)) == (1, 3)
     assert [len(row) for row in trained] == [6] * 5
     assert {row[1] for row in classes} == {"0", "1"}
     assert len(best) == 10

@@ -36,6 +36,17 @@ FUNCTIONS = [
     ("format", "text, text", "text"),
     ("format", "text, text, text", "text"),
     ("generate_series", "int, bigint", "SETOF bigint"),
+    ("date_part", "text, timestamp", "float8"),
+    ("date_part", "text, timestamptz", "float8"),
+    ("timezone", "text, timestamptz", "timestamp"),
+    ("trunc", "int", "float8"),
+    ("trunc", "bigint", "float8"),
+    ("greatest", "float8, int", "float8"),
+    ("concat", "text, text, text", "text"),
+    ("jsonb_build_object", "text, bigint", "jsonb"),
+    ("jsonb_build_array", "text, int, boolean", "jsonb"),
+    ("to_jsonb", "jsonb[]", "jsonb"),
+    ("log", "int, numeric", "numeric"),
 ]
 OPERATORS = [
     ("=", "text[]", "text[]"),
@@ -47,6 +58,15 @@ OPERATORS = [
     ("->", "jsonb", "name"),
     (">", "real", "int"),
     ("*", "int", "real"),
+    ("<", "float8", "float8"),
+    (">", "float8", "float8"),
+    ("/", "float8", "float8"),
+    ("<<", "int", "int"),
+    ("=", "int", "float8"),
+    ("=", "bigint", "float8"),
+    ("||", "text[]", "varchar"),
+    ("<@", "regtype[]", "regtype[]"),
+    ("-", "jsonb", "text[]"),
 ]
 
 
@@ -159,6 +179,15 @@ def test_no_name_of_others_is_called(place: Place) -> None:
         place.run(
             "SELECT penstock.predict_class('m', ARRAY[a, b]), penstock.predict_probabilities('m', ARRAY[a, b]) FROM clicks"
         )
+    place.run("""CREATE TABLE mixed AS SELECT a, nullif(a, 3)::float8 AS c, pg_catalog.concat('v', a) AS text, '2026-01-01'::date + b * 40 + a AS day,
+        now() AS at, row_number() OVER () AS id, label FROM clicks""")
+    assert not place.is_taken(), "by the test itself"
+    for options in ("{}", '{"nulls": "skip"}'):
+        place.run(f"SELECT penstock.train('mixed', 'logistic', 'mixed', '{options}'::jsonb || '{{\"replace\": true}}')")
+    place.run("SET search_path = public, pg_catalog; SELECT penstock.train('mixed', 'svm', 'again')")
+    place.run(
+        "SELECT penstock.predict('mixed', m), penstock.explain('mixed', 'svm', '{}', true) FROM mixed AS m LIMIT 5"
+    )
     place.run('SELECT penstock.train(\'clicks\', \'linear\', NULL, \'{"label": "yes", "features": ["a"]}\')')
     with pytest.raises(errors.UndefinedColumn):
         place.run("SELECT penstock.train('clicks', 'svm', 'n', '{\"exclude\": [\"nothing\"]}')")

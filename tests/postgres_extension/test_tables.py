@@ -125,7 +125,7 @@ def test_a_value_that_is_not_finite_is_found_at_any_width(session: Session, valu
         assert 'of "t"' in str(caught.value.diag.message_detail)
         columns = ", ".join(f"features_v[{place + 1}] AS x{place}" for place in range(width))
         with pytest.raises(errors.DataException, match=f'the column "x{width - 1}" is {value}') as caught:
-            train(session, f"SELECT {columns}, label FROM t ORDER BY i LIMIT 40")
+            train(session, f"SELECT {columns}, label FROM t ORDER BY i LIMIT 40", nulls="error")
         assert "number 33 " in str(caught.value.diag.message_detail)
         session.execute("DROP TABLE t")
 
@@ -133,7 +133,7 @@ def test_a_value_that_is_not_finite_is_found_at_any_width(session: Session, valu
 def test_a_null_is_named_by_its_column(session: Session, fill: Fill) -> None:
     fill("t", 'a int, "B b" float8, label int', [(1, 2, 0), (3, None, 1)])
     with pytest.raises(errors.DataException, match='the column "B b" is null') as caught:
-        train(session, "t")
+        train(session, "t", nulls="error")
     assert caught.value.diag.message_detail == 'The row is at ctid (0,2) of "t".'
 
 

@@ -1,8 +1,9 @@
 """Training inside the server, where the extension of ``postgres/`` is installed: no row leaves it.
 
-The extension learns by the same steps and keeps its models in the same table. What it does not know (weights of
-rows, hashing, text and dates, held-out rows, solvers by name, optimizers, other shuffles, packed features) is learnt here, as
-without it; so are rows with nulls that are to be filled, which the server comes across when it reads them.
+The extension learns by the same steps and keeps its models in the same table. It finds by itself how text, dates and missing numbers
+become features, as `penstock.columns` does. What it does not know (weights of rows, kinds of columns by name, held-out rows, solvers by
+name, optimizers, other shuffles, packed features) is learnt here, as without it; so are lists with nulls that are to be filled, which
+the server comes across when it reads them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.columns.base import is_list, is_number
+from penstock.columns.schema_notes import left_out_notice, stray_notice
 from penstock.config import Config
 from penstock.errors import DatabaseError
 from penstock.events import Stream, Warned
@@ -22,6 +24,7 @@ from penstock.linear import LinearModel
 from penstock.sgd.losses import loss_of
 from penstock.sql.catalog import Catalog
 from penstock.sql.options import Settings
+from penstock.sql.prediction_query import holds_lists
 from penstock.sql.result import Result
 from penstock.sql.statements import Train
 
@@ -59,8 +62,8 @@ def extension_supports(chosen: Settings, features: Sequence[str], schema: pa.Sch
     )
     kinds = [schema.field(name).type for name in features]
     lists = sum(is_list(kind) and is_number(kind.value_type) for kind in kinds)
-    numbers = sum(is_number(kind) or pa.types.is_boolean(kind) for kind in kinds)
-    return not beyond and (numbers == len(kinds) or (lists == len(kinds) <= 2))
+    single = not any(holds_lists(kind) for kind in kinds)
+    return not beyond and (single or lists == len(kinds) <= 2)
 
 
 class ExtensionTraining:
@@ -96,6 +99,9 @@ class ExtensionTraining:
         for warning in warnings:
             stream.emit(Warned(warning))
         model = catalog.load(str(statement.name))
+        for notice in (left_out_notice(model.recipe.left_out), stray_notice(model.recipe.parts, ())):
+            if notice is not None:
+                stream.emit(Warned(notice))
         for warning in warnings:
             if warning.startswith(_USELESS):
                 model = replace(model, metrics={**model.metrics, "useless": warning.removeprefix(_USELESS)})
@@ -137,8 +143,8 @@ def server_options(statement: Train, chosen: Settings, features: Sequence[str]) 
     options: dict[str, Any] = {  # its defaults are the same; what is left open it decides itself
         name: getattr(config, name) for name in _CONFIG if getattr(config, name) != getattr(usual, name)
     }
-    options |= {"label": chosen.columns.label, "features": list(features)}
-    options["nulls"] = "skip" if reading.nulls == "skip" else "error"
+    options |= {"label": chosen.columns.label, "features": list(features), "named": chosen.columns.features is not None}
+    options["nulls"] = reading.nulls
     if {"memory", "buffer_size"} & set(statement.options):
         options["buffer_size"] = config.memory
     if reading.block_size is not None:
