@@ -17,6 +17,7 @@ from penstock.errors import DataError, UsageError
 from penstock.loader.loader import CurrentWindow, Loader
 from penstock.measures import Doubles, OnScores
 from penstock.measuring import measures_for
+from penstock.messages import Text, Use
 from penstock.sgd.faults import Names
 from penstock.sgd.loop import Spec, Trainer
 from penstock.sgd.losses import loss_of
@@ -82,7 +83,7 @@ def evaluate(
         measures = measures_for(recipe, loss, memory)
         stats = trainer.evaluate(window.follow(loader, 0), on_scores=both(measures.add, on_scores))
     if not stats.rows:
-        raise DataError(f"{source.name} has no rows to measure the model on; give labelled rows")
+        raise unmeasured(recipe, source.name)
     return {"loss": stats.loss, **measures.figures(), stats.metric: stats.score, "rows": stats.rows}
 
 
@@ -94,6 +95,7 @@ def evaluate_scores(
     memory: str | int,
     on_scores: OnScores | None = None,
     place: str,
+    groups: str = "",
 ) -> dict[str, Any]:
     """Return the loss and all measures of rows whose scores are known, and the number of rows.
 
@@ -110,6 +112,8 @@ def evaluate_scores(
         As for `penstock.model.Model.evaluate`; an eighth of the memory is for ranks of scores.
     place : str
         What a message calls the rows.
+    groups : str
+        What it adds where each group has a model.
 
     Raises
     ------
@@ -129,8 +133,17 @@ def evaluate_scores(
         rows += len(here)
         hear(scores, y, mass)
     if not weight:
-        raise DataError(f"{place} has no row to measure the model on; give labelled rows, of groups that have a model")
+        raise unmeasured(recipe, place, groups)
     return {"loss": total / weight, **measures.figures(), "rows": rows}
+
+
+def unmeasured(recipe: Recipe, place: str, groups: str = "") -> DataError:
+    """Return the error for rows of which none has a label and a weight; ``groups`` adds what rows of groups need besides."""
+    weighed = "" if recipe.weight is None else f" and a weight {recipe.weight!r} above 0"
+    return DataError(
+        f"{place} has no row with a label {recipe.label!r}{weighed} to measure the model on",
+        fixes=[f"give labelled rows{groups}", Text("name the column that the label is in: ", Use("label", "COLUMN"))],
+    )
 
 
 def loss_targets(recipe: Recipe, kind: str, y: NDArray[Any]) -> Doubles:

@@ -73,8 +73,21 @@ def test_what_cannot_be_measured_is_refused():
         evaluate(model, TableSource.of(kinds.table(X, Y).append_column("other", pa.array([7] * 700))), label="other")
     with pytest.raises(UsageError, match="is a feature that the model predicts from"):
         evaluate(model, TableSource.of(kinds.table(X, Y)), label=model.recipe.parts[0].columns[0])
-    with pytest.raises(DataError, match="has no rows to measure the model on"):
+    with pytest.raises(DataError, match="has no row with a label 'label' to measure the model on"):
         evaluate(model, TableSource.of(kinds.table(X[:0], Y[:0])))
+
+
+def test_text_labels_that_are_missing_in_every_row_of_a_text_file_are_told_as_such(tmp_path):
+    classes = np.where(Y > 0, "yes", "no")
+    penstock.LogisticRegression(epochs=2).fit(kinds.table(X, classes), y="label").save(tmp_path / "m.penstock")
+    text = tmp_path / "rows.csv"
+    text.write_text("f0,f1,f2,f3,label\n" + "1,2,3,4,\n" * 30)  # a column without values is taken for one of numbers
+    model = penstock.load(tmp_path / "m.penstock")
+    with pytest.raises(DataError, match="has no row with a label 'label'"):
+        model.evaluate(str(text))
+    text.write_text("f0,f1,f2,f3,label\n1,2,3,4,\n1,2,3,4,7\n")
+    with pytest.raises(LabelError, match=r"'label' has the class 7.0 in row 1"):
+        model.evaluate(str(text))
 
 
 def test_measuring_takes_a_block_where_the_memory_of_training_is_less():

@@ -33,7 +33,7 @@ from penstock.closing import Closing
 from penstock.columns.recipe import Recipe
 from penstock.columns.summary import column_lines, column_summaries
 from penstock.errors import UsageError
-from penstock.evaluation import both, measured_recipe
+from penstock.evaluation import both, measured_recipe, unmeasured
 from penstock.linear import EncodedModel, Scored, encoded
 from penstock.loader.decode import divided, unit_bytes
 from penstock.measures import OnScores
@@ -284,6 +284,8 @@ class BigLinearModel(EncodedModel):
         recipe, loss = measured_recipe(self.recipe, source, label), loss_of(self.kind).name
         measures = measures_for(recipe, loss, self._memory if memory is None else memory)
         stats = self._scorer.measure(source, recipe, on_scores=both(measures.add, on_scores))
+        if not stats.rows:
+            raise unmeasured(recipe, source.name)
         return {"loss": stats.loss, **measures.figures(), stats.metric: stats.score, "rows": stats.rows}
 
     def describe(self, *, most: int | None = None) -> Description:

@@ -81,19 +81,23 @@ class LabelMap:
         """The type of the classes."""
         return self._values.type
 
-    def encode(self, array: pa.Array, *, first_row: int = 0) -> Floats:
-        """Return the targets of an array of labels."""
-        refuse_missing(array, self.column, first_row=first_row)
+    def encode(self, array: pa.Array, *, first_row: int = 0, unlabelled: bool = False) -> Floats:
+        """Return the targets of an array of labels; missing ones are refused, or come to the first class if ``unlabelled``."""
+        if not unlabelled:
+            refuse_missing(array, self.column, first_row=first_row)
         try:
             codes = pc.index_in(*self._alike(_plain(array)))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
             codes = pa.nulls(len(array), pa.int32())
         if codes.null_count:
-            row = int(np.argmax(np.asarray(codes.is_null().to_numpy(zero_copy_only=False))))
-            raise LabelError(
-                f"{self.column!r} has the class {array[row].as_py()!r} in row {first_row + row}, which is not one of the"
-                f" classes seen in training: {_show(self.classes)}"
-            )
+            unknown = np.asarray(codes.is_null().to_numpy(zero_copy_only=False)) & ~missing_labels(array)
+            if unknown.any():
+                row = int(np.argmax(unknown))
+                raise LabelError(
+                    f"{self.column!r} has the class {array[row].as_py()!r} in row {first_row + row}, which is not one of the"
+                    f" classes seen in training: {_show(self.classes)}"
+                )
+            codes = codes.fill_null(0)
         targets: Floats = codes.to_numpy(zero_copy_only=False).astype(np.float32)
         return 2 * targets - 1 if self.binary else targets
 
@@ -208,9 +212,15 @@ class LabelTally:
         return [value for value, total in self._totals.items() if total > 0]
 
 
-def numeric(array: pa.Array, *, column: str, first_row: int = 0, weight: bool = False) -> Floats:
-    """Return a label, or a weight, that is a number, refusing what is missing or not finite."""
-    refuse_missing(array, column, first_row=first_row)
+def numeric(
+    array: pa.Array, *, column: str, first_row: int = 0, weight: bool = False, unlabelled: bool = False
+) -> Floats:
+    """Return a label, or a weight, that is a number; what is not finite is refused, and what is missing, unless ``unlabelled``: then it is 0."""
+    if not unlabelled:
+        refuse_missing(array, column, first_row=first_row)
+    elif (missing := missing_labels(array)).any():
+        kind = pa.float64() if pa.types.is_null(array.type) else array.type
+        array = pc.if_else(pa.array(missing), pa.scalar(0).cast(kind), array.cast(kind))
     kind = array.type
     if not (
         pa.types.is_floating(kind)
@@ -249,6 +259,8 @@ def _plain(array: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(kind):
         array = array.dictionary_decode()
         kind = array.type
+    if pa.types.is_null(kind):
+        return array
     if pa.types.is_decimal(kind) or pa.types.is_float16(kind):
         array, kind = array.cast(pa.float64()), pa.float64()
     if pa.types.is_floating(kind):

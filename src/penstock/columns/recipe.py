@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats, indices_of, join_parts, scatter_rows, scatter_values, transpose
@@ -375,26 +374,12 @@ class Recipe:
         if self.label is None:
             return None
         array = batch.column(self.label)
-        if self.unlabelled:
-            array = self._labelled(array)
         try:
             if self.labels is not None:
-                return self.labels.encode(array, first_row=first_row)
-            return numeric(array, column=self.label, first_row=first_row)
+                return self.labels.encode(array, first_row=first_row, unlabelled=self.unlabelled)
+            return numeric(array, column=self.label, first_row=first_row, unlabelled=self.unlabelled)
         except LabelError as error:
             raise error.replace(place=self.place) from None
-
-    def _labelled(self, array: pa.Array) -> pa.Array:
-        """Return labels with some class, or 0, in the place of missing ones, which have no weight."""
-        missing = missing_labels(array)
-        if not missing.any():
-            return array
-        if pa.types.is_dictionary(array.type):
-            array = array.dictionary_decode()
-        if pa.types.is_null(array.type):
-            array = array.cast(pa.float64() if self.labels is None else self.labels.type)
-        some = self.labels.classes[0] if self.labels is not None else 0
-        return pc.if_else(pa.array(missing), pa.scalar(some).cast(array.type), array)
 
     def weights(self, batch: pa.RecordBatch, *, first_row: int = 0) -> Floats | None:
         """Return the weights of a batch's rows, if there are any, divided by their mean over the training rows.

@@ -108,5 +108,13 @@ def evaluate_groups(
                 yield scores[here], batch.y[here], None if batch.weight is None else batch.weight[here]
 
     with closing(rows()) as scored:
-        found = evaluate_scores(scored, recipe, result.kind, memory=memory, on_scores=on_scores, place=source.name)
+        found = evaluate_scores(
+            scored,
+            recipe,
+            result.kind,
+            memory=memory,
+            on_scores=on_scores,
+            place=source.name,
+            groups=", of groups that have a model",
+        )
     return {**(found if result.known_loss else without_loss(found)), "rows_without_model": missing}

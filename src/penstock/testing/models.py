@@ -144,6 +144,16 @@ class ModelContract:
             with pytest.raises(ColumnError, match="nowhere"):
                 model.evaluate(self.source(renamed), label="nowhere")
 
+    @pytest.mark.parametrize("kind", [pa.null(), pa.float64(), pa.string()])
+    def test_rows_that_all_lack_a_label_are_refused(self, path: Path, kind: pa.DataType) -> None:
+        table = self.table()
+        with self.open(path) as model:
+            assert model.label is not None
+            at = table.column_names.index(model.label)
+            without = table.set_column(at, model.label, pa.nulls(len(table), kind))
+            with pytest.raises(PenstockError, match=repr(model.label)):
+                model.evaluate(self.source(without))
+
     def test_the_description_is_json_and_text(self, path: Path) -> None:
         with self.open(path) as model:
             description = model.describe()
