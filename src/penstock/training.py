@@ -15,7 +15,7 @@ from penstock.blocks.text_copy import TextCopy
 from penstock.class_weights import ClassWeighting, ClassWeights
 from penstock.columns.choose import choose_features
 from penstock.columns.recipe import Recipe
-from penstock.columns.schema_notes import index_notice, left_out_notice, stray_notice
+from penstock.columns.schema_notes import index_notice, left_out_notice, spelling_notice, stray_notice
 from penstock.config import Config
 from penstock.errors import UsageError, some_of
 from penstock.events import Epoch, Stream, Warned
@@ -87,6 +87,7 @@ class Columns:
             index_notice(source.schema, recipe.columns, exclude=self.exclude),
             left_out_notice(recipe.left_out),
             stray_notice(recipe.parts, self.null_values),
+            spelling_notice(recipe.parts),
         ):
             if message is not None:
                 stream.emit(Warned(message))

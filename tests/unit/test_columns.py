@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -56,8 +57,8 @@ def texts(count):
 
 
 class TestText:
-    def test_few_values_are_a_category_and_rare_ones_share_a_feature(self):
-        values = ["a"] * 400 + ["b"] * 190 + ["c", "d"] * 2 + ["e"] * 6
+    def test_few_values_are_a_category_and_those_of_one_row_share_a_feature(self):
+        values = ["a"] * 400 + ["b"] * 190 + ["c", "d", "f", "g"] + ["e"] * 6
         assert part_of(pa.array(values)) == Category("c", ("a", "b", "e"), rare=True, dense=True)
 
     def test_a_missing_level_where_there_are_nulls(self):
@@ -112,9 +113,33 @@ class TestText:
     def test_many_values_that_are_no_numbers_make_a_category(self):
         values = pa.array(["a", "b", "c", "d", *map(str, range(4, ROWS))])
         assert part_of(values) == "a value of its own in nearly every row"
-        often = pa.array([str(i % 50) if i % 20 else "unknown" for i in range(ROWS)])
+        often = pa.array([str(i % 50) if i % 3 else "unknown" for i in range(ROWS)])
         assert isinstance(part_of(often), Category)
+        assert isinstance(part_of(pa.array([str(i % 50) if i % 20 else "unknown" for i in range(ROWS)])), Number)
         assert part_of(values, missing="refuse") == "a value of its own in nearly every row"
+
+    def test_numbers_with_a_zero_in_front_are_codes(self):
+        assert isinstance(part_of(pa.array([f"{i % 300:05}" for i in range(ROWS)])), Category)
+
+    @pytest.mark.parametrize(
+        ("spelling", "told"),
+        [
+            ("{}.25 km", "numbers with ' km', such as '0.25 km'"),
+            ("EUR {}.5", "numbers with 'EUR '"),
+            ("({})", r"numbers with '\(' and '\)'"),
+            (">{}", "numbers with '>'"),
+            ("{}.11.2026", "dates in another order"),
+            ("A{}", None),
+            ("{}/b/c/{}", None),
+        ],
+    )
+    def test_categories_that_are_numbers_or_dates_in_another_spelling_are_told(self, spelling, told):
+        values = pa.array([spelling.format(i % 28, i % 28) for i in range(ROWS)])
+        part, (_, warnings) = part_of(values), learned(table(c=values))
+        assert isinstance(part, Category)
+        heard = [text for text in warnings if "text taken as categories" in text]
+        assert len(heard) == (told is not None)
+        assert told is None or re.search(told, heard[0])
 
     @pytest.mark.parametrize("spelling", ["{},5", "{}.5 %", "${}", "1,{:03}"])
     def test_numbers_in_another_spelling_are_left_out_and_told(self, spelling):
@@ -290,9 +315,38 @@ class TestIdentifiers:
             assert any("left out: 'id' (row numbers)" in each for each in warnings)
         assert learned(table(id=np.arange(ROWS)), features=["x", "id"])[0].recipe.names == ("x", "id")
 
-    def test_numbers_that_repeat_or_skip_are_features(self):
-        for numbers in (np.arange(ROWS) // 2, np.arange(ROWS) * 2, np.r_[np.arange(ROWS - 1), 5]):
+    def test_row_numbers_with_gaps_or_repeats_are_left_out(self):
+        rng = np.random.default_rng(0)
+        kept = np.sort(rng.choice(int(ROWS / 0.8), ROWS, replace=False))
+        for numbers in (np.r_[np.arange(ROWS - 12), np.arange(12)] + 10**6, kept, np.arange(ROWS) * 2):
+            assert learned(table(id=numbers))[0].recipe.left_out == {"id": "row numbers"}
+
+    def test_other_whole_numbers_are_features(self):
+        for numbers in (
+            np.arange(ROWS) // 2,
+            np.arange(ROWS) * 3,
+            np.random.default_rng(0).integers(0, 2 * ROWS, ROWS),
+        ):
             assert learned(table(n=numbers))[0].recipe.names == ("x", "n")
+
+    def test_random_keys_of_rows_are_told(self):
+        rng = np.random.default_rng(0)
+        data = pa.table({"x": rng.normal(size=2000), "key": rng.integers(0, 2**62, 2000), "label": np.arange(2000) % 2})
+        model, warnings = learned(data)
+        assert model.recipe.names == ("x", "key")
+        assert [text for text in warnings if "a whole number of its own in 'key'" in text and "exclude" in text]
+        assert not [text for text in learned(data, features=["x", "key"])[1] if "of its own" in text]
+
+    def test_held_out_rows_do_not_decide_which_levels_are_known(self):
+        """With levels of few rows each, the score that is told is that of new rows."""
+        rng = np.random.default_rng(1)
+        shops, effects = rng.integers(0, 1000, 12_000), rng.normal(size=1000) * 2
+        label = (effects[shops] + rng.logistic(size=12_000) > 0).astype(int)
+        data = pa.table({"x": rng.normal(size=12_000), "shop": [f"s{n}" for n in shops], "label": label})
+        model, _ = learned(data.slice(0, 5_000), config=Config(validation=0.2))
+        told = model.metrics["held_out_accuracy"]
+        found = evaluate(model, TableSource.of(data.slice(5_000)))["accuracy"]
+        assert told - found < 0.03
 
     def test_columns_of_unfit_types_are_left_out_and_told(self):
         model, warnings = learned(table(c=pa.array([[1.0], [1.0, 2.0]] * 300)))

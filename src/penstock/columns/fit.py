@@ -33,17 +33,21 @@ from penstock.errors import UsageError
 
 MOST_LEVELS = 10_000
 """Values up to which text is a category; more are not counted one by one."""
-_RARE_ROWS = 5
-"""Rows that a level needs for a feature of its own."""
-_OWN_VALUE = 0.8
-"""The share of rows with a value of their own from which on a column names rows."""
+_LEVEL_ROWS = 2
+"""Rows that a level needs for a feature of its own. With more, levels of held-out rows would be known more often than those of new rows."""
+_OWN_VALUE, _OWN_VALUES = 0.8, 5
+"""The share of rows with a value of their own, and their number, above which a column names rows."""
 _PROSE_WORDS = 3.0
 """Words that a text has on average from which on it is hashed by words."""
-_MOST_STRAYS, _STRAY_SHARE = 3, 0.01
+_MOST_STRAYS, _STRAY_SHARE = 3, 0.2
 """Values, and their share of the rows, that may be none in a column of numbers or dates stored as text, and count as missing."""
 _SPELLED = r"^\s*[-+]?(\d+,\d+|\d{1,3}([.,' ]\d{3})+([.,]\d+)?|\d+([.,]\d+)?\s?%|[$€£]\s?\d[\d,]*(\.\d+)?)\s*$"
 _CODES = 20
 """Values up to which numbers stored as text are taken for codes, one feature each."""
+_CODE = r"^[-+]?0\d"
+"""Numbers of this kind in text, such as the postal code 01067, are codes however many there are."""
+_NUMBERED_ROWS, _NUMBERED_RANGE = 0.92, 2.0
+"""The share of rows with a whole number of its own, and the numbers from the least to the most of them for each row, of row numbers."""
 RARELY_MISSING = 0.01
 """The share of missing values up to which no feature tells of them."""
 _SKETCH = 1_024
@@ -173,7 +177,7 @@ class NumberTally:
     def __init__(self, request: ColumnRequest) -> None:
         self._request = request
         self._spread = Spread()
-        self._run = None if request.named or is_text(request.field.type) else IntegerRun()
+        self._whole = None if request.named or is_text(request.field.type) else WholeNumbers()
 
     @property
     def missing(self) -> int:
@@ -195,9 +199,9 @@ class NumberTally:
                     fixes=["leave the column out of it", "name the value among those that stand for a missing one"],
                 )
             array = numbers
-        elif self._run is not None:
-            self._run.add(array)
-            self._run = self._run if self._run.possible else None
+        elif self._whole is not None:
+            self._whole.add(array)
+            self._whole = self._whole if self._whole.possible else None
         if pa.types.is_duration(array.type) or pa.types.is_time(array.type):
             array = to_seconds(array)
         values = to_doubles(array)
@@ -210,7 +214,7 @@ class NumberTally:
         request, spread = self._request, self._spread
         if spread.empty:
             return "empty"
-        if self._run is not None and self._run.is_run:
+        if self._whole is not None and self._whole.number_rows:
             return "row numbers"
         told = tells_missing(policy, spread.missing_share)
         nulls = request.all_null_values
@@ -353,6 +357,8 @@ class TextTally:
         coded = texts.dictionary_encode()
         values = coded.dictionary
         present = as_texts(values, NULL_VALUES)
+        if pc.any(pc.match_substring_regex(present, _CODE)).as_py():
+            self._others = [each for each in self._others if not each.least]
         self._others = [each for each in self._others if each.add(texts, present)]
         self._spelled = self._spelled and is_spelled(present)
         if not len(values):
@@ -395,12 +401,12 @@ class TextTally:
         if request.kind is None and not request.named:
             if self.distinct == 1 and not self.missing:
                 return "one value"
-            if self.distinct > max(_OWN_VALUE * present, _RARE_ROWS) and not prose:
+            if self.distinct > max(_OWN_VALUE * present, _OWN_VALUES) and not prose:
                 return "a value of its own in nearly every row"
         told = self.missing > 0 and policy not in ("fill", "refuse")
         nulls = request.null_values
         if self.counts is not None and not (request.kind is None and prose and self.distinct > _CODES):
-            levels = sorted(value for value, count in self.counts.items() if count >= _RARE_ROWS)
+            levels = sorted(value for value, count in self.counts.items() if count >= _LEVEL_ROWS)
             rare = len(levels) < len(self.counts)
             return (Category(request.field.name, tuple(levels), rare, told, null_values=nulls),)
         if request.kind == "category":
@@ -431,23 +437,25 @@ def _word_counts(values: pa.Array) -> NDArray[np.uint64]:
     return counts
 
 
-class IntegerRun:
-    """Whether the integers of a column are consecutive, each once, in any order: row numbers, which are no feature.
+class WholeNumbers:
+    """Whether the whole numbers of a column name its rows: those that number them, perhaps with gaps or some twice, are no feature.
 
-    Sums of the numbers and of their squares, modulo 2^64, are those of a run only where they are one, but for chance.
+    How many different numbers there are is estimated, to about 1.6 %, by the smallest of their hashes.
 
     Examples
     --------
-    >>> run = IntegerRun()
-    >>> run.add(pa.array(range(50, 100)))
-    >>> run.add(pa.array(range(50)))
-    >>> run.is_run
-    True
+    >>> found = WholeNumbers()
+    >>> found.add(pa.array(range(50, 100)))
+    >>> found.add(pa.array(range(52)))
+    >>> found.number_rows, found.distinct
+    (True, 100.0)
     """
 
+    _KEPT = 4_096
+
     def __init__(self) -> None:
-        self._rows, self._sum, self._squares = 0, 0, 0
-        self._least, self._most = 0, 0
+        self._rows, self._least, self._most = 0, 0, 0
+        self._smallest: NDArray[np.uint64] = np.empty(0, np.uint64)
         self.possible = True
 
     def add(self, array: pa.Array) -> None:
@@ -464,20 +472,30 @@ class IntegerRun:
                 return
             values = values.astype(np.int64)
         least, most = int(values.min()), int(values.max())
-        whole = values.astype(np.uint64)  # modulo 2^64
         self._least, self._most = (least, most) if not self._rows else (min(self._least, least), max(self._most, most))
         self._rows += len(values)
-        self.possible = self._most - self._least >= self._rows - 1  # fewer numbers than rows: one comes twice
-        self._sum += int(whole.sum(dtype=np.uint64))
-        self._squares += int(np.dot(whole, whole))
+        self.possible = self._most - self._least >= _NUMBERED_ROWS * self._rows - 1  # fewer numbers: many come twice
+        if not self.possible:
+            return
+        hashes = values.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        hashes = (hashes ^ (hashes >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+        if len(self._smallest) == self._KEPT:
+            hashes = hashes[hashes < self._smallest[-1]]
+        self._smallest = np.union1d(self._smallest, hashes)[: self._KEPT]
 
     @property
-    def is_run(self) -> bool:
-        """Whether all numbers so far are one run."""
-        n = self._rows
-        if not self.possible or n < 100 or self._most - self._least != n - 1:
-            return False
-        a, b = self._least, self._most
-        total = (a + b) * n // 2
-        squares = b * (b + 1) * (2 * b + 1) // 6 - (a - 1) * a * (2 * a - 1) // 6
-        return (total - self._sum) % 2**64 == 0 and (squares - self._squares) % 2**64 == 0
+    def distinct(self) -> float:
+        """How many different numbers there are; an estimate above some thousands."""
+        if len(self._smallest) < self._KEPT:
+            return float(len(self._smallest))
+        return (self._KEPT - 1) * 2.0**64 / (float(self._smallest[-1]) + 1)
+
+    @property
+    def name_rows(self) -> bool:
+        """Whether nearly every row has a number of its own."""
+        return self.possible and self._rows >= 100 and self.distinct >= _NUMBERED_ROWS * self._rows
+
+    @property
+    def number_rows(self) -> bool:
+        """Whether, besides, the numbers lie close together."""
+        return self.name_rows and self._most - self._least < _NUMBERED_RANGE * self._rows

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.columns.base import NULL_VALUES
+from penstock.columns.category import Category
 from penstock.errors import some_of
 from penstock.messages import Text, Use
 
 METADATA_KEY = b"penstock"
 """Under this name the schema of a file that Penstock wrote says how it is laid out."""
+_LEVELS, _ALIKE = 20, 0.95
+"""Levels above which a category is looked at for numbers and dates, and the share of them that have to be written alike."""
+_DATE = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}( .*)?")
+_NUMBER = re.compile(r"([^\d.,+-]*)[-+]?\d[\d.,]*(\D*)")
 _UNNAMED = re.compile(r"__index_level_\d+__")
 
 
@@ -102,3 +108,40 @@ def stray_notice(parts: Iterable[Any], named: Sequence[str]) -> Text | None:
         " or ",
         Use("category", [first]),
     )
+
+
+def spelling_notice(parts: Iterable[Any]) -> Text | None:
+    """Return a sentence about categories whose levels are numbers with a unit, or dates in another order; None without any.
+
+    Examples
+    --------
+    >>> print(spelling_notice([Category("way", tuple(f"{n} km" for n in range(30)))]))
+    text taken as categories: 'way' (numbers with ' km', such as '0 km'); write plain numbers and ISO 8601 dates, or use exclude=['way']
+    """
+    spelled = {
+        part.column: f"{spelling}, such as {part.levels[0]!r}"
+        for part in parts
+        if isinstance(part, Category) and not part.of and (spelling := _spelling(part.levels))
+    }
+    if not spelled:
+        return None
+    shown = some_of(f"{name!r} ({spelling})" for name, spelling in spelled.items())
+    return Text(
+        f"text taken as categories: {shown}; write plain numbers and ISO 8601 dates, or use ",
+        Use("exclude", list(spelled)),
+    )
+
+
+def _spelling(levels: Sequence[str]) -> str | None:
+    """Return what texts are that are numbers or dates in another spelling."""
+    if len(levels) <= _LEVELS:
+        return None
+    least = _ALIKE * len(levels)
+    if sum(bool(_DATE.fullmatch(level)) for level in levels) >= least:
+        return "dates in another order than that of ISO 8601"
+    affixes = Counter(found.groups() for found in map(_NUMBER.fullmatch, levels) if found)
+    (before, after), count = max(affixes.items(), key=lambda item: item[1], default=(("", ""), 0))
+    if count < least or (before.isalpha() and not after):  # letters right before a number are those of a code
+        return None
+    shown = " and ".join(repr(affix) for affix in (before, after) if affix)
+    return f"numbers with {shown}" if shown else None

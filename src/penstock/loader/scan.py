@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats
 from penstock.blocks.base import BlockSource, PackedLayout, naming_rows, row_place
-from penstock.columns.fit import IntegerRun, tells_missing
+from penstock.columns.fit import WholeNumbers, tells_missing
 from penstock.columns.labels import LabelTally, missing_labels, refuse_missing
 from penstock.columns.number import Number
 from penstock.columns.recipe import Recipe
@@ -41,6 +41,8 @@ _ROUNDING = 1e-7
 """The precision of float32: a spread below this share of the mean is rounding."""
 FAR_FROM_ZERO = 1e5
 """How many times its spread a column may lie from 0; beyond, float32 is coarser than a hundredth of the spread."""
+_NAMED_ROWS = 1_000
+"""Rows from which on whole numbers that differ in nearly all of them are told of."""
 _FEW_ROWS = 0.01
 """The share of the rows that weights should leave effective."""
 
@@ -125,7 +127,7 @@ def scan(
     decoder = BlockDecoder(source, features, Scaling.none()) if whole else None
     together = list(dict.fromkeys([*columns, *(features.columns if whole else ())]))
     numbers = [p.column for p in recipe.parts if isinstance(p, Number) and p.column in source.schema.names]
-    runs = {name: IntegerRun() for name in numbers if identifiers and whole}
+    runs = {name: WholeNumbers() for name in numbers if identifiers and whole}
 
     def look(block: int) -> tuple[pa.RecordBatch, Batch | None]:
         read = source.read(block, together)
@@ -201,10 +203,21 @@ def scan(
     if width and recipe.width is None:
         recipe = recipe.with_width(moments.width)
     rows = moments.rows if whole else labelled or int(source.block_rows.sum())
-    numbered = [name for name, run in runs.items() if run.is_run]
+    numbered = [name for name, run in runs.items() if run.number_rows]
     if numbered and len(numbered) < len(recipe.parts):
         moments.leave_out(_features_of(recipe, numbered))
         recipe = recipe.without(numbered, "row numbers")
+    naming = [name for name, run in runs.items() if run.name_rows and name not in numbered and rows >= _NAMED_ROWS]
+    if naming:
+        stream.emit(
+            Warned(
+                Text(
+                    f"{source.name}: nearly every row has a whole number of its own in {some_of(map(repr, naming))}, which is learned"
+                    " from as a quantity; where it names the row, leave it out: ",
+                    Use("exclude", naming),
+                )
+            )
+        )
     scaling = moments.scaling(recipe) if whole else Scaling.none()
     far = [recipe.names[j] for j in moments.far_from_zero()] if standardize and recipe.names is not None else []
     if fills:

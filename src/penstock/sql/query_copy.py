@@ -28,7 +28,7 @@ from penstock.blocks.write import BlockWriter
 from penstock.closing import Closing
 from penstock.columns.base import Place, is_list, is_number
 from penstock.columns.choose import choose_features
-from penstock.columns.fit import IntegerRun
+from penstock.columns.fit import WholeNumbers
 from penstock.columns.number import Number
 from penstock.columns.pairs import PAIRS
 from penstock.columns.recipe import Recipe, dense_features
@@ -173,7 +173,7 @@ class _Layout:
     _in: list[str] = field(default_factory=list)
     _recipe: Recipe | None = None
     _missing: bool = False
-    _runs: dict[str, IntegerRun] = field(default_factory=dict)
+    _runs: dict[str, WholeNumbers] = field(default_factory=dict)
 
     def batches(self, reader: pa.RecordBatchReader, most: int, stream: Stream) -> Iterator[pa.RecordBatch]:
         """Yield the rows as they are to be written, in pieces of so many bytes at most."""
@@ -263,12 +263,12 @@ class _Layout:
         if self.nulls == "fill" and numbers:  # a missing number is copied as NaN
             parts = [replace(part, fill=np.nan) if isinstance(part, Number) else part for part in self._recipe.parts]
             self._recipe = replace(self._recipe, parts=tuple(parts))
-            self._runs = {name: IntegerRun() for name in self.pack}
+            self._runs = {name: WholeNumbers() for name in self.pack}
 
     @property
     def unpacks(self) -> bool:
         """Whether features that were copied as one column are to be columns of their own: some is missing, or numbers the rows."""
-        return self._missing or any(run.is_run for run in self._runs.values())
+        return self._missing or any(run.number_rows for run in self._runs.values())
 
 
 def _unpack(path: Path, target: Path, layout: _Layout, **blocks: Any) -> Path:
