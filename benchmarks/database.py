@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import harness
+from benchmarks import database_groups, harness
 from benchmarks.database_data import SEED, WIDTH, load_duckdb, load_postgres, server
 from benchmarks.harness import Claim
 
@@ -35,6 +35,7 @@ def run(quick: bool) -> list[Claim]:
         folder = Path(name)
         os.chmod(folder, 0o755)  # the server runs as another user where this one is root
         claims = _duckdb(folder, rows, rounds)
+        claims += database_groups.claims(folder, quick=quick, rounds=rounds)
         with server(folder) as address:
             for table, kind, count in (
                 ("higgs", "arrays", rows),

@@ -114,6 +114,8 @@ class TestAgainstScikitLearn:
         assert result.predict(new)["prediction"].is_null().to_pylist() == [True, False]
         largest = result.predict(new.set_column(0, "country", [["FR", "FR"]]).set_column(1, "device", [["i/os"] * 2]))
         assert result.predict(new, unseen="largest")["prediction"].to_pylist() == largest["prediction"].to_pylist()
+        with pytest.raises(UsageError, match="no pooled model"):  # whose rows hold a NaN
+            result.predict(new, unseen="pooled")
         with pytest.raises(DataError, match="XX/ios"):
             result.predict(new, unseen="error")
         with pytest.raises(UsageError, match="there is no group 'XX/ios'"):

@@ -232,8 +232,8 @@ def test_rows_that_are_damaged(engine: Any) -> None:
 def test_a_later_format_is_refused(engine: Any) -> None:
     catalog = Catalog(engine)
     catalog.save("m", model())
-    engine.run(f"UPDATE {catalog.table} SET format = 2, penstock_version = '9.9'")
-    with pytest.raises(ModelFileError, match=r"newer Penstock \(9.9: format 2, this one reads up to 1\)"):
+    engine.run(f"UPDATE {catalog.table} SET format = 3, penstock_version = '9.9'")
+    with pytest.raises(ModelFileError, match=r"newer Penstock \(9.9: format 3, this one reads up to 2\)"):
         catalog.load("m")
 
 

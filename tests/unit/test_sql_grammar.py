@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from penstock.errors import MissingExtraError
+from penstock.errors import MissingExtraError, SQLSyntaxError
 from penstock.messages import Location
 from penstock.sql import tokens
 from penstock.sql.dialect import Dialect
@@ -24,7 +24,9 @@ from penstock.sql.statements import (
     Pack,
     Plain,
     Query,
+    ShowModel,
     ShowModels,
+    ShowTraining,
     TableSelection,
     Train,
 )
@@ -323,3 +325,27 @@ def test_without_sqlglot_the_extra_is_named(monkeypatch):
             parse("SELECT 1", dialect=DUCKDB)
     finally:
         tokens._tokenizer.cache_clear()
+
+
+def test_groups_and_values_to_try(dialect):
+    found = one(
+        'SELECT * FROM t TRAIN BY logistic AS m WITH (label = y, l2 = (1, 0.1)) GROUP BY country, "De vice"', dialect
+    )
+    assert (found.by, values(found.options)) == (("country", "De vice"), {"label": "y", "l2": [1, 0.1]})
+    assert one("SELECT a FROM t GROUP BY a TRAIN BY svm GROUP BY b", dialect).by == ("b",)
+    text = (
+        "CREATE MODEL m OPTIONS (model_type = 'svm', l2_reg = HPARAM_CANDIDATES([1, 2])) GROUP BY a AS SELECT * FROM t"
+    )
+    assert (one(text, dialect).by, values(one(text, dialect).options)) == (("a",), {"l2_reg": [1, 2]})
+    assert one("DESCRIBE MODEL m FOR ('FR', 3, null)", dialect) == DescribeModel("m", ("FR", 3, None))
+    assert one("DESCRIBE MODEL m FOR 'FR'", dialect) == DescribeModel("m", ("FR",))
+    assert one("SHOW MODEL m", dialect) == ShowModel("m")
+    assert one("SHOW TRAINING m", dialect) == ShowTraining("m")
+    for wrong in (
+        "TRAIN BY svm GROUP country",
+        "TRAIN BY svm GROUP BY",
+        "TRAIN BY svm GROUP BY a,",
+        "TRAIN BY svm GROUP BY a WITH (l2 = 1)",
+    ):
+        with pytest.raises(SQLSyntaxError):
+            one(f"SELECT * FROM t {wrong}", dialect)

@@ -228,6 +228,7 @@ class Registry:
         self.folder, self.index, self.table, self.refit = folder, index, table, refit
         self._refits = np.full(len(table), -1) if refit is None else _places(table, refit)
         self._maps: dict[int, Floats] = {}
+        self._held: Floats | None = None
         self._lock = threading.Lock()
         self._generations = table["generation"].to_numpy()
         self._places = table["place"].to_numpy()
@@ -256,6 +257,27 @@ class Registry:
         again = place / REFIT
         there = refit and (again / INDEX).is_file() and read_tables(again)[0] is not None
         return cls(place, index, sort_table(table), refit=cls.open(again, refit=False) if there else None)
+
+    @classmethod
+    def in_memory(cls, index: Index, table: pa.Table, weights: Floats, *, place: str) -> Registry:
+        """Return models that lie in no folder: the rows of ``weights`` are the places in the table; ``place`` is for messages."""
+        registry = cls(Path(place), index, table)
+        registry._held = weights
+        return registry
+
+    @property
+    def held(self) -> bool:
+        """Whether the models are in memory, and not in the folder."""
+        return self._held is not None
+
+    def write(self, folder: str | os.PathLike[str]) -> None:
+        """Write models that are in memory as a folder; it is one once the index is there, which comes last."""
+        assert self._held is not None
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        write_model(path / _weights_name(0), {"weights": self._held}, {"family": self.index.family})
+        write_table(self.table, path / TABLE, generations=1)
+        self.index.write(path)
 
     def has_model(self) -> NDArray[np.bool_]:
         """Say of which rows of the table there is a model."""
@@ -347,6 +369,8 @@ class Registry:
             yield self._map(int(generation)), here, places[here]
 
     def _map(self, generation: int) -> Floats:
+        if self._held is not None:
+            return self._held
         with self._lock:
             if generation not in self._maps:
                 self._maps[generation] = _mapped(self.folder / _weights_name(generation))

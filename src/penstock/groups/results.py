@@ -52,8 +52,8 @@ from penstock.outputs import atomic_path, require_file
 from penstock.parallel import in_order
 from penstock.sgd.losses import LOSSES
 
-UNSEEN = ("null", "error", "largest")
-"""What rows get whose group has no model: no prediction, an error, or that of the model of the largest group."""
+UNSEEN = ("null", "error", "largest", "pooled")
+"""What rows get whose group has no model: no prediction, an error, or that of the largest group's model or of the pooled one."""
 _INNER = ("generation", "place")
 
 
@@ -73,7 +73,9 @@ class GroupModels(Closing):
         without; judging wants the others.
     unseen : str
         What rows get whose group has no model, because it was not there in training or failed: ``null``, no prediction;
-        ``error``; ``largest``, the prediction of the largest group's model.
+        ``error``; ``largest``, the prediction of the largest group's model; ``pooled``, that of the model of all groups.
+    pooled : GroupModels, optional
+        The model that was trained on the rows of all groups, where it does not lie in the registry's folder.
 
     Examples
     --------
@@ -108,6 +110,7 @@ class GroupModels(Closing):
         model: Any = None,
         unseen: str = "null",
         refits: bool = True,
+        pooled: GroupModels | None = None,
     ) -> None:
         if unseen not in UNSEEN:
             raise UnknownOptionError.of("unseen", unseen, UNSEEN)
@@ -116,6 +119,7 @@ class GroupModels(Closing):
         self._owner = owner
         self._trainable = model
         self._refits = refits
+        self._other = pooled
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], *, model: Any = None, unseen: str = "null") -> GroupModels:
@@ -237,6 +241,8 @@ class GroupModels(Closing):
     @cached_property
     def pooled(self) -> GroupModels | None:
         """The model that was trained on the rows of all groups, as the only group of a result; None where there is none."""
+        if self._other is not None:
+            return self._other
         folder = self.registry.folder / POOLED
         if not (folder / INDEX).is_file() or not read_tables(folder)[0]:
             return None
@@ -290,7 +296,14 @@ class GroupModels(Closing):
 
     def answering(self, unseen: str) -> GroupModels:
         """Return the same models with another answer to rows whose group has none; see ``unseen``."""
-        return GroupModels(self.registry, owner=self._owner, model=self._trainable, unseen=unseen)
+        return GroupModels(
+            self.registry,
+            owner=self._owner,
+            model=self._trainable,
+            unseen=unseen,
+            refits=self._refits,
+            pooled=self._other,
+        )
 
     def predictions(self, source: BlockSource, *, keep: Sequence[str] = ()) -> Generator[pa.RecordBatch, None, None]:
         """Yield, block by block in stored order, the prediction of each row, after the columns to keep."""
@@ -329,7 +342,7 @@ class GroupModels(Closing):
     ) -> Generator[tuple[pa.RecordBatch, Batch, Floats, NDArray[np.int64]], None, None]:
         """Yield, block by block in stored order, the rows, encoded, their scores, and the models by which they have them.
 
-        A model is a row of the registry's table, and -1 where there is none.
+        A model is a row of the registry's table, one behind the last for the pooled model, and -1 where there is none.
         """
         index, family = self.registry.index, self._family
         family.require()
@@ -338,7 +351,7 @@ class GroupModels(Closing):
                 raise ColumnError.missing(column, source.schema.names, place=source.name, role="group column")
         kinds = [key_type(source.schema.field(c).type, column=c, place=source.name) for c in index.by]
         columns = list(dict.fromkeys([*recipe.columns, *index.by, *keep]))
-        other = self._largest() if unseen == "largest" else -1
+        other = self._answer(unseen)
         chosen, met = self._models, dict[Key, int]()
 
         def number(key: Key) -> int:
@@ -368,13 +381,28 @@ class GroupModels(Closing):
                 if found := recipe.nonfinite(batch if len(asked) == len(batch) else batch.take(asked)):
                     name, row = row_place(source, block, int(asked[found[0]]))
                     raise FeatureError(f"{name}: {found[1]!r} is not a finite number in row {row}; fill such values")
-            return rows, batch, family.scores(batch, models), models
+            return rows, batch, self.scores(batch, models), models
 
         return in_order(score, range(len(source.block_rows)), threads=source.threads)
 
     def scores(self, batch: Batch, models: NDArray[np.int64]) -> Floats:
-        """Return the scores of each row by the model at its row of the table; zero where there is none."""
-        return self._family.scores(batch, models)
+        """Return the scores of each row by a model, as `scored` numbers models; zero where there is none."""
+        pooled = np.flatnonzero(models == len(self.registry.table))
+        if not len(pooled):
+            return self._family.scores(batch, models)
+        scores = self._family.scores(batch, np.where(models < len(self.registry.table), models, -1))
+        assert self.pooled is not None
+        own = np.full(len(pooled), self.pooled.chosen_rows[0], np.int64)
+        scores[pooled] = self.pooled.scores(batch.take(pooled), own)
+        return scores
+
+    def scores_by_key(self, batch: Batch, keys: Sequence[pa.Array], *, place: str) -> tuple[Floats, NDArray[np.bool_]]:
+        """Return the scores of rows with these values of the group columns, and which of them have a model."""
+        kinds = [key_type(values.type, column=name, place=place) for name, values in zip(self.by, keys, strict=True)]
+        codes, known = coded(keys, kinds)
+        other = self._answer(self.unseen)
+        models = np.array([self._models.get(to_text(key), other) for key in known], np.int64)[codes]
+        return self.scores(batch, models), models >= 0
 
     def close(self) -> None:
         """Let go of the weights that were read; they are read again when they are needed."""
@@ -393,6 +421,11 @@ class GroupModels(Closing):
         with locked(target, marks=(INDEX,)):
             if (target / INDEX).exists():
                 raise UsageError(f"{target} holds models already; choose another folder")
+            if self.registry.held:
+                if self.pooled is not None:
+                    self.pooled.registry.write(target / POOLED)
+                self.registry.write(target)
+                return
             for path in self.registry.files():  # the index comes last: a copy cut short is no registry
                 place = target / path.relative_to(self.registry.folder)
                 place.parent.mkdir(parents=True, exist_ok=True)
@@ -433,6 +466,21 @@ class GroupModels(Closing):
         """The chosen row of each group that has one, by the group's text."""
         texts = self.registry.table["text"].take(pa.array(self._chosen)).to_pylist()
         return dict(zip(texts, self._chosen.tolist()))
+
+    def _answer(self, unseen: str) -> int:
+        """Return the model of rows whose group has none, as `scored` numbers models."""
+        if unseen == "largest":
+            return self._largest()
+        if unseen != "pooled":
+            return -1
+        if self.pooled is None or not len(self.pooled.chosen_rows):
+            raise UsageError(
+                f"there is no pooled model in {self.registry.folder}",
+                option="unseen",
+                value=unseen,
+                fixes=[Text("choose ", Use("unseen", "null")), "train with a pooled model"],
+            )
+        return len(self.registry.table)
 
     def _largest(self) -> int:
         if not len(self._chosen):

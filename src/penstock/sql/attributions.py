@@ -134,7 +134,7 @@ def explained_rows(
     call: ExplainPredict, engine: Engine, catalog: Catalog, *, view: bool, stream: Stream
 ) -> Iterator[str]:
     """Give SQL for a query's rows with predictions and contributions; what was made for it goes with the ``with`` block."""
-    model, stored = catalog.find(call.model)
+    model, stored = catalog.load_linear(call.model, "ML.EXPLAIN_PREDICT"), catalog.find(call.model)[1]
     settings, writer = function_settings(call), engine.dialect.attributions
     names = _added_names(model)
     raw = rows_for_prediction(model, call.query, engine)

@@ -13,14 +13,16 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pyarrow import ArrowException
 
 from penstock import __version__
 from penstock.budget import show_bytes
 from penstock.errors import DatabaseError, DataError, ModelFileError, UsageError, nearest
+from penstock.groups.results import GroupModels
 from penstock.linear import LinearModel
 from penstock.messages import Text, Use
 from penstock.metric_names import headline
@@ -28,10 +30,14 @@ from penstock.sgd.losses import loss_of
 from penstock.sql.engines.base import Engine
 from penstock.sql.prediction_query import LITERAL, StoredModel
 from penstock.sql.statements import Exists
+from penstock.sql.stored_groups import group_header, groups_of_row
 
+StoredKind: TypeAlias = LinearModel | GroupModels
+"""What a row of the catalogue can be: a model, or a model per group."""
 _T = TypeVar("_T")
 
-FORMAT = 1
+FORMAT, GROUPS_FORMAT = 1, 2
+"""Versions of a row: of one model, and of a model per group, which earlier versions of Penstock cannot read."""
 _WRITTEN = ("name", "kind", "outputs", "width", "coef", "intercept", "header", "format", "penstock_version")
 _ALL = "SELECT, INSERT, UPDATE, DELETE"
 _WAITS = (0.01, 0.03, 0.1, 0.3, 1.0)
@@ -44,7 +50,7 @@ _MOST_SCALES = 1_000
 class Entry:
     """A model in the catalogue, without its weights.
 
-    ``rows`` is how many it was trained on, ``score`` the finished model's accuracy or R² (on rows held out, else on a sample
+    ``groups`` is how many groups have a model of their own, ``rows`` how many rows it was trained on, ``score`` the finished model's accuracy or R² (on rows held out, else on a sample
     of its training rows); None where the model does not say.
     """
 
@@ -52,6 +58,7 @@ class Entry:
     kind: str
     label: str | None
     features: int
+    groups: int | None
     rows: int | None
     score: float | None
     created_at: datetime
@@ -72,7 +79,7 @@ class Catalog:
         self._models = engine.models
         self.table = engine.models.name
 
-    def save(self, name: str, model: LinearModel, *, exists: Exists = "error") -> bool:
+    def save(self, name: str, model: StoredKind, *, exists: Exists = "error") -> bool:
         """Write a model under a name; return whether it was written, which ``skip`` leaves undone where one is there."""
         values = self._values(name, model)
         weights = self._models.weights_type
@@ -103,11 +110,21 @@ class Catalog:
         text = f"INSERT INTO {self.table} ({columns}) SELECT {columns} FROM {self.table} WHERE false"
         self._do(text, [], "INSERT, UPDATE")
 
-    def load(self, name: str) -> LinearModel:
+    def load(self, name: str) -> StoredKind:
         """Read a model."""
         return self.find(name)[0]
 
-    def find(self, name: str) -> tuple[LinearModel, StoredModel | None]:
+    def load_linear(self, name: str, what: str) -> LinearModel:
+        """Read a model that is one model, and not one per group, which ``what`` cannot tell of."""
+        model = self.load(name)
+        if isinstance(model, LinearModel):
+            return model
+        raise UsageError(
+            f"{what} is of one model, and {name!r} is a model per group of {', '.join(model.by)}; SHOW MODEL {name} lists them,"
+            f" and DESCRIBE MODEL {name} FOR (…) describes one"
+        )
+
+    def find(self, name: str) -> tuple[StoredKind, StoredModel | None]:
         """Read a model; return it and where it is, for `select_predictions` to refer to.
 
         A wide model that the session cannot see, as its open transaction began before the model was saved, is nowhere.
@@ -119,8 +136,9 @@ class Catalog:
         *row, made = found[0]
         model = _model(row, place=f"model {name!r} in {self._place}")
         stored = StoredModel(self.table, name, int(made))
+        wide = isinstance(model, GroupModels) or model.weights.coef.size > LITERAL
         seen = f"SELECT 1 FROM {self.table} WHERE name = $1 AND {self._models.created} = {stored.made}"
-        if model.weights.coef.size > LITERAL and not self._engine.run(seen, [name]).rows:
+        if wide and not self._engine.run(seen, [name]).rows:
             return model, None
         return model, stored
 
@@ -152,14 +170,25 @@ class Catalog:
         names = (stem if number == 1 else f"{stem}_{number}" for number in range(1, len(taken) + 2))
         return next(name for name in names if name not in taken)
 
-    def _values(self, name: str, model: LinearModel) -> list[Any]:
+    def _values(self, name: str, model: StoredKind) -> list[Any]:
         """Return a model's row, checked."""
         if not name or "\0" in name:
             raise UsageError(f"a model cannot be called {name!r}; give it a name of letters")
-        weights = model.weights.settled()
-        coef, intercept = np.ascontiguousarray(weights.coef, np.float32), np.asarray(weights.intercept, np.float32)
-        if not weights.is_finite():
-            raise UsageError(f"model {name!r} has weights that are not finite numbers; train it with a smaller rate")
+        if isinstance(model, LinearModel):
+            weights = model.weights.settled()
+            coef, intercept = np.ascontiguousarray(weights.coef, np.float32), np.asarray(weights.intercept, np.float32)
+            if not weights.is_finite():
+                raise UsageError(
+                    f"model {name!r} has weights that are not finite numbers; train it with a smaller rate"
+                )
+            content, (outputs, width), version = model.header(), coef.shape, FORMAT
+            if 0 < len(model.scaling.scale) <= _MOST_SCALES:
+                scaling = {"shift": model.scaling.shift.tolist(), "scale": model.scaling.scale.tolist()}
+                content["scaling"] = scaling
+        else:
+            content, coef = group_header(model)
+            intercept, version = np.empty(0, np.float32), GROUPS_FORMAT
+            outputs, width = model.registry.index.outputs, model.recipe.width or 0
         most = self._models.most_weights
         if most is not None and coef.size > most:
             raise UsageError(
@@ -167,13 +196,8 @@ class Catalog:
                 f" {self._engine.dialect.title} keeps up to {most:,} in a field",
                 fixes=[Text("keep one so wide in files: penstock.bigmodel (", Use("model_dir"), ")")],
             )
-        content = model.header()
-        if 0 < len(model.scaling.scale) <= _MOST_SCALES:
-            scaling = {"shift": model.scaling.shift.tolist(), "scale": model.scaling.scale.tolist()}
-            content["scaling"] = scaling
         header = json.dumps(_plain(content), allow_nan=False)
-        outputs, width = coef.shape
-        return [name, model.kind, outputs, width, coef.ravel(), intercept, header, FORMAT, __version__]
+        return [name, model.kind, outputs, width, coef.ravel(), intercept, header, version, __version__]
 
     def _create(self) -> None:
         """Make the table if it is not there; where another session does so too, both have it."""
@@ -225,14 +249,16 @@ class Catalog:
         return ModelFileError(f"there is no model {name!r} in {self._place}{there}; SHOW MODELS lists them")
 
 
-def _model(row: list[Any], *, place: str) -> LinearModel:
+def _model(row: list[Any], *, place: str) -> StoredKind:
     """Put a model together from its row, whatever stands in it."""
     version, kind, outputs, width, coef, intercept, header, by = row
-    if version > FORMAT:
+    if version > GROUPS_FORMAT:
         raise ModelFileError(
-            f"{place} was written by a newer Penstock ({by}: format {version}, this one reads up to {FORMAT}); upgrade"
+            f"{place} was written by a newer Penstock ({by}: format {version}, this one reads up to {GROUPS_FORMAT}); upgrade"
             " with: pip install -U penstock"
         )
+    if version == GROUPS_FORMAT:
+        return _group_models(kind, outputs, width, coef, header, place=place)
     weights, constants = _floats(coef), _floats(intercept)
     if weights is None or constants is None or len(weights) != outputs * width or len(constants) != outputs:
         raise _damaged(place, f"its weights are not {outputs} × {width} finite numbers and {outputs} intercepts")
@@ -258,6 +284,22 @@ def _model(row: list[Any], *, place: str) -> LinearModel:
     return model
 
 
+def _group_models(kind: str, outputs: int, width: int, coef: Any, header: Any, *, place: str) -> GroupModels:
+    weights = _floats(coef)
+    if weights is None:
+        raise _damaged(place, "its weights are not finite numbers")
+    try:
+        found = groups_of_row(_restored(header), weights, place=place)
+        index = found.registry.index
+        sound = (index.kind, index.outputs, found.recipe.width) == (kind, outputs, width) and index.finished
+        sound &= len(found.chosen_rows) > 0
+    except (ArrowException, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise _damaged(place, f"its header cannot be read ({error!r})") from error
+    if not sound:
+        raise _damaged(place, "its header, columns and weights do not belong together")
+    return found
+
+
 def _damaged(place: str, why: str) -> ModelFileError:
     return ModelFileError(f"{place} is damaged: {why}; have it dropped and trained or imported anew")
 
@@ -278,9 +320,10 @@ def _entry(name: str, kind: str, width: int, header: Any, made: int) -> Entry:
         last = content["history"][-1] if content["history"] else {}
         score = headline(content["metrics"])
         value = None if score is None else score.value
-        return Entry(name, kind, content["encoder"]["label"], width, last.get("rows"), value, created)
+        groups = content.get("groups", {}).get("count")
+        return Entry(name, kind, content["encoder"]["label"], width, groups, last.get("rows"), value, created)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):  # `load` says what is wrong with it
-        return Entry(name, kind, None, width, None, None, created)
+        return Entry(name, kind, None, width, None, None, None, created)
 
 
 def _plain(value: Any) -> Any:

@@ -6,7 +6,7 @@ text of the value. Both engines share what is here, and say in a `ValueWriter` h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -55,8 +55,8 @@ class ValueWriter:
     lookup: Callable[[str, dict[str, int]], str]
     among: Callable[[str, tuple[str, ...]], str]
 
-    def number(self, term: FeatureTerm, weights: list[float]) -> str:
-        """Write what a number adds to a score: null where it is missing and the recipe does not fill it."""
+    def number(self, term: FeatureTerm, weights: Sequence[str]) -> str:
+        """Write what a number adds to a score, with these weights: null where it is missing and the recipe does not fill it."""
         part, value, kind = term.part, self.column(term), term.types[0]
         assert isinstance(part, Number)
         if is_text(kind):
@@ -66,18 +66,18 @@ class ValueWriter:
             nulls = ", ".join(double_literal(float(each)) for each in null_numbers(part.null_values))
             value = f"CASE WHEN {value} IN ({nulls}) THEN NULL ELSE {value} END" if nulls else value
         if part.fill is None:
-            return f"{value} * {double_literal(weights[0])}"
-        filled = part.fill * weights[0] + (weights[1] if part.missing else 0.0)
+            return f"{value} * {weights[0]}"
+        filled = f"{double_literal(part.fill)} * {weights[0]}" + (f" + {weights[1]}" if part.missing else "")
         present = f"nullif({value}, 'NaN'::float8)" if may_be_nan(kind) else value
-        return f"coalesce({present} * {double_literal(weights[0])}, {double_literal(filled)})"
+        return f"coalesce({present} * {weights[0]}, {filled})"
 
-    def date(self, term: FeatureTerm, weights: list[float]) -> str:
-        """Write what a date adds to a score."""
+    def date(self, term: FeatureTerm, weights: Sequence[str]) -> str:
+        """Write what a date adds to a score, with these weights."""
         part = term.part
         assert isinstance(part, Date)
         days = self.days(*self._date(term, part.null_values))
-        added = f"({days} - {double_literal(part.origin)}) * {double_literal(weights[0])}"
-        return f"coalesce({added}, {double_literal(weights[1] if part.missing else 0.0)})"
+        added = f"({days} - {double_literal(part.origin)}) * {weights[0]}"
+        return f"coalesce({added}, {weights[1] if part.missing else double_literal(0.0)})"
 
     def code(self, term: FeatureTerm) -> str:
         """Write which of a category's features a row has, counted from 1; 0 where it has none."""

@@ -73,7 +73,17 @@ def keywords() -> tuple[str, ...]:
         *("EXPLAIN ANALYZE", "EXPORT MODEL", "IF EXISTS", "IF NOT EXISTS", "IMPORT MODEL"),
         *(f"ML.{name}(MODEL" for name in FUNCTIONS),
         *("OPTIONS(model_type=", "PACK TABLE"),
-        *("PREDICT BY", "SHOW MODELS", "TRAIN BY", "TRANSFORM (", "USING", "WITH (", *linear_models()),
+        *(
+            "PREDICT BY",
+            "SHOW MODEL",
+            "SHOW MODELS",
+            "SHOW TRAINING",
+            "TRAIN BY",
+            "TRANSFORM (",
+            "USING",
+            "WITH (",
+            *linear_models(),
+        ),
     )
 
 
@@ -112,7 +122,13 @@ def _about_models(reader: TokenReader) -> s.ModelStatement | None:
         if len(part.tokens) == 2 or part.says(2, "."):  # a table of that name, or in a schema of that name
             return None
         reader.at = 2
-        return s.DescribeModel(reader.name())
+        name = reader.name()
+        return s.DescribeModel(name, _group_key(reader) if reader.accept("FOR") else None)
+    if reader.accept("SHOW", "TRAINING"):
+        return s.ShowTraining(reader.name())
+    if part.says(0, "SHOW", "MODEL") and len(part.tokens) > 2:
+        reader.at = 2
+        return s.ShowModel(reader.name())
     if reader.accept("DROP", "MODEL"):
         skip = reader.accept("IF", "EXISTS")
         return s.DropModel(reader.name(), "skip" if skip else "error")
@@ -126,6 +142,21 @@ def _about_models(reader: TokenReader) -> s.ModelStatement | None:
         reader.expect("TO", expected="TO 'file'")
         return s.ExportModel(name, reader.string("the file's path in quotes"))
     return None
+
+
+def _group_key(reader: TokenReader) -> tuple[s.OptionValue, ...]:
+    """Read the values of a group's key: ``('FR', 'ios')``, or one without parentheses."""
+    values = reader.value("the group, such as ('FR', 'ios')")
+    return tuple(values) if isinstance(values, list) else (values,)
+
+
+def _group_columns(reader: TokenReader) -> tuple[str, ...]:
+    """Read ``GROUP BY a, b``; nothing where it does not come next."""
+    columns: list[str] = []
+    if reader.accept("GROUP", "BY"):
+        while not columns or reader.accept(","):
+            columns.append(reader.name("a column to group by"))
+    return tuple(columns)
 
 
 def _pack(reader: TokenReader) -> s.Pack:
@@ -176,19 +207,20 @@ def _explain(reader: TokenReader) -> s.Statement:
 
 
 def _train(reader: TokenReader) -> s.Train:
-    """Read ``query TRAIN BY model [AS name] [WITH (…)]``."""
+    """Read ``query TRAIN BY model [AS name] [WITH (…)] [GROUP BY columns]``."""
     part, first = reader.part, reader.at
-    by = part.clauses("TRAIN")[0]
-    if not part.begins_query(first) or by not in part.level(first, len(part.tokens)):
-        raise reader.wrong("TRAIN BY ends a statement of its own: SELECT * FROM t TRAIN BY svm AS m", by)
-    query = _plain_query(reader, first, by, "training")
-    reader.at = by + 2
+    clause = part.clauses("TRAIN")[0]
+    if not part.begins_query(first) or clause not in part.level(first, len(part.tokens)):
+        raise reader.wrong("TRAIN BY ends a statement of its own: SELECT * FROM t TRAIN BY svm AS m", clause)
+    query = _plain_query(reader, first, clause, "training")
+    reader.at = clause + 2
     model = reader.model()
     name = reader.name() if reader.accept("AS") else None
     options = reader.options() if reader.accept("WITH") else {}
-    left = [] if options else ["WITH (…)"] if name else ["AS name", "WITH (…)"]
+    by = _group_columns(reader)
+    left = [] if options or by else ["WITH (…)"] if name else ["AS name", "WITH (…)"]
     reader.end(", ".join([*left, "or the end of the statement"]) if left else "the end of the statement")
-    return s.Train(query, model, name, options)
+    return s.Train(query, model, name, options, by=by)
 
 
 def _creates(reader: TokenReader) -> bool:
@@ -197,7 +229,7 @@ def _creates(reader: TokenReader) -> bool:
 
 
 def _create(reader: TokenReader) -> s.Train:
-    """Read ``CREATE [OR REPLACE] MODEL [IF NOT EXISTS] name [TRANSFORM (…)] USING model [WITH (…)] | OPTIONS(…) AS query``."""
+    """Read ``CREATE [OR REPLACE] MODEL [IF NOT EXISTS] name [TRANSFORM (…)] USING model [WITH (…)] | OPTIONS(…) [GROUP BY columns] AS query``."""
     part = reader.part
     reader.expect("CREATE")
     exists: s.Exists = "replace" if reader.accept("OR", "REPLACE") else "error"
@@ -224,9 +256,10 @@ def _create(reader: TokenReader) -> s.Train:
             raise reader.wrong("OPTIONS must say the model_type, such as model_type='logistic_reg'", at)
         at = next(n for n in range(at, reader.at) if part.tokens[n].start == kind.at)
         model = reader.kind(kind.value, at + 2)
-    reader.expect("AS", expected="AS and a query" if options or not usual else "WITH (…) or AS and a query")
+    by = _group_columns(reader)
+    reader.expect("AS", expected="AS and a query" if options or by or not usual else "WITH (…) or AS and a query")
     query = _plain_query(reader, reader.at, len(part.tokens), "training")
-    return s.Train(query, model, name, options, exists, warehouse=not usual, transform=transform)
+    return s.Train(query, model, name, options, exists, warehouse=not usual, transform=transform, by=by)
 
 
 def _plain_query(reader: TokenReader, first: int, stop: int, work: str) -> s.Query:

@@ -17,17 +17,17 @@ import pyarrow as pa
 from penstock.batch import Batch
 from penstock.blocks.base import require_columns
 from penstock.coefficients import describe_columns
-from penstock.columns.hashing import Hashed
 from penstock.columns.summary import column_summaries
-from penstock.config import Config
 from penstock.errors import UsageError
 from penstock.events import Advanced, Finished, Started, Stream
+from penstock.groups.results import GroupModels
 from penstock.linear import LinearModel, predicted
 from penstock.sgd.losses import loss_of
 from penstock.sql.attributions import explained_rows
-from penstock.sql.catalog import Catalog
+from penstock.sql.catalog import Catalog, StoredKind
 from penstock.sql.engines.base import Engine
 from penstock.sql.model_measures import confusion_rows, evaluate_call, roc_rows
+from penstock.sql.model_properties import training_info_rows
 from penstock.sql.options import function_settings
 from penstock.sql.prediction_query import StoredModel, added_columns, select_predictions
 from penstock.sql.query_copy import as_features
@@ -50,7 +50,6 @@ _MOST_VALUES = 100_000
 """Weights that are written out as values; those of wider models are read where they are."""
 _CASTS = {pa.float64(): "::float8", pa.int64(): "::bigint", pa.string(): "::text"}
 """What makes a null one of a type: without it a column of nulls is of none."""
-_SHOWN_CONFIG = ("solver", "optimizer", "rate", "batch_size", "l1", "l2", "standardize", "shuffle", "memory", "seed")
 
 
 @contextmanager
@@ -81,18 +80,18 @@ def _small_result(call: Call, engine: Engine, catalog: Catalog, *, stream: Strea
         case RocCurve():
             return roc_rows(call, engine, catalog, stream=stream)
         case TrainingInfo():
-            return training_info_rows(catalog.load(call.model))
+            return training_info_rows(catalog.load_linear(call.model, "ML.TRAINING_INFO"))
         case FeatureInfo():
-            return feature_rows(catalog.load(call.model))
+            return feature_rows(catalog.load_linear(call.model, "ML.FEATURE_INFO"))
         case _:
-            return weight_rows(catalog.load(call.model))
+            return weight_rows(catalog.load_linear(call.model, "ML.WEIGHTS"))
 
 
 def _predictions(
     call: Predict, engine: Engine, catalog: Catalog, *, view: bool, stack: ExitStack, stream: Stream
 ) -> str:
     model, stored = catalog.find(call.model)
-    raw = rows_for_prediction(model, call.query, engine)
+    raw = rows_for_prediction(model, call.query, engine) if isinstance(model, LinearModel) else None
     if raw is not None:
         added = added_columns(model, dialect=engine.dialect, present=raw.names, warehouse=call.warehouse)
         call = replace(call, query=raw.query)
@@ -102,7 +101,7 @@ def _predictions(
 
 def _scored(
     call: Predict,
-    model: LinearModel,
+    model: StoredKind,
     stored: StoredModel | None,
     engine: Engine,
     *,
@@ -132,19 +131,6 @@ def _scored(
             " stored that makes its predictions later; make a table: CREATE TABLE … AS SELECT … PREDICT BY"
         )
     return f"SELECT * FROM {stack.enter_context(scored_table(model, call, engine, stream=stream))}"
-
-
-def training_info_rows(model: LinearModel) -> Result:
-    """Return a row for each epoch, as the warehouses do; the losses have the names that say what they were measured on."""
-    names = ("training_run", "iteration", "progressive_loss", "held_out_loss", "learning_rate", "duration_ms")
-    rate = Config(**model.config).spec().rate if model.config else None
-    rows = []
-    for number, row in enumerate(model.history):
-        step = None if rate is None else rate.at(number, number * row["rows"])
-        losses = row.get("progressive_loss"), row.get("held_out_loss")
-        rows.append((0, number, *losses, step, round(1000 * row["seconds"])))
-    whole, number_type = pa.int64(), pa.float64()
-    return Result(names, rows, types=(whole, whole, number_type, number_type, number_type, whole))
 
 
 _FEATURE_FACTS = {
@@ -209,34 +195,8 @@ def values_query(result: Result, engine: Engine) -> str:
     return f"WITH v({', '.join(names)}) AS (VALUES {', '.join(rows)}) SELECT * FROM v"
 
 
-def _usual_rate(model: LinearModel) -> float:
-    known = {name: model.config[name] for name in ("solver", "rate") if name in model.config}
-    return Config(model=model.kind, **{"solver": "sgd", **known}).first_rate
-
-
-def model_properties(model: LinearModel, name: str) -> Result:
-    """Return what is known of a model, a row for each property."""
-    recipe = model.recipe
-    hashed = [f"{part.column}:2^{part.bits}" for part in recipe.parts if isinstance(part, Hashed)]
-    properties: dict[str, Any] = {
-        "name": name,
-        "kind": model.kind,
-        "label": recipe.label,
-        "classes": None if recipe.labels is None else list(recipe.labels.classes),
-        "features": model.weights.width,
-        "columns": [column for part in recipe.parts for column in part.columns],
-        "epochs": len(model.history),
-        **model.metrics,
-        **({"hash": hashed} if hashed else {}),
-        **({} if model.transform is None else {"transform": dict(model.transform.columns)}),
-        "learning_rate": model.config.get("learning_rate") or _usual_rate(model),
-        **{key: model.config[key] for key in _SHOWN_CONFIG if key in model.config},
-    }
-    return Result(("property", "value"), list(properties.items()))
-
-
 @contextmanager
-def scored_table(model: LinearModel, call: Predict, engine: Engine, *, stream: Stream) -> Iterator[str]:
+def scored_table(model: StoredKind, call: Predict, engine: Engine, *, stream: Stream) -> Iterator[str]:
     """Put a query's rows with their predictions into a temporary table, and give its quoted name."""
     if call.warehouse:
         raise UsageError(
@@ -254,18 +214,23 @@ def scored_table(model: LinearModel, call: Predict, engine: Engine, *, stream: S
         engine.run(f"DROP TABLE IF EXISTS {table}")
 
 
-def _scored_batches(model: LinearModel, reader: pa.RecordBatchReader, stream: Stream) -> Iterator[pa.RecordBatch]:
+def _scored_batches(model: StoredKind, reader: pa.RecordBatchReader, stream: Stream) -> Iterator[pa.RecordBatch]:
     """Yield a query's rows with predictions beside them; a first batch always, be it without rows."""
     names, recipe, first = reader.schema.names, None, 0
     stream.emit(Started("predict", None, "rows"))
     widths = {part.columns[0]: part.width or 0 for part in model.recipe.parts if part.kind == "vector"}
     columns = replace(model.recipe, label=None, weight=None).columns
-    require_columns(reader.schema, columns, place="the query")
+    by = model.by if isinstance(model, GroupModels) else ()
+    require_columns(reader.schema, [*columns, *by], place="the query")
     for rows in chain([pa.RecordBatch.from_pylist([], reader.schema)], reader):
         features = as_features(rows, columns, widths=widths, first_row=first)
         recipe = recipe or model.recipe.for_schema(features.schema, place="the query")
         batch: Batch = recipe.encode(features, first_row=first)
-        yield predicted(model.kind, model.recipe, model.scores(batch), rows, names)
+        if isinstance(model, GroupModels):
+            scores, answered = model.scores_by_key(batch, [rows.column(name) for name in by], place="the query")
+            yield predicted(model.kind, model.recipe, scores, rows, names, missing=~answered)
+        else:
+            yield predicted(model.kind, model.recipe, model.scores(batch), rows, names)
         stream.emit(Advanced("predict", len(rows)))
         first += len(rows)
     stream.emit(Finished("predict"))

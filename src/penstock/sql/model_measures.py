@@ -16,9 +16,9 @@ import pyarrow as pa
 from penstock.blocks.base import BlockSource
 from penstock.errors import ColumnError, DataError, UsageError
 from penstock.events import Stream
-from penstock.linear import LinearModel
+from penstock.groups.results import GroupModels
 from penstock.measures import MOST_CLASSES_IN_TABLE
-from penstock.sql.catalog import Catalog
+from penstock.sql.catalog import Catalog, StoredKind
 from penstock.sql.engines.base import Engine
 from penstock.sql.options import EvaluateSettings, evaluate_settings, function_settings
 from penstock.sql.prediction_query import distinct_names
@@ -36,7 +36,7 @@ _AT_THRESHOLD = {"precision": "precision", "recall": "recall", "accuracy": "accu
 class LabelledRows:
     """A query's rows opened to measure a model on: the source, the label's column, and what a weight of 1 stands for."""
 
-    model: LinearModel
+    model: StoredKind
     source: BlockSource
     label: str | None
     unit: float
@@ -126,18 +126,27 @@ def roc_rows(call: RocCurve, engine: Engine, catalog: Catalog, *, stream: Stream
 
 @contextmanager
 def labelled_rows(
-    model: LinearModel, query: Query, chosen: EvaluateSettings, engine: Engine, *, stream: Stream
+    model: StoredKind, query: Query, chosen: EvaluateSettings, engine: Engine, *, stream: Stream
 ) -> Iterator[LabelledRows]:
     """Open a query's rows to measure a model on; raise for a column that is missing."""
-    model, query = rows_for_measures(model, query, engine, chosen.label)
+    by: tuple[str, ...] = ()
+    if isinstance(model, GroupModels):
+        by = model.by
+    else:
+        model, query = rows_for_measures(model, query, engine, chosen.label)
     recipe, present = model.recipe, engine.describe(query).names
     label = chosen.label or recipe.label
     features = list(dict.fromkeys(recipe.members.get(name, name) for part in recipe.parts for name in part.columns))
-    for name, role in (*((name, "feature") for name in features), (label, "label")):
+    roles = [
+        *((name, "feature") for name in features),
+        *((name, "column to group by") for name in by),
+        (label, "label"),
+    ]
+    for name, role in roles:
         if name is not None and name not in present:
             raise ColumnError.missing(name, present, place="the query", role=role)
     weight = recipe.weight if recipe.weight in present else None
-    wanted = [*features, str(label), *([weight] if weight is not None else [])]
+    wanted = list(dict.fromkeys([*features, *by, str(label), *([weight] if weight is not None else [])]))
     # One pass: there is nothing to keep rows for.
     with engine.open(query, wanted, replace(chosen.reading, cache=False), stream=stream) as opened:
         yield LabelledRows(model, opened.source, label, recipe.weight_mean if weight is not None else 1.0)
@@ -153,7 +162,7 @@ def _no_rows(name: str, what: str) -> UsageError:
     return UsageError(f"{what} needs rows to measure model {name!r} on; name them: MODEL {name}, (SELECT …)")
 
 
-def _held_out(model: LinearModel, name: str) -> Result:
+def _held_out(model: StoredKind, name: str) -> Result:
     found = {key: value for key, value in model.metrics.items() if key.startswith(("held_out_", "test_"))}
     found |= {key: json.dumps(value) for key, value in found.items() if isinstance(value, list)}
     if not found:

@@ -8,7 +8,7 @@ whatever the case of its letters, as SQL's users expect.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -52,6 +52,15 @@ def _names(door: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """A model per group, settled: the columns to group by, what rows of other groups get, and how many processes train."""
+
+    by: tuple[str, ...]
+    unseen: str = default("unseen", "query")
+    workers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """A training, settled.
 
@@ -71,6 +80,12 @@ class Settings:
         Whether rows to measure on are set aside as the warehouses do it by default; see `for_rows`.
     extension : bool
         Whether a server that has the extension may do the training itself.
+    search : mapping
+        The values to try, of options that were given several.
+    halving : bool
+        Whether these are tried in rounds.
+    groups : GroupSettings or None
+        Of GROUP BY.
     """
 
     config: Config
@@ -80,6 +95,9 @@ class Settings:
     replace: bool = False
     auto_split: bool = False
     extension: bool = True
+    search: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    halving: bool = False
+    groups: GroupSettings | None = None
 
     def for_rows(self, rows: int) -> Settings:
         """Return the settings once the number of rows is known; only an automatic split hangs on it."""
@@ -133,10 +151,15 @@ def settings(train: Train, schema: pa.Schema) -> Settings:
         given, split = warehouse.plain_options(train.options) if train.warehouse else (train.options, False)
         options = OptionValues.of(given, option_names(of_warehouse=train.warehouse), schema)
         config = options.config(train.model)
-        columns, wanted = _columns(options, schema, train.warehouse)
+        groups = options.groups(train)
+        columns, wanted = _columns(options, schema, train.warehouse, by=() if groups is None else groups.by)
+        halving = options.values.get("search") == "halving"
         replaced = train.exists == "replace" or bool(options.values.get("replace"))
         extension = bool(options.values.get("extension", True))
-        return Settings(config, columns, options.reading(config.memory), wanted, replaced, split, extension)
+        reading = options.reading(config.memory)
+        return Settings(
+            config, columns, reading, wanted, replaced, split, extension, options.search, halving, groups=groups
+        )
 
 
 def wording_of(statement: Statement) -> StatementWording:
@@ -207,8 +230,10 @@ def pack_settings(pack: Pack, schema: pa.Schema, *, keys: Sequence[str] = ()) ->
         return PackSettings(tuple(features), kept, label, to, bool(options.values.get("replace")))
 
 
-def _columns(options: OptionValues, schema: pa.Schema, of_warehouse: bool) -> tuple[Columns, tuple[str, ...]]:
-    """Return the parts that columns play, and those to ask of the engine."""
+def _columns(
+    options: OptionValues, schema: pa.Schema, of_warehouse: bool, *, by: Sequence[str] = ()
+) -> tuple[Columns, tuple[str, ...]]:
+    """Return the parts that columns play, and those to ask of the engine, with those to group by among them."""
     present, values = schema.names, options.values
     label = values.get("label", _default_label(schema))
     if label is None:
@@ -229,7 +254,7 @@ def _columns(options: OptionValues, schema: pa.Schema, of_warehouse: bool) -> tu
     }
     used = set(features or present) - excluded - index | {Hashed.parse(spec).column for spec in hashed}
     used |= {name for kind in ("category", "number", "date") for name in kinds[kind]}
-    used |= {name for name in (label, values.get("weight")) if name is not None}
+    used |= {name for name in (label, values.get("weight"), *by) if name is not None}
     wanted = tuple(name for name in present if name in used)
     twice = next((name for name in wanted if wanted.count(name) > 1), None)
     if twice is not None:
@@ -259,18 +284,25 @@ def _is_numeric(kind: pa.DataType) -> bool:
     return is_number(kind) or bool(pa.types.is_boolean(kind))
 
 
+_UNSEEN = ("pooled", "null")
+_SEARCHED = (*options_of("search"), "patience", "batch_size", "decay", "power")
+"""Options of which several values may be given, to be tried."""
 _READING = ("block_size", "nulls", "cache", "connections")
 
 
 @dataclass(frozen=True, slots=True)
 class OptionValues:
-    """Options by what they mean, each of the type wanted, and the names they were written under."""
+    """Options by what they mean, each of the type wanted, and the names they were written under.
+
+    ``search`` has the values of options that were given several to try.
+    """
 
     values: dict[str, Any]
     written: dict[str, str]
     options: StatementOptions
     known: Mapping[str, str]
     schema: pa.Schema | None
+    search: dict[str, list[Any]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, options: StatementOptions, known: Mapping[str, str], schema: pa.Schema | None) -> OptionValues:
@@ -288,9 +320,35 @@ class OptionValues:
                 found.fail(name, f"{name} and {found.written[meaning]} mean the same", "give one of them")
             found.written[meaning] = name
             if option.value is not None:  # null leaves what there is without the option
-                declared = TABLE[meaning]
-                found.values[meaning] = declared.check(_READERS[declared.kind](found, name, option.value))
+                declared, several = TABLE[meaning], isinstance(option.value, list) and meaning in _SEARCHED
+                values = option.value if several and isinstance(option.value, list) else [option.value]
+                read = [declared.check(_READERS[declared.kind](found, name, value)) for value in values]
+                if several:
+                    found.search[meaning] = read
+                else:
+                    found.values[meaning] = read[0]
         return found
+
+    def groups(self, train: Train) -> GroupSettings | None:
+        """Return what GROUP BY asks for; raise for an option of it where there is none."""
+        if not train.by:
+            of_groups = ("unseen", "workers", "search", *self.search)
+            for name in (self.written[meaning] for meaning in of_groups if meaning in self.written):
+                why = f"{name} has several values, which are tried" if name in self.search else f"{name} is for models"
+                self.fail(name, f"{why} with GROUP BY", "give one value" if name in self.search else "leave it out")
+            return None
+        by = tuple(str(self.column("GROUP BY", name)) for name in train.by)
+        twice = next((name for name in by if by.count(name) > 1), None)
+        if twice is not None:
+            raise UsageError(f"GROUP BY names the column {twice!r} twice; name each once")
+        if train.transform:
+            raise UsageError("TRANSFORM and GROUP BY do not go together; write the expressions into the query")
+        unseen = self.values.get("unseen", default("unseen", "query"))
+        if "unseen" in self.written and self.options[self.written["unseen"]].value is None:  # as the word null is read
+            unseen = "null"
+        if unseen not in _UNSEEN:
+            self.refuse(self.written["unseen"], unseen, "known here", self.write("unseen", *_UNSEEN))
+        return GroupSettings(by, unseen, self.values.get("workers"))
 
     def config(self, model: str) -> Config:
         """Return the hyper-parameters."""

@@ -30,6 +30,7 @@ from penstock.parallel import in_order
 from penstock.sgd.losses import loss_of
 from penstock.solvers import DataShape
 from penstock.sql.engines.base import Engine, QueryScan
+from penstock.sql.group_training import explain_group_training
 from penstock.sql.options import Settings
 from penstock.sql.result import Result
 from penstock.sql.statements import Explain, Query, Train
@@ -57,6 +58,8 @@ def explain_training(statement: Explain, engine: Engine, *, stream: Stream) -> R
     train = transformed_training(statement.train, engine)
     schema = engine.describe(train.query)
     chosen = training_settings(train, engine, schema, stream=stream)
+    if chosen.groups is not None:
+        return explain_group_training(train, chosen, engine, analyze=statement.analyze, stream=stream)
     server = server_for(chosen, engine, schema)
     if server is not None:
         plan = server.explain(train, chosen, features_of(chosen), analyze=statement.analyze)

@@ -7,7 +7,7 @@ doubles; those of wide models are read from the catalogue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Literal
@@ -23,10 +23,12 @@ from penstock.columns.kinds import column_from_dict
 from penstock.columns.number import Number, is_numeric
 from penstock.columns.recipe import Recipe
 from penstock.errors import ColumnError, FeatureError, UsageError
+from penstock.groups.results import GroupModels
 from penstock.linear import LinearModel
 from penstock.model import Model
 from penstock.sgd.losses import Loss, loss_of
 from penstock.sql.dialect import Dialect, double_literal, quote_identifier
+from penstock.sql.stored_groups import KeyKind, group_keys, key_kind
 
 
 def select_predictions(
@@ -79,10 +81,16 @@ def select_predictions(
     SELECT * FROM t
     ) AS q) AS p
     """
-    if model.linear is None or dialect.predictions is None:
+    grouped = isinstance(model, GroupModels)
+    if (model.linear is None and not grouped) or dialect.predictions is None:
         return None
-    names = added_columns(model.linear, dialect=dialect, present=schema.names, warehouse=warehouse)
-    formula = formula_of(model.linear, schema, dialect, stored)
+    single = model if isinstance(model, GroupModels) else model.linear
+    assert single is not None
+    names = added_columns(single, dialect=dialect, present=schema.names, warehouse=warehouse)
+    if isinstance(single, GroupModels):
+        formula = group_formula_of(single, schema, dialect, stored)
+    else:
+        formula = formula_of(single, schema, dialect, stored)
     if formula is None:
         return None
     formula = replace(formula, threshold=threshold)
@@ -90,7 +98,7 @@ def select_predictions(
 
 
 def added_columns(
-    model: LinearModel, *, dialect: Dialect, present: Sequence[str] = (), warehouse: bool = False
+    model: LinearModel | GroupModels, *, dialect: Dialect, present: Sequence[str] = (), warehouse: bool = False
 ) -> list[str]:
     """Return the names of the columns that predictions add, and refuse a query that has one of them already.
 
@@ -176,9 +184,68 @@ class FeatureTerm:
     members: tuple[str, ...] = ()
 
 
+JOINED = "__penstock_w"
+"""The name of the weights that rows are joined with by their group."""
+SINGLE: tuple[TermKind, ...] = ("number", "date")
+"""Terms whose weights are read one by one; others read a list of them."""
+
+
+def weight_column(output: int, feature: int) -> str:
+    """Return the name of a column of joined weights: of a feature, or of the first of several."""
+    return f"w{output}_{feature}"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFormula:
+    """How rows find the weights of their group, which are in the catalogue.
+
+    Attributes
+    ----------
+    keys : tuple of (column, kind)
+        The query's columns to group by, and what their values are compared as.
+    count : int
+        How many groups have a model.
+    pooled : bool
+        Whether the formula's own weights are for the rows of other groups; they get no prediction if not.
+    """
+
+    keys: tuple[tuple[str, KeyKind], ...]
+    count: int
+    pooled: bool
+
+    def columns(self, formula: Formula) -> list[tuple[str, int, int | None]]:
+        """Return the columns of weights: the place that each has in a model's weights, from 1, and of lists the last place."""
+        found: list[tuple[str, int, int | None]] = []
+        for output in range(len(formula.intercept)):
+            base = output * (formula.width + 1) + 1
+            for term in formula.terms:
+                if term.kind in SINGLE:
+                    places = range(term.start, term.start + term.width)
+                    found += [(weight_column(output, at), base + at, None) for at in places]
+                else:
+                    last = base + term.start + term.width - 1
+                    found.append((weight_column(output, term.start), base + term.start, last))
+            found.append((weight_column(output, formula.width), base + formula.width, None))
+        return found
+
+    def weights(self, formula: Formula, place: str, *, coef: str) -> str:
+        """Write the columns of weights of the group at a place, from 0, of an array of all weights."""
+        size = len(formula.intercept) * (formula.width + 1)
+        start = f"{place} * {size}"
+        return ", ".join(
+            f"{coef}[{start} + {low}] AS {name}"
+            if high is None
+            else f"{coef}[{start} + {low}:{start} + {high}]::float8[] AS {name}"
+            for name, low, high in self.columns(formula)
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A model, ready to be written: terms of features, weights for each output, what is predicted, and above which probability."""
+    """A model, ready to be written: terms of features, weights for each output, what is predicted, and above which probability.
+
+    With ``groups`` it is a model per group, whose weights rows are joined with; ``joined`` says that those are to be written.
+    """
 
     loss: Loss
     terms: tuple[FeatureTerm, ...]
@@ -187,11 +254,36 @@ class Formula:
     classes: tuple[Any, ...]
     stored: StoredModel | None = None
     threshold: float | None = None
+    joined: bool = False
+    groups: GroupFormula | None = None
 
     @property
     def literal(self) -> bool:
         """Whether weights are written one by one."""
-        return self.coef.size <= LITERAL
+        return not self.joined and self.coef.size <= LITERAL
+
+    @property
+    def width(self) -> int:
+        """The number of features."""
+        return sum(term.width for term in self.terms)
+
+    def by_one(self, output: int, term: FeatureTerm) -> list[str]:
+        """Write an output's weights for a term, one by one."""
+        if self.joined:
+            return [f"{JOINED}.{weight_column(output, term.start + at)}::float8" for at in range(term.width)]
+        return list(map(double_literal, self.weights(output, term)))
+
+    def constant(self, output: int) -> str:
+        """Write an output's intercept."""
+        return (
+            f"{JOINED}.{weight_column(output, self.width)}::float8"
+            if self.joined
+            else double_literal(self.intercept[output])
+        )
+
+    def score_of_group(self, own: str, other: str) -> str:
+        """Write a score of the row's group, or the other one where its group has no model."""
+        return f"CASE WHEN {JOINED}.place IS NOT NULL THEN {own} ELSE {other} END"
 
     def weights(self, output: int, term: FeatureTerm) -> list[float]:
         """Return an output's weights for a term, as doubles of the very same value."""
@@ -233,10 +325,10 @@ def _path(schema: pa.Schema, name: str, dialect: Dialect) -> tuple[pa.Field, tup
     return field.with_type(inner.type), member_path(field.type, name[len(root) + 1 :])
 
 
-def _field(schema: pa.Schema, name: str, dialect: Dialect) -> pa.Field:
+def _field(schema: pa.Schema, name: str, dialect: Dialect, *, role: str = "feature column") -> pa.Field:
     same = [each for each in schema.names if dialect.fold(each) == dialect.fold(name)]
     if not same:
-        raise ColumnError.missing(name, schema.names, place="the query", role="feature column")
+        raise ColumnError.missing(name, schema.names, place="the query", role=role)
     if len(same) > 1:
         raise UsageError(f"the query has two columns {name!r}, and the model reads one; give the other another name")
     return schema.field(same[0])
@@ -302,92 +394,29 @@ def formula_of(model: LinearModel, schema: pa.Schema, dialect: Dialect, stored: 
     return Formula(loss_of(model.kind), terms, np.ascontiguousarray(weights.coef), weights.intercept, classes, stored)
 
 
-_MOST = 500
-"""Scores are cut off here before they are raised: beyond it PostgreSQL refuses the exponential, as too large or small."""
-
-
-@dataclass(frozen=True, slots=True)
-class OutcomeWriter:
-    """Writes predictions over scores.
-
-    ``exp`` is the engine's exponential function; ``pairs`` writes classes with their probabilities as one value.
-    """
-
-    literal: Callable[[Any], str]
-    exp: str
-    pairs: Callable[[Sequence[tuple[str, str]]], str]
-
-    def columns(
-        self,
-        formula: Formula,
-        names: Sequence[str],
-        *,
-        scores: Sequence[str],
-        shares: Sequence[str],
-        top: str,
-        warehouse: bool,
-    ) -> str:
-        """Write the columns that are added under these names.
-
-        Of several scores ``top`` is the highest, and ``shares`` are those of their exponentials in the sum.
-        """
-        probabilities = self.probabilities(formula, scores, shares)
-        columns = [self.prediction(formula, scores, probabilities, top)]
-        if warehouse and probabilities:
-            pairs = list(zip(map(self.literal, formula.classes), probabilities, strict=True))
-            columns.append(f"CASE WHEN {probabilities[0]} IS NOT NULL THEN {self.pairs(pairs)} END")
-        elif not warehouse:
-            columns += probabilities
-        return ", ".join(f"{each} AS {quote_identifier(name)}" for each, name in zip(columns, names, strict=True))
-
-    def exponential(self, score: str, top: str) -> str:
-        """Write the exponential of one of several scores, relative to the highest."""
-        return f"{self.exp}(greatest({score} - {top}, -{_MOST}))"
-
-    def prediction(self, formula: Formula, scores: Sequence[str], probabilities: Sequence[str], top: str) -> str:
-        """Write what is predicted; of equal scores the first class wins."""
-        classes = [self.literal(each) for each in formula.classes]
-        if not classes:
-            return scores[0]
-        if formula.threshold is not None:
-            likely, threshold = probabilities[1], double_literal(formula.threshold)
-            return (
-                f"CASE WHEN {likely} > {threshold} THEN {classes[1]} WHEN {likely} <= {threshold} THEN {classes[0]} END"
-            )
-        if formula.loss.many:
-            cases = [f"WHEN {score} = {top} THEN {each}" for score, each in zip(scores, classes, strict=True)]
-            return f"CASE {' '.join(cases)} END"
-        score = scores[0]
-        return f"CASE WHEN {score} > 0::float8 THEN {classes[1]} WHEN {score} <= 0::float8 THEN {classes[0]} END"
-
-    def probabilities(self, formula: Formula, scores: Sequence[str], shares: Sequence[str]) -> list[str]:
-        """Write the probability of each class; none for models that have no probabilities."""
-        if formula.loss.many:
-            return [f"CASE WHEN {scores[0]} IS NOT NULL THEN {share} END" for share in shares]
-        if formula.loss.probability_sql is None:
-            return []
-        score = scores[0]
-        likely = formula.loss.probability_sql(f"least(greatest({score}, -{_MOST}), {_MOST})", self.exp)
-        return [f"CASE WHEN {score} IS NOT NULL THEN {each} END" for each in (f"1::float8 - {likely}", likely)]
-
-    def sign(self, formula: Formula, score: str, probabilities: Sequence[str]) -> str:
-        """Write 1 where the second of two classes is predicted, or a number, and -1 where the first is."""
-        if not formula.classes:
-            return "1::float8"
-        value, limit = score, "0::float8"
-        if formula.threshold is not None:
-            value, limit = probabilities[1], double_literal(formula.threshold)
-        return f"CASE WHEN {value} > {limit} THEN 1::float8 WHEN {value} <= {limit} THEN -1::float8 END"
-
-    def explained(
-        self, formula: Formula, names: Sequence[str], *, score: str, sign: str, top: str, baseline: float
-    ) -> str:
-        """Write the columns of an explained prediction: ``top`` lists the largest contributions."""
-        probabilities = self.probabilities(formula, [score], [])
-        columns = [self.prediction(formula, [score], probabilities, "")]
-        if probabilities:
-            columns.append(
-                f"CASE {sign} WHEN 1::float8 THEN {probabilities[1]} WHEN -1::float8 THEN {probabilities[0]} END"
-            )
-        columns += [top, f"{sign} * {double_literal(baseline)}", f"{sign} * {score}", "0::float8"]
-        return ", ".join(f"{each} AS {quote_identifier(name)}" for each, name in zip(columns, names, strict=True))
+def group_formula_of(
+    model: GroupModels, schema: pa.Schema, dialect: Dialect, stored: StoredModel | None
+) -> Formula | None:
+    """Make a model per group ready to be written; None where its features cannot be made in SQL, or its row cannot be seen."""
+    terms = feature_terms(model.recipe, schema, dialect)
+    if stored is None or terms is None or any(term.kind == "vector" for term in terms):
+        return None
+    labels, pooled = model.recipe.labels, model.pooled if model.unseen == "pooled" else None
+    keys, own = [], group_keys(model)
+    for column, kind in zip(own.columns, own.kinds, strict=True):
+        field = _field(schema, column, dialect, role="column to group by")
+        if key_kind(field.type) != kind:
+            raise ColumnError(f"the query: column {column!r} is {field.type}, where groups were made by {kind} values")
+        keys.append((field.name, kind))
+    if pooled is None:
+        outputs = model.registry.index.outputs
+        coef, intercept = (
+            np.zeros((outputs, sum(term.width for term in terms)), np.float32),
+            np.zeros(outputs, np.float32),
+        )
+    else:
+        weights = pooled.best("").weights
+        coef, intercept = np.ascontiguousarray(weights.coef), weights.intercept
+    groups = GroupFormula(tuple(keys), own.count, pooled is not None)
+    classes = () if labels is None else labels.classes
+    return Formula(loss_of(model.kind), terms, coef, intercept, classes, stored, groups=groups)

@@ -9,16 +9,17 @@ from typing import Any
 from penstock.closing import Closing
 from penstock.errors import ModelFileError, UsageError
 from penstock.events import Listener, Stream
+from penstock.groups.results import GroupModels
 from penstock.messages import Command
 from penstock.model_kinds import open_model
-from penstock.modelfile import refuse_groups
 from penstock.outputs import atomic_path
 from penstock.sql import statements as s
 from penstock.sql.catalog import Catalog
 from penstock.sql.engines.registry import open_engine
 from penstock.sql.grammar import parse
-from penstock.sql.model_functions import fill_calls, model_properties
+from penstock.sql.model_functions import fill_calls
 from penstock.sql.model_measures import evaluate_call
+from penstock.sql.model_properties import show_model
 from penstock.sql.options import pack_settings, wording_of
 from penstock.sql.plan_tree import explain_training
 from penstock.sql.result import Result
@@ -81,27 +82,29 @@ class Session(Closing):
             case s.Evaluate():
                 return evaluate_call(statement, self.engine, self.catalog, stream=self.stream)
             case s.ShowModels():
-                names = ("name", "kind", "label", "features", "rows", "score", "created_at")
+                names = ("name", "kind", "label", "features", "groups", "rows", "score", "created_at")
                 return Result(
                     names, [tuple(getattr(entry, name) for name in names) for entry in self.catalog.entries()]
                 )
-            case s.DescribeModel():
-                return model_properties(self.catalog.load(statement.model), statement.model)
+            case s.ShowModel() | s.DescribeModel() | s.ShowTraining():
+                return show_model(statement, self.catalog)
             case s.DropModel():
                 self.catalog.drop(statement.model, missing=statement.missing)
                 return Result(status="DROP MODEL")
             case s.ImportModel():
                 return self._import(statement)
             case s.ExportModel():
-                with atomic_path(statement.path) as temporary:
-                    self.catalog.load(statement.model).save(temporary)
+                self._export(statement)
                 return Result(status="EXPORT MODEL")
             case s.Pack():
                 return self._pack(statement)
 
     def _import(self, statement: s.ImportModel) -> Result:
-        refuse_groups(statement.path)
         with open_model(statement.path) as model:
+            if isinstance(model, GroupModels):
+                unseen = "null" if model.pooled is None else "pooled"
+                self.catalog.save(statement.model, model.answering(unseen), exists=statement.exists)
+                return Result(status="IMPORT MODEL")
             if model.linear is None:
                 raise ModelFileError(
                     f"{statement.path} is a {model.kind} model that has no linear form in memory, and stays where it is: ",
@@ -109,6 +112,14 @@ class Session(Closing):
                 )
             self.catalog.save(statement.model, model.linear, exists=statement.exists)
         return Result(status="IMPORT MODEL")
+
+    def _export(self, statement: s.ExportModel) -> None:
+        model = self.catalog.load(statement.model)
+        if isinstance(model, GroupModels):
+            model.save(statement.path)
+            return
+        with atomic_path(statement.path) as temporary:
+            model.save(temporary)
 
     def _pack(self, statement: s.Pack) -> Result:
         if not self.engine.packs:

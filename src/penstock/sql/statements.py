@@ -80,6 +80,7 @@ class Train:
 
     ``model`` is logistic, svm, linear or softmax. ``name`` is None where none was given. ``warehouse`` says whether
     the options have the warehouses' names (``OPTIONS``). ``transform`` makes the columns to learn from of those of the query.
+    ``by`` has the columns of GROUP BY: a model is learned for each of their values.
     """
 
     query: Query
@@ -89,6 +90,7 @@ class Train:
     exists: Exists = "error"
     warehouse: bool = False
     transform: tuple[TransformItem, ...] = ()
+    by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +196,25 @@ class ShowModels:
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeModel:
-    """``DESCRIBE MODEL name``."""
+class ShowModel:
+    """``SHOW MODEL name``: of a model per group a row per group, of others what DESCRIBE MODEL says."""
 
     model: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShowTraining:
+    """``SHOW TRAINING name``: a row for everything that was tried, or for each epoch."""
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeModel:
+    """``DESCRIBE MODEL name [FOR (value, …)]``; ``group`` has the values of one group's key."""
+
+    model: str
+    group: tuple[OptionValue, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,5 +258,7 @@ class Plain:
     text: str
 
 
-ModelStatement: TypeAlias = ShowModels | DescribeModel | DropModel | ImportModel | ExportModel
+ModelStatement: TypeAlias = (
+    ShowModels | ShowModel | ShowTraining | DescribeModel | DropModel | ImportModel | ExportModel
+)
 Statement: TypeAlias = Train | Explain | Evaluate | Embedded | ModelStatement | Pack | Plain

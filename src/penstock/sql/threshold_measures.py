@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import UsageError
+from penstock.groups.results import GroupModels
 from penstock.linear import EncodedModel
 from penstock.measures import Doubles, Ranking, TwoClassMeasures
 from penstock.sgd.losses import loss_of
@@ -23,7 +24,7 @@ ROC_COLUMNS = (
 )
 
 
-def require_two_classes(model: EncodedModel, purpose: str) -> None:
+def require_two_classes(model: EncodedModel | GroupModels, purpose: str) -> None:
     """Raise where a model does not give each row a probability of the second of two classes."""
     classes = () if model.recipe.labels is None else model.recipe.labels.classes
     if len(classes) == 2 and loss_of(model.kind).probabilities is not None:

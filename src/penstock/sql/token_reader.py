@@ -168,6 +168,10 @@ class TokenReader:
         token = self.token
         if token is None:
             raise self.missing(f"the value of {name}")
+        if self.accept("HPARAM_CANDIDATES", "("):  # BigQuery's word for a list of values to try
+            found = self.value(name)
+            self.expect(")", expected=f") after the values of {name}")
+            return found
         for opening, closing in (("[", "]"), ("(", ")")):
             if self.accept(opening):
                 return self._list(name, closing)

@@ -30,9 +30,10 @@ from penstock.metric_names import headline, useless_reason
 from penstock.sgd.losses import loss_of
 from penstock.sql.catalog import Catalog
 from penstock.sql.engines.base import Engine, QueryBlocks, ServerTraining
+from penstock.sql.group_training import group_result, train_groups
 from penstock.sql.options import Settings, settings
 from penstock.sql.result import Result
-from penstock.sql.statements import Train
+from penstock.sql.statements import Exists, Train
 from penstock.sql.transform import saved_transform, transformed_training
 
 _OVER_A_WIRE = {"cache", "connections", "extension"}
@@ -102,7 +103,13 @@ def run_training(statement: Train, engine: Engine, catalog: Catalog, *, stream: 
         )
     catalog.require_writable()
     stem = statement.query.selected.table if statement.query.selected else "model"
+    exists: Exists = "replace" if chosen.replace else "error"
     name = name or catalog.free_name(f"{unquote_table(stem)}_{chosen.config.model}")
+    note = f"model {name!r} saved in {engine.place}; use it: SELECT … PREDICT BY {quote_if_needed(name)}"
+    if chosen.groups is not None:
+        models = train_groups(statement, chosen, engine, stream=stream)
+        catalog.save(name, models, exists=exists)
+        return group_result(models, time.perf_counter() - began, [note])
     server = server_for(chosen, engine, schema)
     statement = replace(statement, name=name)
     trained = None
@@ -113,8 +120,7 @@ def run_training(statement: Train, engine: Engine, catalog: Catalog, *, stream: 
     else:
         with prepare_training(statement, chosen, engine, stream=stream) as job:
             model = replace(job.learn(schema), transform=saved_transform(statement, engine))
-            catalog.save(name, model, exists="replace" if chosen.replace else "error")
-    note = f"model {name!r} saved in {engine.place}; use it: SELECT … PREDICT BY {quote_if_needed(name)}"
+            catalog.save(name, model, exists=exists)
     useless = model.metrics.get("useless") or useless_reason(model.metrics)
     notes = [*score_note(model), *time_note(model, time.perf_counter() - began), note]
     if useless is not None:

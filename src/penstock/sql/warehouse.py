@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from penstock.blocks.base import BlockSource
 from penstock.errors import DataError, UnknownOptionError, UsageError
-from penstock.linear import LinearModel
+from penstock.groups.results import GroupModels
+from penstock.linear import EncodedModel
 from penstock.measures import OnScores
 from penstock.options import TABLE
 from penstock.sql.statements import OptionValue, StatementOption, StatementOptions
@@ -161,7 +162,7 @@ _CLASSES = {
 
 
 def measure_for_warehouse(
-    model: LinearModel,
+    model: EncodedModel | GroupModels,
     source: BlockSource,
     *,
     label: str | None = None,

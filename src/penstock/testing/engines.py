@@ -155,7 +155,7 @@ class EngineContract:
         assert catalog.entries() == []
         assert "m" not in catalog
         session.sql("SELECT x, y FROM t TRAIN BY logistic AS m WITH (label = y, epochs = 2)")
-        model = catalog.load("m")
+        model = catalog.load_linear("m", "this")
         assert catalog.save("n", model)
         assert not catalog.save("n", model, exists="skip")
         assert catalog.save("n", model, exists="replace")
@@ -165,8 +165,8 @@ class EngineContract:
             ("m", "y", 1),
             ("n", "y", 1),
         ]
-        assert np.array_equal(catalog.load("n").weights.coef, model.weights.coef)
-        assert catalog.load("n").header() == model.header()
+        assert np.array_equal(catalog.load_linear("n", "this").weights.coef, model.weights.coef)
+        assert catalog.load_linear("n", "this").header() == model.header()
         assert catalog.drop("n")
         with pytest.raises(ModelFileError, match="no model 'n'"):
             catalog.load("n")
@@ -177,7 +177,7 @@ class EngineContract:
         found = session.sql("SELECT * FROM (SELECT * FROM t PREDICT BY m) AS p ORDER BY id")
         assert found.columns == ("id", "x", "y", "prediction", "probability_0", "probability_1")
         x = np.array([[x] for _, x, _ in self.rows()], np.float32)
-        model = session.catalog.load("m")
+        model = session.catalog.load_linear("m", "this")
         chances = 1 / (1 + np.exp(-(x @ model.weights.coef[0] + model.weights.intercept[0])))
         np.testing.assert_allclose(found.column("probability_1"), chances, rtol=1e-4, atol=1e-6)
         assert np.mean(np.array(found.column("prediction")) == np.array(found.column("y"))) > 0.9

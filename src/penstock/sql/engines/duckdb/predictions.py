@@ -8,6 +8,7 @@ looks up by a hash.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -21,7 +22,9 @@ from penstock.sql.dialect import (
     typed_literal,
 )
 from penstock.sql.feature_terms import ZONED, ValueWriter
-from penstock.sql.prediction_query import FeatureTerm, Formula, OutcomeWriter
+from penstock.sql.outcome_writer import OutcomeWriter
+from penstock.sql.prediction_query import JOINED, FeatureTerm, Formula, StoredModel, weight_column
+from penstock.sql.stored_groups import KeyKind
 
 CREATED = "epoch_us(created_at)"
 """When a model was made, in microseconds since 1970."""
@@ -39,11 +42,12 @@ def select_in_duckdb(
     refs, shares = [f"{mark}_s{o}" for o in outputs], []
     held = _category_codes(formula, mark)
     scores = ", ".join(f"nullif({_score(formula, o, mark)}, 'NaN') AS {refs[o]}" for o in outputs)
-    text = f"SELECT q.*, {scores} FROM (\n{query}\n) AS q"
+    weights = _join_weights(formula)
+    text = f"SELECT q.*, {scores} FROM (\n{query}\n) AS q{weights}"
     made = list(refs)
     if held:  # worked out once for all outputs
         codes = ", ".join(f"{what} AS {name}" for name, what in held.items())
-        text = f"SELECT q.*, {scores} FROM (SELECT q.*, {codes} FROM (\n{query}\n) AS q) AS q"
+        text = f"SELECT q.*, {scores} FROM (SELECT q.*, {codes} FROM (\n{query}\n) AS q) AS q{weights}"
         made += held
     if formula.loss.many:
         text = f"SELECT *, greatest({', '.join(refs)}) AS {mark}_top FROM ({text}) AS s"
@@ -64,9 +68,48 @@ def _pairs_list(pairs: Sequence[tuple[str, str]]) -> str:
 _OUTCOME = OutcomeWriter(_literal, "exp", _pairs_list)
 
 
+def _join_weights(formula: Formula) -> str:
+    """Write the join of rows with the weights of their groups, which are read from the catalogue once; nothing for one model."""
+    groups, stored = formula.groups, formula.stored
+    if groups is None or stored is None:
+        return ""
+    row = f"FROM {stored.table} WHERE name = {_literal(stored.name)} AND {CREATED} = {stored.made}"
+    weights = groups.weights(formula, "k.place", coef="m.coef")
+    texts = [f"json_extract(m.header, '$.groups.keys[{at}]')::varchar[]" for at in range(len(groups.keys))]
+    lists = ", ".join(f"unnest({text}) AS t{at}" for at, text in enumerate(texts))
+    typed = ", ".join(f"k.t{at}::{_KEY_TYPES.get(kind, 'bigint')} AS k{at}" for at, (_, kind) in enumerate(groups.keys))
+    same = " AND ".join(
+        f"{_key(f'q.{quote_identifier(column)}', kind)} IS NOT DISTINCT FROM {JOINED}.k{at}"
+        for at, (column, kind) in enumerate(groups.keys)
+    )
+    whole = f"SELECT coalesce((SELECT coef {row}), error({_gone(stored)})::float4[]) AS coef, (SELECT header {row}) AS header"
+    places = f"LATERAL (SELECT {lists}, unnest(range({groups.count})) AS place) AS k"
+    table = f"SELECT k.place, {typed}, {weights} FROM ({whole}) AS m, {places}"
+    return f" LEFT JOIN ({table}) AS {JOINED} ON {same}"
+
+
+_KEY_TYPES = {"text": "varchar", "float": "double"}
+_KEYS = {
+    "boolean": "{}::int::bigint",
+    "date": "({}::date - DATE '1970-01-01')::bigint",
+    "timestamp": "epoch_us({})",
+    "time": "epoch_us({})",
+}
+"""How the values of groups are compared that are not simply cast."""
+
+
+def _key(value: str, kind: KeyKind) -> str:
+    return _KEYS.get(kind, f"{{}}::{_KEY_TYPES.get(kind, 'bigint')}").format(value)
+
+
 def _score(formula: Formula, output: int, mark: str) -> str:
+    if formula.groups is not None:
+        single = replace(formula, groups=None, stored=None)
+        own = _score(replace(single, joined=True), output, mark)
+        other = _score(single, output, mark) if formula.groups.pooled else "NULL"
+        return formula.score_of_group(own, other)
     terms = [_term(formula, output, term, mark) for term in formula.terms]
-    return nested_sum([*terms, double_literal(formula.intercept[output])])
+    return nested_sum([*terms, formula.constant(output)])
 
 
 def _term(formula: Formula, output: int, term: FeatureTerm, mark: str) -> str:
@@ -82,11 +125,11 @@ def _category_codes(formula: Formula, mark: str) -> dict[str, str]:
 
 
 def _number(formula: Formula, output: int, term: FeatureTerm) -> str:
-    return _VALUES.number(term, formula.weights(output, term))
+    return _VALUES.number(term, formula.by_one(output, term))
 
 
 def _date(formula: Formula, output: int, term: FeatureTerm) -> str:
-    return _VALUES.date(term, formula.weights(output, term))
+    return _VALUES.date(term, formula.by_one(output, term))
 
 
 def _level(formula: Formula, output: int, term: FeatureTerm, mark: str) -> str:
@@ -177,16 +220,22 @@ def _full(values: str) -> str:
 
 def _weights(formula: Formula, output: int, term: FeatureTerm, *, ends: bool = False) -> str:
     """Write an output's weights for a term as a list: a constant, or one fetched from the catalogue once."""
+    if formula.joined:
+        own = f"{JOINED}.{weight_column(output, term.start)}"
+        return f"(['NaN'::float8] || {own} || [0::float8])" if ends else own
     if formula.literal or formula.stored is None:
         values = formula.weights(output, term)
         return _doubles([float("nan"), *values, 0.0] if ends else values)
     stored = formula.stored
     first, last = formula.places(output, term)
     found = f"SELECT coef[{first}:{last}]::float8[] FROM {stored.table} WHERE name = {_literal(stored.name)} AND {CREATED} = {stored.made}"
-    name = f" {stored.name}" if stored.name.isidentifier() else ""
-    told = _literal(f"the model{name} was dropped or replaced; run or make this statement again")
-    whole = f"coalesce(({found}), error({told})::float8[])"
+    whole = f"coalesce(({found}), error({_gone(stored)})::float8[])"
     return f"(SELECT ['NaN'::float8] || {whole} || [0::float8])" if ends else f"(SELECT {whole})"
+
+
+def _gone(stored: StoredModel) -> str:
+    name = f" {stored.name}" if stored.name.isidentifier() else ""
+    return _literal(f"the model{name} was dropped or replaced; run or make this statement again")
 
 
 def _doubles(values: Iterable[float]) -> str:

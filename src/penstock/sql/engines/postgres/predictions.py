@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -28,7 +29,8 @@ from penstock.sql.dialect import (
     typed_literal,
 )
 from penstock.sql.feature_terms import ZONED, ValueWriter
-from penstock.sql.prediction_query import FeatureTerm, Formula, OutcomeWriter, StoredModel
+from penstock.sql.outcome_writer import OutcomeWriter
+from penstock.sql.prediction_query import JOINED, FeatureTerm, Formula, StoredModel, weight_column
 
 CREATED = "(extract(epoch FROM created_at) * 1000000::numeric)::bigint"
 """When a model was made, in microseconds since 1970."""
@@ -56,7 +58,49 @@ def select_in_postgres(
             f"LATERAL (SELECT {nested_sum([f'e.e{o}' for o in outputs])} AS total OFFSET 0) AS z",
         ]
     added = _OUTCOME.columns(formula, names, scores=refs, shares=shares, top="t.top", warehouse=warehouse)
-    return f"SELECT q.*, {added} FROM (\n{query}\n) AS q CROSS JOIN " + " CROSS JOIN ".join(joins)
+    weights = _join_weights(formula)
+    return f"SELECT q.*, {added} FROM (\n{query}\n) AS q{weights} CROSS JOIN " + " CROSS JOIN ".join(joins)
+
+
+def _join_weights(formula: Formula) -> str:
+    """Write the join of rows with the weights of their groups, which are read from the catalogue once; nothing for one model.
+
+    Nulls are compared as flags, because no join by IS NOT DISTINCT FROM is one by hashing.
+    """
+    groups, stored = formula.groups, formula.stored
+    if groups is None or stored is None:
+        return ""
+    row = f"FROM {stored.table} WHERE {_pinned(stored)}"
+    most = (groups.count + 1) * (formula.width + 1) * len(formula.intercept)
+    lists, columns, same = [], [], []
+    for at, (column, kind) in enumerate(groups.keys):
+        value, type_ = f"q.{quote_identifier(column)}", _KEY_TYPES.get(kind, "int8")
+        keys = f"pg_catalog.json_extract_path(m.header, 'groups', 'keys', '{at}')"
+        lists.append(f"pg_catalog.json_array_elements_text({keys})")
+        columns += [f"coalesce(k.t{at}, '0')::pg_catalog.{type_} AS k{at}", f"k.t{at} IS NULL AS n{at}"]
+        key = _KEYS.get(kind, f"({{}})::pg_catalog.{type_}").format(value)
+        collate = ' COLLATE pg_catalog."C"' if kind == "text" else ""
+        same.append(f"coalesce({key}, '0'::pg_catalog.{type_}){collate} OPERATOR(pg_catalog.=) {JOINED}.k{at}")
+        same.append(f"({value} IS NULL) OPERATOR(pg_catalog.=) {JOINED}.n{at}")
+    weights = groups.weights(formula, "(k.place::int4 - 1)", coef="m.coef")
+    names = ", ".join(f"t{at}" for at in range(len(lists)))
+    # A slice of an array is taken out of storage once.
+    coef = f"coalesce((SELECT coef[1:{most}] {row}), {_gone(stored, 'float4[]')})"
+    whole = f"(SELECT {coef} AS coef, (SELECT header {row}) AS header OFFSET 0) AS m"
+    places = f"LATERAL ROWS FROM ({', '.join(lists)}) WITH ORDINALITY AS k({names}, place)"
+    table = f"SELECT k.place, {', '.join(columns)}, {weights} FROM {whole}, {places} OFFSET 0"
+    return f" LEFT JOIN ({table}) AS {JOINED} ON {' AND '.join(same)}"
+
+
+_KEY_TYPES = {"text": "text", "float": "float8"}
+_MICROSECONDS = "(extract(epoch FROM {}) * 1000000::numeric)::pg_catalog.int8"
+_KEYS = {
+    "boolean": "({})::pg_catalog.int4::pg_catalog.int8",
+    "date": "({} - '1970-01-01'::pg_catalog.date)::pg_catalog.int8",
+    "timestamp": _MICROSECONDS,
+    "time": _MICROSECONDS,
+}
+"""How the values of groups are compared that are not simply cast."""
 
 
 def _text(value: str) -> str:
@@ -79,16 +123,21 @@ _OUTCOME = OutcomeWriter(_literal, "pg_catalog.exp", _pairs_json)
 
 
 def _score(formula: Formula, output: int, held: dict[str, str]) -> str:
+    if formula.groups is not None:
+        single = replace(formula, groups=None, stored=None)
+        own = _score(replace(single, joined=True), output, held)
+        other = _score(single, output, held) if formula.groups.pooled else "NULL"
+        return formula.score_of_group(own, other)
     terms = [_TERMS[term.kind](formula, output, term, held) for term in formula.terms]
-    return nested_sum([*terms, double_literal(formula.intercept[output])])
+    return nested_sum([*terms, formula.constant(output)])
 
 
 def _number(formula: Formula, output: int, term: FeatureTerm, held: dict[str, str]) -> str:
-    return _VALUES.number(term, formula.weights(output, term))
+    return _VALUES.number(term, formula.by_one(output, term))
 
 
 def _date(formula: Formula, output: int, term: FeatureTerm, held: dict[str, str]) -> str:
-    return _VALUES.date(term, formula.weights(output, term))
+    return _VALUES.date(term, formula.by_one(output, term))
 
 
 def _level(formula: Formula, output: int, term: FeatureTerm, held: dict[str, str]) -> str:
@@ -222,6 +271,8 @@ _TERMS = {
 
 def _weights(formula: Formula, output: int, term: FeatureTerm) -> str:
     """Write an output's weights for a term as an array: a constant, or one fetched from the catalogue once."""
+    if formula.joined:
+        return f"({JOINED}.{weight_column(output, term.start)})"
     if formula.literal or formula.stored is None:
         return f"({_doubles(formula.weights(output, term))})"
     stored = formula.stored
@@ -236,11 +287,11 @@ def _pinned(stored: StoredModel) -> str:
     return f"name = {_literal(stored.name)} AND {made}"
 
 
-def _gone(stored: StoredModel) -> str:
+def _gone(stored: StoredModel, kind: str = "float8[]") -> str:
     """Write an array that cannot be read, whose error says why; naming the user keeps it from being read beforehand."""
     name = f" {stored.name}" if stored.name.isidentifier() else ""
     told = f"""{{"the model{name} was dropped or replaced; run or make this statement again"}}"""
-    return f"({_literal(told)} OPERATOR(pg_catalog.||) pg_catalog.left(current_user, 0))::float8[]"
+    return f"({_literal(told)} OPERATOR(pg_catalog.||) pg_catalog.left(current_user, 0))::{kind}"
 
 
 def _doubles(values: Iterable[float]) -> str:

@@ -98,7 +98,7 @@ class ExtensionTraining:
         warnings = [notice.removeprefix(_WARNING) for notice in result.notices if notice.startswith(_WARNING)]
         for warning in warnings:
             stream.emit(Warned(warning))
-        model = catalog.load(str(statement.name))
+        model = catalog.load_linear(str(statement.name), "a training in the server")
         for notice in (left_out_notice(model.recipe.left_out), stray_notice(model.recipe.parts, ())):
             if notice is not None:
                 stream.emit(Warned(notice))
