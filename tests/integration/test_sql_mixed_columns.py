@@ -91,6 +91,22 @@ def test_new_levels_and_nulls_are_predicted(session: Any) -> None:
     assert run(session, "SELECT count(prediction) FROM v").rows == [(ROWS,)]
 
 
+def test_columns_of_untyped_nulls_are_missing_in_every_row(session: Any) -> None:
+    run(session, f"SELECT bought, {COLUMNS} FROM t TRAIN BY logistic AS m WITH (label = 'bought', seed = 1)")
+    for name in COLUMNS.split(", "):
+        rest = ", ".join(each for each in COLUMNS.split(", ") if each != name)
+        untyped, typed = (
+            f"SELECT id, bought, {rest}, {null} AS {name} FROM t" for null in ("NULL", f"nullif({name}, {name})")
+        )
+        for select in (
+            "SELECT prediction, probability_yes FROM ({} PREDICT BY m) AS p ORDER BY id",
+            "EVALUATE MODEL m ON {}",
+        ):
+            found, expected = (run(session, select.format(rows)).rows for rows in (untyped, typed))
+            assert found == expected, (name, select)
+            assert None not in found[0]
+
+
 def test_warehouses_statements_do_the_same(session: Any) -> None:
     run(session, "CREATE MODEL w OPTIONS(model_type='logistic_reg', input_label_cols=['bought']) AS SELECT * FROM t")
     assert session.catalog.load("w").kind == "logistic"  # a null is no third class

@@ -358,6 +358,8 @@ def _term(
             return FeatureTerm("array", names, types, start, width)
         lists = f"lists of {width} numbers"
         raise ColumnError(f"the query: column {field.name!r} is {kind}, where {lists} were learnt from")
+    if pa.types.is_null(kind):  # of an untyped NULL: missing in every row, as text may be of any column
+        kind, types = pa.string(), (pa.string(),)
     if isinstance(part, Number | Date):
         read = is_numeric(kind) if isinstance(part, Number) else is_date(kind)
         if not read and not is_text(kind):
