@@ -81,6 +81,8 @@ def evaluate(
     trainer.weights = model.weights
     with scoring_loader(source, recipe, memory) as loader:
         measures = measures_for(recipe, loss, memory)
+        if recipe.unseen is not None:
+            recipe.unseen.clear()  # the loader has read some blocks already, to learn of their size
         stats = trainer.evaluate(window.follow(loader, 0), on_scores=both(measures.add, on_scores))
     if not stats.rows:
         raise unmeasured(recipe, source.name)

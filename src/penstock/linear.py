@@ -138,6 +138,13 @@ class EncodedModel(Closing):
         unseen.warn(out)
         return count
 
+    def evaluate_warned(self, source: BlockSource, **options: Any) -> dict[str, Any]:
+        """Return what `evaluate` does; values that training did not see are counted in the log."""
+        unseen = UnseenValues()
+        found = self.counting(unseen).evaluate(source, **options)
+        unseen.warn(source.name)
+        return found
+
     def block_scores(self, source: BlockSource) -> Iterator[Floats]:
         """Yield the scores of a source's rows in stored order, some blocks at a time."""
         recipe = self.recipe.for_schema(source.schema, place=source.name)

@@ -91,6 +91,19 @@ def test_new_levels_and_nulls_are_predicted(session: Any) -> None:
     assert run(session, "SELECT count(prediction) FROM v").rows == [(ROWS,)]
 
 
+@pytest.mark.parametrize("statement", ["EVALUATE MODEL m ON {}", "SELECT * FROM ML.EVALUATE(MODEL m, ({}))"])
+def test_measures_warn_of_values_that_training_did_not_see(
+    session: Any, statement: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(
+        session,
+        "SELECT color, flag, bought FROM t WHERE color IS NOT NULL TRAIN BY logistic AS m WITH (label = 'bought')",
+    )
+    caplog.clear()
+    run(session, statement.format("SELECT 'mauve' AS color, flag, bought FROM t WHERE id < 10"))
+    assert "10 rows have levels of 'color' that training did not see" in caplog.messages
+
+
 def test_columns_of_untyped_nulls_are_missing_in_every_row(session: Any) -> None:
     run(session, f"SELECT bought, {COLUMNS} FROM t TRAIN BY logistic AS m WITH (label = 'bought', seed = 1)")
     for name in COLUMNS.split(", "):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
@@ -144,6 +145,19 @@ def test_predictions_count_what_training_did_not_see(tmp_path: Path, towns: int)
     assert "2 rows have no 'x'" in text
 
 
+@pytest.mark.parametrize("towns", [3, 70])
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_measures_count_what_training_did_not_see(tmp_path: Path, towns: int, suffix: str) -> None:
+    trained(rows(towns=towns)).save(tmp_path / "m.penstock")
+    new = tmp_path / f"new.{suffix}"  # rows of text are read twice, the first time to learn how many there are
+    (pq.write_table if suffix == "parquet" else pa.csv.write_csv)(strangers(), new)
+    words = ["evaluate", str(tmp_path / "m.penstock"), str(new)]
+    found = json.loads(run(*words, "--json"))["unseen"]
+    assert found["levels"]["town"] == 3
+    assert found["missing"]["town"] == 1
+    assert "3 rows have levels of 'town' that training did not see" in run(*words)
+
+
 def test_models_on_disk_have_the_table_and_the_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path, folder = tmp_path / "rows.parquet", tmp_path / "model"
     pq.write_table(rows(), path)
@@ -151,7 +165,8 @@ def test_models_on_disk_have_the_table_and_the_counts(tmp_path: Path, caplog: py
         model.fit(path, "y", category=["town"])
         pq.write_table(strangers(), tmp_path / "new.parquet")
         assert model.predict(tmp_path / "new.parquet", out=tmp_path / "p.parquet") == 100
-    assert any("3 rows have levels of 'town'" in line for line in caplog.messages)
+        model.score(tmp_path / "new.parquet")
+    assert sum("3 rows have levels of 'town'" in line for line in caplog.messages) == 2
     found = json.loads(run("show", str(folder), "--json"))
     assert {each["column"]: each["kind"] for each in found["columns"]}["town"] == "category"
     assert "town" in run("show", str(folder))
@@ -177,5 +192,7 @@ def test_estimators_log_what_training_did_not_see(tmp_path: Path, caplog: pytest
     pq.write_table(strangers(), tmp_path / "new.parquet")
     with caplog.at_level(logging.WARNING, "penstock"):
         assert model.predict(tmp_path / "new.parquet", out=tmp_path / "p.parquet") == 100
-    assert any("3 rows have levels of 'town' that training did not see" in line for line in caplog.messages)
+        model.score(strangers())
+    lines = [line for line in caplog.messages if "3 rows have levels of 'town' that training did not see" in line]
+    assert len(lines) == 2
     assert model.model_.recipe.unseen is None

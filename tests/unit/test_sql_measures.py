@@ -72,7 +72,7 @@ def test_the_median_of_many_rows_is_that_of_a_sample(monkeypatch: pytest.MonkeyP
 
 def test_nothing_to_measure_on() -> None:
     found, source, _, _ = trained("logistic", 2)
-    with pytest.raises(DataError, match="no rows"):
+    with pytest.raises(DataError, match="has no row with a label"):
         measure_for_warehouse(found, TableSource.of(source.read(0).slice(0, 0)))
 
 

@@ -156,7 +156,7 @@ class _Linear(OnDisk):
         model = self._fitted()
         stored = y is None or isinstance(y, str)
         with opened(X) if stored else ArraySource(X, y) as source:
-            return model.evaluate(source, label=y if stored else "label")
+            return model.evaluate_warned(source, label=y if stored else "label")
 
     def predict(
         self, X: Any, *, out: str | os.PathLike[str] | None = None, keep: Sequence[str] = ()

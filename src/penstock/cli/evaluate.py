@@ -15,6 +15,8 @@ def evaluate_command(**params: Any) -> None:
     from penstock.cli.evaluationpage import EvaluationPage
     from penstock.cli.models import open_data, opened_model
     from penstock.cli.screen import Screen
+    from penstock.columns.base import UnseenValues
+    from penstock.linear import EncodedModel
     from penstock.measure_lines import evaluation_lines
     from penstock.outputs import require_file
 
@@ -27,7 +29,9 @@ def evaluate_command(**params: Any) -> None:
         open_data(known, params) as source,
     ):
         page = None if target is None else EvaluationPage.of(known, model_file, target)
-        found = known.evaluate(
+        values = UnseenValues()
+        model = known.counting(values) if isinstance(known, EncodedModel) else known
+        found = model.evaluate(
             source, label=params["label"], memory=memory, on_scores=None if page is None else page.add
         )
         classes = None if known.classes is None else known.classes.tolist()
@@ -35,6 +39,8 @@ def evaluate_command(**params: Any) -> None:
             screen.say(line)
         if found.get("rows_without_model"):
             screen.say(f"{found['rows_without_model']:,} more rows are of groups without a model")
+        for line in values.lines():
+            screen.say(line)
         if page is not None:
             screen.say(f"wrote {page.write(found, data=source.name)}")
         screen.give(
@@ -47,6 +53,7 @@ def evaluate_command(**params: Any) -> None:
                 "data": source.name,
                 "classes": classes,
                 **found,
+                **({"unseen": values.to_dict()} if isinstance(known, EncodedModel) else {}),
                 f"test_{known.metric}": found[known.metric],
                 "seconds": time.perf_counter() - began,
                 "peak_memory_bytes": peak_memory(),

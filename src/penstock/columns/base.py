@@ -64,6 +64,11 @@ class UnseenValues:
         with self._lock:
             self.missing[column] = self.missing.get(column, 0) + rows
 
+    def clear(self) -> None:
+        """Forget what was counted, as of rows that were read to learn of their size."""
+        with self._lock:
+            self.levels, self.rare, self.missing = {}, set(), {}
+
     def to_dict(self) -> dict[str, dict[str, int]]:
         """Return the counts as plain JSON."""
         return {"levels": dict(sorted(self.levels.items())), "missing": dict(sorted(self.missing.items()))}

@@ -201,7 +201,7 @@ class LinearEstimator(Closing, BaseEstimator):
         """Measure the model on a path, source or table: loss, rows, and all of `penstock.measures`."""
         check_is_fitted(self)
         with opened(X) as source:
-            return self.model_.evaluate(source, label=y, memory=self.memory)
+            return self.model_.evaluate_warned(source, label=y, memory=self.memory)
 
     def to_config(self) -> Config:
         """Return the parameters as a checked config, as training and `penstock.groups` take it."""

@@ -14,8 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.blocks.base import BlockSource
-from penstock.errors import ColumnError, DataError, UsageError
-from penstock.events import Stream
+from penstock.columns.base import UnseenValues
+from penstock.errors import ColumnError, UsageError
+from penstock.events import Stream, Warned
 from penstock.groups.results import GroupModels
 from penstock.measures import MOST_CLASSES_IN_TABLE
 from penstock.sql.catalog import Catalog, StoredKind
@@ -65,8 +66,6 @@ def evaluate_call(call: Evaluate, engine: Engine, catalog: Catalog, *, stream: S
         else:
             found = model.evaluate(rows.source, **measured)
             found["rows"] = int(found["rows"])
-            if not found["rows"]:
-                raise DataError(f"{rows.source.name} has no rows; there is nothing to measure the model on")
         if at is not None:
             figures = at.figures()
             found |= {name: figures[own] for name, own in _AT_THRESHOLD.items()} if call.warehouse else figures
@@ -147,9 +146,14 @@ def labelled_rows(
             raise ColumnError.missing(name, present, place="the query", role=role)
     weight = recipe.weight if recipe.weight in present else None
     wanted = list(dict.fromkeys([*features, *by, str(label), *([weight] if weight is not None else [])]))
+    unseen = UnseenValues()
+    counting = model if isinstance(model, GroupModels) else model.counting(unseen)
     # One pass: there is nothing to keep rows for.
     with engine.open(query, wanted, replace(chosen.reading, cache=False), stream=stream) as opened:
-        yield LabelledRows(model, opened.source, label, recipe.weight_mean if weight is not None else 1.0)
+        unit = recipe.weight_mean if weight is not None else 1.0
+        yield LabelledRows(counting, opened.source, label, unit)
+    for line in unseen.lines():
+        stream.emit(Warned(line))
 
 
 def _column_of_class(label: Any) -> str:

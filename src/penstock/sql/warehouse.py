@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.blocks.base import BlockSource
-from penstock.errors import DataError, UnknownOptionError, UsageError
+from penstock.errors import UnknownOptionError, UsageError
 from penstock.groups.results import GroupModels
 from penstock.linear import EncodedModel
 from penstock.measures import OnScores
@@ -172,8 +172,6 @@ def measure_for_warehouse(
     """Return the measures of a model on labelled rows, by the names that ``ML.EVALUATE`` has for them."""
     errors = _Errors() if model.recipe.labels is None else None
     found = model.evaluate(source, label=label, memory=memory, on_scores=on_scores if errors is None else errors.add)
-    if not found["rows"]:
-        raise DataError(f"{source.name} has no rows; there is nothing to measure the model on")
     if errors is not None:
         return errors.figures(found)
     return {
