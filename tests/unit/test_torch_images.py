@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import tarfile
+import warnings
 
 import numpy as np
 import PIL.Image
@@ -44,7 +45,7 @@ def decoded(content):
 def written(image, content, *, row=0, epoch=0, seed=0):
     writer = ImageWriter(image, seed=seed, epoch=epoch, place="data")
     out = writer.empty(1)
-    writer.write(np.frombuffer(content, np.uint8), row, out[0].numpy())
+    writer.write(Ragged.of([content]).take(np.arange(1)), np.array([row]), out.numpy())
     return out[0].numpy()
 
 
@@ -79,7 +80,7 @@ def photos(tmp_path_factory):
 
 
 def test_a_random_crop_is_what_pillow_makes_of_it():
-    content = encoded(drawing(), quality=95)
+    content = encoded(drawing(), "PNG")
     key = seeds.key(3, "images", 2)
     flips = 0
     for row in range(40):
@@ -111,13 +112,57 @@ def test_without_a_crop_the_whole_image_is_resized():
 def test_resample_and_its_twin(crop):
     image = Image(crop=crop, size=(20, 28), flip=crop != "center")
     pixels = np.asarray(drawing(90, 70))
-    scale, shift = image.affine()
     for row in range(10):
         placements = np.zeros(1, PLACEMENT)
         place_crop(image.rules(), np.uint64(5), row, 90, 70, placements, 0)
         out = np.empty(image.shape, np.uint8)
-        resample(pixels.reshape(90, -1), 1, placements, 0, scale, shift, out)
+        resample(np.ascontiguousarray(pixels.transpose(2, 0, 1)), 0, 0, 1, placements, 0, out)
         assert apart(out, resample_reference(pixels, placements[0], size=(20, 28))) <= 1
+
+
+@pytest.mark.parametrize("size", [(120, 90), (83, 61), (17, 9), (16, 16), (1, 1), (33, 100)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"subsampling": 0},
+        {"subsampling": 1},
+        {"subsampling": 2},
+        {"restart_marker_blocks": 3},
+        {"quality": 30},
+        {"optimize": True},
+    ],
+    ids=str,
+)
+def test_plain_jpegs_are_decoded_by_the_kernels_as_libjpeg_does(size, options, monkeypatch):
+    monkeypatch.setattr(image_decode.ImageDecoder, "decode", None)
+    width, height = size
+    content = encoded(drawing(height, width), **{"quality": 90, **options})
+    expected = decoded(content).transpose(2, 0, 1)
+    difference = np.abs(written(Image(crop="none", size=(height, width)), content).astype(int) - expected)
+    assert difference.max() <= 3  # the transform is in floats, and a level of a color's sample is nearly two of blue
+    assert difference.mean() < 0.1
+    for row in range(5):
+        place = placed(TRAIN, height, width, row=row, key=seeds.key(0, "images", 0))
+        assert apart(written(TRAIN, content, row=row), resized(content, place, 24)) <= 3
+
+
+def test_damaged_jpegs_are_never_read_beyond_their_end():
+    """Every byte in turn is changed, and the content is cut everywhere: an image or an error comes of it."""
+    content = encoded(drawing(24, 24), quality=40, restart_marker_blocks=1)
+    chance = np.random.default_rng(0)
+    whole = Image(crop="none", size=8)
+    failed = 0
+    for at in range(0, len(content), 2):
+        changed = bytearray(content)
+        changed[at] = chance.integers(256)
+        for damaged in (bytes(changed), content[:at], content[:at] + content[-2:]):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Pillow's, of what it finds
+                try:
+                    written(whole, damaged)
+                except DataError:
+                    failed += 1
+    assert failed > 100
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 500), (500, 1), (7, 5), (300, 400)])
@@ -160,7 +205,7 @@ def test_without_simplejpeg_pillow_decodes_to_the_same(monkeypatch):
     expected = [written(image, content) for image in images for content in contents]
     monkeypatch.setattr(image_decode, "simplejpeg", None)
     for found, wanted in zip((written(i, c) for i in images for c in contents), expected, strict=True):
-        assert apart(found, wanted) <= 1
+        assert apart(found, wanted) <= 3
 
 
 def test_without_any_decoder_the_extra_is_named(monkeypatch, photos):
@@ -417,7 +462,7 @@ def test_a_device_makes_what_processors_make(image, monkeypatch):
     for found, content, row in zip(images(batches), contents, rows, strict=True):
         expected = written(image, content, row=row, epoch=2, seed=3)
         assert found.numpy().dtype == expected.dtype
-        assert np.abs(found.numpy() - expected.astype(float)).max() <= (1 if image.dtype == "uint8" else 0.02)
+        assert np.abs(found.numpy() - expected.astype(float)).max() <= (3 if image.dtype == "uint8" else 0.06)
 
 
 @pytest.mark.parametrize("broken", [b"", b"no image", encoded(drawing())[:300], b"\xff\xd8 not at all \xff\xd9"])

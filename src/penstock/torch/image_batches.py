@@ -169,11 +169,9 @@ class ImageBatches:
         rows = batch.records.rows
         assert rows is not None
         for name, writer in writers.items():
-            column, slots = batch.records.columns[name], batch.slots[name].numpy()
+            column = batch.records.columns[name]
             assert isinstance(column, Ragged)
-            offsets = column.offsets[start : stop + 1].tolist()
-            for at, row in enumerate(rows[start:stop].tolist()):
-                writer.write(column.values[offsets[at] : offsets[at + 1]], row, slots[start + at])
+            writer.write(column.slice(start, stop), rows[start:stop], batch.slots[name][start:stop].numpy())
         with batch.lock:
             batch.left -= 1
             last = not batch.left

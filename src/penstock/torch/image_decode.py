@@ -1,4 +1,4 @@
-"""Encoded images as pixels: JPEG by simplejpeg (libjpeg-turbo, without the interpreter's lock), all else by Pillow.
+"""Images that `jpeg_kernels` does not decode as pixels: JPEG by simplejpeg (libjpeg-turbo), all else by Pillow.
 
 Where simplejpeg is missing, or finds something odd in a JPEG (CMYK, damage that can be recovered from), Pillow decodes it
 too, and its word on what is broken is final. As in TorchVision, images are turned into RGB and EXIF rotation is left alone.

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from penstock.native import kernel
 from penstock.shuffle.permute import GAMMA, mix
+from penstock.torch.jpeg_kernels import HEADER, read_header, read_planes, write_colors
 
 RULE = np.dtype(
     [(name, np.int64) for name in ("crop", "height", "width", "resize", "flip")]
@@ -92,6 +93,13 @@ def place_crop(rules: Any, key: Any, row: Any, height: Any, width: Any, placemen
         place.reduce *= 2
 
 
+@kernel(fast=False)
+def place_crops(rules: Any, key: Any, rows: Any, sizes: Any, placements: Any) -> None:
+    """Place the crops of several images, of these heights and widths."""
+    for at in range(len(rows)):
+        place_crop(rules, key, rows[at], sizes[at, 0], sizes[at, 1], placements, at)
+
+
 @kernel
 def _taps(start: Any, span: Any, low: Any, high: Any, mirrored: Any, firsts: Any, counts: Any, weights: Any) -> None:
     """Fill in which input pixels make each output pixel, and their weights."""
@@ -114,17 +122,16 @@ def _taps(start: Any, span: Any, low: Any, high: Any, mirrored: Any, firsts: Any
 
 
 @kernel
-def resample(pixels: Any, reduced: Any, placements: Any, at: Any, scale: Any, shift: Any, out: Any) -> None:
-    """Crop, resize and mirror an image into ``out`` (channels, height, width), as ``scale * value + shift``.
+def resample(planes: Any, origin_x: Any, origin_y: Any, reduced: Any, placements: Any, at: Any, out: Any) -> None:
+    """Crop, resize and mirror an image into ``out`` (channels, height, width).
 
-    ``pixels`` has a row of red, green and blue bytes for each row of the image, which the decoder has reduced ``reduced``
-    times. Values are rounded to whole ones first, as an image of bytes would have them.
+    ``planes`` (3, height, width) begins at the origin of the image, which the decoder has reduced ``reduced`` times.
     """
     place = placements[at]
     height, width = out.shape[1], out.shape[2]
-    low_x, low_y = place.left // reduced, place.top // reduced
-    high_x = min(-(-place.right // reduced), pixels.shape[1] // 3)
-    high_y = min(-(-place.bottom // reduced), pixels.shape[0])
+    low_x, low_y = max(place.left // reduced, origin_x), max(place.top // reduced, origin_y)
+    high_x = min(-(-place.right // reduced), origin_x + planes.shape[2])
+    high_y = min(-(-place.bottom // reduced), origin_y + planes.shape[1])
     span_x, span_y = place.span_x / reduced, place.span_y / reduced
     first_x, count_x = np.empty(width, np.int64), np.empty(width, np.int64)
     first_y, count_y = np.empty(height, np.int64), np.empty(height, np.int64)
@@ -132,29 +139,97 @@ def resample(pixels: Any, reduced: Any, placements: Any, at: Any, scale: Any, sh
     weight_y = np.empty((height, int(2 * max(span_y / height, 1.0)) + 3), np.float32)
     _taps(place.x / reduced, span_x, low_x, high_x, place.flip != 0, first_x, count_x, weight_x)
     _taps(place.y / reduced, span_y, low_y, high_y, False, first_y, count_y, weight_y)
-    begin, end = 3 * low_x, 3 * high_x
-    line = np.empty(end - begin, np.float32)
-    one, two, three = np.uint64(1), np.uint64(2), np.uint64(3)  # an unsigned index is not looked at for a minus
+    begin, end = low_x - origin_x, high_x - origin_x
+    line = np.empty((3, end - begin), np.float32)
     for y in range(height):
-        row, weight = pixels[first_y[y], begin:end], weight_y[y, 0]
-        for i in range(len(line)):
-            line[i] = weight * np.float32(row[i])
-        for tap in range(1, count_y[y]):
-            row, weight = pixels[first_y[y] + tap, begin:end], weight_y[y, tap]
-            for i in range(len(line)):
-                line[i] += weight * np.float32(row[i])
+        for color in range(3):
+            lines = planes[color, first_y[y] - origin_y :]
+            sums, row, weight = line[color], lines[0, begin:end], weight_y[y, 0]
+            for i in range(len(sums)):
+                sums[i] = weight * np.float32(row[i])
+            for tap in range(1, count_y[y]):
+                row, weight = lines[tap, begin:end], weight_y[y, tap]
+                for i in range(len(sums)):
+                    sums[i] += weight * np.float32(row[i])
+        reds, greens, blues = line[0], line[1], line[2]
         for x in range(width):
             red = green = blue = np.float32(0.5)
-            entry = np.uint64(first_x[x] - low_x) * three
+            first: Any = np.uint64(first_x[x] - low_x)  # an unsigned index is not looked at for a minus
             for tap in range(count_x[x]):
-                weight = weight_x[x, tap]
-                red += weight * line[entry]
-                green += weight * line[entry + one]
-                blue += weight * line[entry + two]
-                entry += three
-            out[0, y, x] = scale[0] * np.float32(np.int32(red)) + shift[0]
-            out[1, y, x] = scale[1] * np.float32(np.int32(green)) + shift[1]
-            out[2, y, x] = scale[2] * np.float32(np.int32(blue)) + shift[2]
+                weight, source = weight_x[x, tap], first + np.uint64(tap)
+                red += weight * reds[source]
+                green += weight * greens[source]
+                blue += weight * blues[source]
+            out[0, y, x] = np.uint8(np.int32(red))
+            out[1, y, x] = np.uint8(np.int32(green))
+            out[2, y, x] = np.uint8(np.int32(blue))
+
+
+@kernel
+def write_floats(levels: Any, scale: Any, shift: Any, out: Any) -> None:
+    """Write ``scale * level + shift`` for images (images, channels, pixels), with a scale and a shift for each channel."""
+    for i in range(len(levels)):
+        for color in range(3):
+            some, others, times, plus = levels[i, color], out[i, color], scale[color], shift[color]
+            for at in range(len(some)):
+                others[at] = times * np.float32(some[at]) + plus
+
+
+@kernel(fast=False)
+def _seen(place: Any, height: Any, width: Any, bounds: Any) -> None:
+    """Fill in which pixels a crop is made of: left, top, right and bottom."""
+    reach_x, reach_y = max(place.span_x / width, 1.0) + 1.0, max(place.span_y / height, 1.0) + 1.0
+    bounds[0] = max(place.left, int(np.floor(place.x - reach_x)))
+    bounds[1] = max(place.top, int(np.floor(place.y - reach_y)))
+    bounds[2] = min(place.right, int(np.ceil(place.x + place.span_x + reach_x)))
+    bounds[3] = min(place.bottom, int(np.ceil(place.y + place.span_y + reach_y)))
+
+
+@kernel(fast=False)
+def write_images(
+    values: Any, offsets: Any, rows: Any, rules: Any, key: Any, placements: Any, out: Any, done: Any
+) -> None:
+    """Decode, crop, resize and mirror the images of several rows into ``out``; ``done`` says which could be decoded here."""
+    heads, bounds = np.zeros(1, HEADER), np.empty(4, np.int64)
+    tables = np.zeros((4, 80), np.float32)
+    counts, symbols = np.empty((8, 16), np.uint8), np.empty((8, 256), np.uint8)
+    words, planes = np.empty(0, np.uint64), np.empty(0, np.uint8)
+    starts, strides = np.zeros(3, np.int64), np.zeros(3, np.int64)
+    line = np.empty((2, 0), np.float32)
+    for i in range(len(rows)):
+        data = values[offsets[i] : offsets[i + 1]]
+        if not read_header(data, heads, tables, counts, symbols):
+            continue
+        head = heads[0]
+        place_crop(rules, key, rows[i], head.height, head.width, placements, 0)
+        if placements[0].reduce > 1:
+            continue
+        _seen(placements[0], out.shape[2], out.shape[3], bounds)
+        unit_x, unit_y = 8 * head.across, 8 * head.down
+        # Blended colors reach a sample further.
+        left_unit, top_unit = max(bounds[0] - 2, 0) // unit_x, max(bounds[1] - 2, 0) // unit_y
+        right_unit = -(-min(bounds[2] + 2, head.width) // unit_x)
+        bottom_unit = -(-min(bounds[3] + 2, head.height) // unit_y)
+        across, down = right_unit - left_unit, bottom_unit - top_unit
+        total = 0
+        for c in range(head.components):
+            starts[c], strides[c] = total, across * (head.across if c == 0 else 1)
+            total += strides[c] * down * 8 * (head.down if c == 0 else 1)
+        if len(words) < total:
+            words = np.empty(total, np.uint64)
+        if not read_planes(
+            data, heads, tables, counts, symbols, left_unit, right_unit, top_unit, bottom_unit, words, starts, strides
+        ):
+            continue
+        wide, tall = bounds[2] - bounds[0], bounds[3] - bounds[1]
+        if len(planes) < 3 * wide * tall:
+            planes = np.empty(3 * wide * tall, np.uint8)
+        if line.shape[1] < wide + 8:
+            line = np.empty((2, wide + 8), np.float32)
+        pixels = planes[: 3 * wide * tall].reshape(3, tall, wide)
+        write_colors(words.view(np.uint8), heads, starts, strides, left_unit, top_unit, bounds, line, pixels)
+        resample(pixels, bounds[0], bounds[1], 1, placements, 0, out[i])
+        done[i] = True
 
 
 def weight_matrix(start: float, span: float, low: int, high: int, *, size: int, pixels: int) -> NDArray[np.float64]:
@@ -170,7 +245,7 @@ def weight_matrix(start: float, span: float, low: int, high: int, *, size: int, 
 
 
 def resample_reference(pixels: NDArray[np.uint8], place: Any, *, size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Return what `resample` writes for an image (height, width, 3) that was not reduced, without scale and shift."""
+    """Return what `resample` writes for an image (height, width, 3) that was not reduced."""
     x = weight_matrix(place["x"], place["span_x"], place["left"], place["right"], size=size[1], pixels=pixels.shape[1])
     y = weight_matrix(place["y"], place["span_y"], place["top"], place["bottom"], size=size[0], pixels=pixels.shape[0])
     values = np.einsum("yh,hwc,xw->cyx", y, pixels.astype(np.float64), x[::-1] if place["flip"] else x, optimize=True)
