@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from penstock.native import kernel
 from penstock.shuffle.permute import GAMMA, mix
-from penstock.torch.jpeg_kernels import HEADER, read_header, read_planes, write_colors
+from penstock.torch.jpeg_kernels import HEADER, read_jpeg_header, read_planes, write_colors
 
 RULE = np.dtype(
     [(name, np.int64) for name in ("crop", "height", "width", "resize", "flip")]
@@ -198,7 +198,7 @@ def write_images(
     line = np.empty((2, 0), np.float32)
     for i in range(len(rows)):
         data = values[offsets[i] : offsets[i + 1]]
-        if not read_header(data, heads, tables, counts, symbols):
+        if not read_jpeg_header(data, heads, tables, counts, symbols):
             continue
         head = heads[0]
         place_crop(rules, key, rows[i], head.height, head.width, placements, 0)

@@ -39,7 +39,7 @@ _F = np.float32
 
 
 @kernel(fast=False)
-def read_header(data: Any, heads: Any, tables: Any, counts: Any, symbols: Any) -> Any:
+def read_jpeg_header(data: Any, heads: Any, tables: Any, counts: Any, symbols: Any) -> Any:
     """Read a header; return whether the image can be decoded here.
 
     ``tables`` (4, 80) takes the quantization, ``counts`` (8, 16) and ``symbols`` (8, 256) the Huffman codes: four tables for
