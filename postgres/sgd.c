@@ -214,7 +214,8 @@ run_survey(SGD *state)
 	if (state->options->solver == SOLVER_LBFGS && !fits)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("the solver \"lbfgs\" is for rows of up to 2000 features, not %u", tuple_shuffle_width(child)),
+				 errmsg("the solver \"lbfgs\" is for dense rows of up to 2000 features and sparse ones of up to 600000 weights, not for %u features",
+						tuple_shuffle_width(child)),
 				 errhint("Use \"solver\": \"sgd\".")));
 	worker_surveyed(worker, state->options, tuple_shuffle_width(child), fits);
 	state->worker = worker;

@@ -23,7 +23,7 @@ PG_FUNCTION_INFO_V1(penstock_tally_add);
 PG_FUNCTION_INFO_V1(penstock_tally_facts);
 
 #define MOST_LEVELS 10000
-#define RARE_ROWS 5				/* that a level needs for a feature of its own */
+#define LEVEL_ROWS 2			/* that a level needs for a feature of its own */
 #define MOST_STRAYS 3			/* values that are no numbers or dates where the others are */
 #define SKETCH 1024
 #define HASH_BITS 31
@@ -122,6 +122,15 @@ is_null_value(const char *text, uint32 size)
 	return false;
 }
 
+/* Whether a text begins as codes do that are written as numbers, such as 01067. */
+static bool
+is_code(const char *text, uint32 size)
+{
+	uint32		at = size > 0 && (*text == '-' || *text == '+');
+
+	return at + 1 < size && text[at] == '0' && text[at + 1] >= '0' && text[at + 1] <= '9';
+}
+
 static void
 look_at_date(Tally *tally, const char *text, uint32 size, int64 count)
 {
@@ -159,6 +168,8 @@ look_at(Tally *tally, const char *text, uint32 size, int64 count)
 		tally->dates.missing += count;
 		return;
 	}
+	if (tally->numbers.possible && is_code(text, size))
+		tally->numbers.possible = false;
 	if (tally->numbers.possible)
 	{
 		if (parse_number(text, size, &number))
@@ -268,7 +279,7 @@ append_levels(StringInfo out, const Tally *tally)
 		return;
 	common = palloc(sizeof(char *) * Max(levels->count, 1));
 	for (int32 i = 0; i < levels->count; i++)
-		if (levels->numbers[i] >= RARE_ROWS)
+		if (levels->numbers[i] >= LEVEL_ROWS)
 			common[count++] = levels->texts[i];
 	qsort(common, count, sizeof(char *), compare_texts);
 	appendStringInfo(out, ",\"rare\":%s,\"levels\":", count < levels->count ? "true" : "false");

@@ -175,6 +175,7 @@ solve(Worker *worker)
 }
 
 #define FIT_WEIGHTS 100000		/* up to which L-BFGS is used: it keeps 25 numbers of 8 bytes for each */
+#define SPARSE_FIT_WEIGHTS 600000	/* the same of sparse rows, where L-BFGS is asked for */
 
 static void
 end_fit(Worker *worker)
@@ -198,6 +199,8 @@ worker_can_fit(const Worker *worker, const Options *options, uint32 width)
 	const Survey *s = worker->survey;
 	double		words = s->sparse ? 2.0 * s->entries + 2.0 * s->rows : (double) s->rows * (width + 1);
 
+	if (options->solver == SOLVER_LBFGS && s->sparse)
+		return may_be_fitted(options) && (Size) width * l->outputs <= SPARSE_FIT_WEIGHTS;
 	return may_be_fitted(options) && width <= NARROW_WIDTH && (Size) l->width * l->outputs <= FIT_WEIGHTS &&
 		(options->solver == SOLVER_LBFGS || words * sizeof(float) <= (double) effective_cache_size * BLCKSZ);
 }
@@ -291,6 +294,8 @@ worker_surveyed(Worker *worker, const Options *options, uint32 width, bool fits)
 	Learner    *l = &worker->learner;
 	Survey	   *s = worker->survey;
 
+	if (fits && s->sparse)
+		l->width = width;		/* which grew in steps; L-BFGS keeps much for each weight */
 	if (options->standardize)
 		set_scaling(worker);
 	if (options->l2 < 0)

@@ -99,6 +99,7 @@ DECLARE
     learnt text;
     before text := '';
     after text := '';
+    rows float8;
     chosen boolean := false;
     named_all boolean;  -- whether somebody named the features, so that none is left out
     weights CONSTANT jsonb := asked->'class_weight';
@@ -116,7 +117,7 @@ BEGIN
     END IF;
     asked := jsonb_strip_nulls(asked);
     named_all := coalesce((asked->>'named')::boolean, asked ? 'features');
-    options := asked - '{label,features,exclude,replace,named}'::text[];
+    options := asked - '{label,features,exclude,replace,named,narrow}'::text[];
     IF jsonb_typeof(weights) = 'object' THEN
         IF model = 'linear' THEN
             RAISE EXCEPTION '"class_weight" is for labels that are classes, and linear models predict a number'
@@ -208,10 +209,12 @@ BEGIN
             USING ERRCODE = 'datatype_mismatch', HINT = 'Name what to learn from: {"features": "features_v"}; '
                 'a pair by other names is a query: SELECT k AS features_k, v AS features_v, label FROM t.';
     ELSIF fitted THEN
-        SELECT f.parts, f.left_out, f.unlabelled INTO parts, left_out, unlabelled
+        SELECT f.parts, f.left_out, f.unlabelled, f.rows INTO parts, left_out, unlabelled, rows
         FROM penstock.fitted(rows_of, label, wanted, wanted_types, named_all, coalesce((asked->>'standardize')::boolean, true),
             coalesce((asked->>'intercept')::boolean, true), path) AS f;
-        IF left_out <> '{}' THEN
+        IF (asked->>'narrow')::boolean AND (SELECT sum((p->'width')::bigint) > 2000 FROM jsonb_array_elements(parts) AS p) THEN
+            RAISE EXCEPTION 'these columns make more than 2000 features, most of them rare' USING ERRCODE = 'data_exception';
+        ELSIF left_out <> '{}' THEN
             RAISE NOTICE 'left out: %; name the features to learn from such columns',
                 (SELECT string_agg(format('"%s" (%s)', k, v), ', ') FROM jsonb_each_text(left_out) AS t(k, v));
         END IF;
@@ -230,7 +233,7 @@ BEGIN
         END IF;
         -- Least squares are solved exactly from rows that hold all of their features.
         IF EXISTS (SELECT FROM jsonb_array_elements(parts) AS p WHERE p->>'kind' = 'hash' OR (p->>'kind' = 'category' AND NOT p ? 'dense'))
-            AND (model <> 'linear' OR (SELECT sum((p->'width')::bigint) > 1000 FROM jsonb_array_elements(parts) AS p)) THEN
+            AND (model <> 'linear' OR (SELECT sum((p->'width')::bigint) > 2000 FROM jsonb_array_elements(parts) AS p)) THEN
             features := concat(before, 'penstock.encode_indices(', features, ')', after, ', ',
                 before, 'penstock.encode_values(', features, ')', after);
         ELSE
@@ -319,6 +322,9 @@ BEGIN
                 options := options || jsonb_build_object('outputs', jsonb_array_length(classes));
             END IF;
         END IF;
+    END IF;
+    IF fitted AND penstock.may_be_fitted_wide(asked, model, parts, coalesce(jsonb_array_length(classes), 1), rows) THEN
+        options := options || '{"solver": "lbfgs"}';
     END IF;
     kind := model;
     query := format('SELECT penstock.sgd(%s, %s, %L::penstock.options) AS s FROM %s', features, target,

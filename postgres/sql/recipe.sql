@@ -86,7 +86,7 @@ BEGIN
     FOR other IN SELECT facts->k FROM unnest('{numbers,dates}'::text[]) WITH ORDINALITY AS o(k, i)
         WHERE facts ? k AND different > CASE k WHEN 'numbers' THEN 20 ELSE 0 END ORDER BY i
     LOOP
-        CONTINUE WHEN (other->'stray_rows')::float8 > 0.01 * present OR (other->'stray_rows')::float8 >= present;
+        CONTINUE WHEN (other->'stray_rows')::float8 > 0.2 * present OR (other->'stray_rows')::float8 >= present;
         IF other = facts->'numbers' THEN
             RETURN NEXT penstock.number_part(name, rows, (other->'missing')::float8 + (facts->'missing')::float8,
                 (other->'mean')::float8, (other->'variance')::float8, null_values || (other->'strays'), scaled);
@@ -145,7 +145,7 @@ $$;
 -- Finds how columns become features, by one pass over the rows that have a label.
 CREATE FUNCTION penstock.fitted(
     rows_of text, label text, wanted text[], types regtype[], named boolean, scaled boolean, centered boolean, path text,
-    OUT parts jsonb, OUT left_out jsonb, OUT unlabelled bigint
+    OUT parts jsonb, OUT left_out jsonb, OUT unlabelled bigint, OUT rows float8
 ) LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     pinned CONSTANT text := current_setting('search_path');
@@ -156,7 +156,6 @@ DECLARE
     query text;
     s float8[];
     facts jsonb[];
-    rows float8;
     at int := 1;
     shown text;
     each text;
@@ -216,7 +215,8 @@ BEGIN
         WHEN 'number' THEN
             of_column := ARRAY[CASE WHEN s[at] = 0 THEN to_jsonb('empty'::text)
                 ELSE penstock.number_part(wanted[i], rows, rows - s[at], coalesce(s[at + 1], 0), coalesce(s[at + 2], 0), NULL, scaled) END];
-            IF NOT named AND rows >= 100 AND s[at] = rows AND s[at + 4] - s[at + 3] = rows - 1 AND types[i] <> 'boolean'::regtype THEN
+            IF NOT named AND rows >= 100 AND s[at] = rows AND s[at + 4] - s[at + 3] >= 0.92 * rows - 1
+                    AND s[at + 4] - s[at + 3] < 2 * rows AND types[i] <> 'boolean'::regtype THEN
                 runs := runs || wanted[i];
             END IF;
             at := at + 5;
@@ -236,17 +236,19 @@ BEGIN
             parts := parts || to_jsonb(of_column);
         END IF;
     END LOOP;
-    IF runs <> '{}' THEN  -- as many different numbers as rows, from the least to the most: do they number the rows?
-        query := format('SELECT ARRAY[%s] FROM %s WHERE q.%I IS NOT NULL', (SELECT string_agg(
-            format('pg_catalog.count(DISTINCT q.%1$I) FILTER (WHERE q.%1$I OPERATOR(pg_catalog.=) pg_catalog.trunc(q.%1$I))', r), ', '
-            ORDER BY i) FROM unnest(runs) WITH ORDINALITY AS t(r, i)), rows_of, label);
+    IF runs <> '{}' THEN  -- whole numbers close together, about as many of them as rows: do they number the rows?
+        query := format('SELECT ARRAY[%s] FROM %s WHERE q.%I IS NOT NULL', (SELECT string_agg(format(
+            'CASE WHEN pg_catalog.bool_and(q.%1$I OPERATOR(pg_catalog.=) pg_catalog.trunc(q.%1$I)) THEN pg_catalog.count(DISTINCT q.%1$I) END', r),
+            ', ' ORDER BY i) FROM unnest(runs) WITH ORDINALITY AS t(r, i)), rows_of, label);
         PERFORM set_config('search_path', path, true);
         EXECUTE query INTO s;
         PERFORM pg_catalog.set_config('search_path', pinned, true);
-        SELECT left_out || coalesce(jsonb_object_agg(r, 'row numbers'), '{}') INTO left_out
-        FROM unnest(runs, s) AS t(r, different) WHERE different = rows;
-        SELECT coalesce(jsonb_agg(p ORDER BY i), '[]') INTO parts FROM jsonb_array_elements(parts) WITH ORDINALITY AS t(p, i)
-        WHERE NOT left_out ? (p->'columns'->>0);
+        runs := ARRAY(SELECT r FROM unnest(runs, s) AS t(r, different) WHERE different >= 0.92 * rows);
+        IF EXISTS (SELECT FROM jsonb_array_elements(parts) AS p WHERE p->'columns'->>0 <> ALL (runs)) THEN  -- where there are no others they are features
+            SELECT left_out || coalesce(jsonb_object_agg(r, 'row numbers'), '{}') INTO left_out FROM unnest(runs) AS r;
+            SELECT jsonb_agg(p ORDER BY i) INTO parts FROM jsonb_array_elements(parts) WITH ORDINALITY AS t(p, i)
+            WHERE p->'columns'->>0 <> ALL (runs);
+        END IF;
     END IF;
     IF parts = '[]' THEN
         RAISE EXCEPTION 'no column tells anything of the label' USING ERRCODE = 'data_exception',
@@ -263,6 +265,16 @@ BEGIN
         ORDER BY NOT narrow AND p->>'kind' IN ('category', 'hash'), i) INTO parts
     FROM jsonb_array_elements(parts) WITH ORDINALITY AS t(p, i);
 END $$;
+
+-- Whether L-BFGS learns from wide rows too, of which most features are rare, so that one step size suits few of them: where nothing
+-- asks for SGD, weights are not too many, and the rows can be expected to stay in the system's cache.
+CREATE FUNCTION penstock.may_be_fitted_wide(asked jsonb, model text, parts jsonb, classes int, rows float8) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT model IN ('logistic', 'softmax') AND width > 2000 AND width * CASE model WHEN 'softmax' THEN classes ELSE 1 END <= 600000
+        AND rows * 8 * (count + 1) <= pg_size_bytes(current_setting('effective_cache_size'))
+        AND NOT asked ?| '{solver,learning_rate,rate,decay,power,l1,average,batch_size,epochs,max_epoch_num,shuffle}'
+    FROM (SELECT sum((p->'width')::float8), count(*) FROM jsonb_array_elements(parts) AS p) AS t(width, count)
+$$;
 
 -- Brings weights that were learnt from scaled features to the units of the columns, all features of the recipe that have none to 0.
 CREATE FUNCTION penstock.unscaled(INOUT coef real[], INOUT intercept real[], INOUT parts jsonb)

@@ -59,6 +59,9 @@ def rows_of(size: int) -> pa.Table:
         "seldom": pa.array([("a", "b", f"once {i}")[2 if i % 200 == 0 else i % 2] for i in at]),
         "figures": pa.array([("NA", "?")[i % 2] if i % 50 == 0 else f" {shuffled[i] / 4}" for i in at]),
         "strays": pa.array(["about 3" if i % 500 == 1 else str(shuffled[i]) for i in at]),
+        "code": pa.array([f"{i % 60:03}" for i in shuffled]),
+        "numbers_rows": pa.array(np.where(at % 50 == 0, shuffled, shuffled * 2 - shuffled % 3), pa.float64()),
+        "amount": pa.array(shuffled % 1500 * 3),
         "spelled": pa.array([f"{i},5 %" for i in at]),
         "key": pa.array([f"user {i}" for i in shuffled]),
         "one": pa.array(["x"] * size),
@@ -156,8 +159,8 @@ def test_the_recipe_that_is_found_is_pythons(engine: PostgresEngine, rows: pa.Ta
         f"SELECT {', '.join(f'pg_typeof({engine.quote(name)})::text' for name in names)} FROM {table} LIMIT 1"
     )
     text = "SELECT * FROM penstock.fitted($1, $2, $3::text[], $4::regtype[], false, true, true, current_setting('search_path'))"
-    parts, left_out, unlabelled = engine.run(text, [f"{table} AS q", LABEL, names, list(types.rows[0])]).rows[0]
-    assert (left_out, unlabelled) == (wanted.left_out, 0)
+    parts, left_out, unlabelled, count = engine.run(text, [f"{table} AS q", LABEL, names, list(types.rows[0])]).rows[0]
+    assert (left_out, unlabelled, count) == (wanted.left_out, 0, rows.num_rows)
     assert [part["columns"][0] for part in parts] == [part.columns[0] for part in wanted.parts]
     for found, expected in zip(map(column_from_dict, parts), wanted.parts, strict=True):
         same(found, expected)

@@ -265,7 +265,9 @@ def test_the_solver_is_chosen_by_rows_and_options(clustered: Session) -> None:
         "CREATE TABLE wide AS SELECT ARRAY[0, i % 3000] AS features_k, '{1,1}'::real[] AS features_v, i % 2 AS label"
         " FROM generate_series(1, 3000) AS i"
     )
-    with pytest.raises(errors.ProgramLimitExceeded, match="up to 2000 features, not 3000"):
+    assert [solver(clustered, "wide", "logistic", **asked) for asked in ({}, {"solver": "lbfgs"})] == ["sgd", "lbfgs"]
+    clustered.execute("UPDATE wide SET features_k[2] = features_k[2] * 300")
+    with pytest.raises(errors.ProgramLimitExceeded, match="sparse ones of up to 600000 weights, not for 899701"):
         solver(clustered, "wide", "logistic", solver="lbfgs")
 
 

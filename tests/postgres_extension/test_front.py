@@ -92,6 +92,19 @@ def test_arrays_without_a_label_are_left_out_here(clustered: psycopg.Connection[
         assert "TID" in str(session.sql("EXPLAIN ANALYZE SELECT * FROM points TRAIN BY logistic WITH (epochs = 1)"))
 
 
+def test_columns_of_many_rare_features_are_learnt_here(clustered: psycopg.Connection[Any], address: str) -> None:
+    clustered.execute("""CREATE TABLE t AS SELECT concat_ws(' ', 'w' || id % 53, 'x' || id % 59, 'y' || id % 61, 'z' || id / 10000) AS said, label
+        FROM points WHERE id % 10 = 0""")
+    heard: list[str] = []
+    with connect(address, listeners=[lambda event: heard.append(getattr(event, "message", ""))]) as session:
+        session.sql("SELECT * FROM t TRAIN BY logistic AS m WITH (validation = 0, epochs = 1)")
+        assert "snapshots" in dict(session.sql("DESCRIBE MODEL m").rows)
+        assert any("more than 2000 features" in text for text in heard)
+        clustered.execute("SELECT penstock.train('t', 'logistic', 'inside')")
+        told = dict(session.sql("DESCRIBE MODEL inside").rows)
+    assert (told["solver"], told["training_accuracy"]) == ("lbfgs", 1)
+
+
 @pytest.mark.parametrize("asked", ["test_fraction = 0.2", "patience = 3", "solver = gd", "shuffle = 'once'"])
 def test_what_the_server_does_not_know_is_learnt_here(
     clustered: psycopg.Connection[Any], address: str, asked: str

@@ -2,8 +2,8 @@
 
 The extension learns by the same steps and keeps its models in the same table. It finds by itself how text, dates and missing numbers
 become features, as `penstock.columns` does. What it does not know (weights of rows, kinds of columns by name, held-out rows, solvers by
-name, optimizers, other shuffles, packed features) is learnt here, as without it; so are lists with nulls that are to be filled, which
-the server comes across when it reads them.
+name, optimizers, other shuffles, packed features) is learnt here, as without it. So is what the server comes across when it reads the rows:
+columns of so many features that they want an optimizer with a rate for each, and rows of lists without a label.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.columns.base import is_list, is_number
-from penstock.columns.schema_notes import left_out_notice, stray_notice
+from penstock.columns.schema_notes import left_out_notice, spelling_notice, stray_notice
 from penstock.config import Config
 from penstock.errors import DatabaseError
 from penstock.events import Stream, Warned
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _SHUFFLES = ("corgipile", "block-only", "none")
 _REFUSED_ROW = "22000"
-"""The SQLSTATE of rows that the extension refuses: nulls and numbers that are not finite."""
+"""The SQLSTATE of rows that the extension refuses: nulls, numbers that are not finite, too many features."""
 _WARNING = "WARNING: "
 _USELESS = "the model is useless: "
 _CONFIG = (
@@ -93,13 +93,16 @@ class ExtensionTraining:
             if not _may_be_filled(error, chosen):
                 raise
             told = str(error).partition("\n")[0]
-            stream.emit(Warned(f"the server refuses a row ({told}), so rows are read and learnt from here"))
+            stream.emit(
+                Warned(f"the server does not learn from these rows ({told}), so they are read and learnt from here")
+            )
             return None
         warnings = [notice.removeprefix(_WARNING) for notice in result.notices if notice.startswith(_WARNING)]
         for warning in warnings:
             stream.emit(Warned(warning))
         model = catalog.load_linear(str(statement.name), "a training in the server")
-        for notice in (left_out_notice(model.recipe.left_out), stray_notice(model.recipe.parts, ())):
+        parts = model.recipe.parts
+        for notice in (left_out_notice(model.recipe.left_out), stray_notice(parts, ()), spelling_notice(parts)):
             if notice is not None:
                 stream.emit(Warned(notice))
         for warning in warnings:
@@ -144,6 +147,7 @@ def server_options(statement: Train, chosen: Settings, features: Sequence[str]) 
         name: getattr(config, name) for name in _CONFIG if getattr(config, name) != getattr(usual, name)
     }
     options |= {"label": chosen.columns.label, "features": list(features), "named": chosen.columns.features is not None}
+    options["narrow"] = True
     options["nulls"] = reading.nulls
     if {"memory", "buffer_size"} & set(statement.options):
         options["buffer_size"] = config.memory
