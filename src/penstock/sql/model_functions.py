@@ -24,7 +24,7 @@ from penstock.groups.results import GroupModels
 from penstock.linear import LinearModel, predicted
 from penstock.sgd.losses import loss_of
 from penstock.sql.attributions import explained_rows
-from penstock.sql.catalog import Catalog, StoredKind
+from penstock.sql.catalog import Catalog
 from penstock.sql.engines.base import Engine
 from penstock.sql.model_measures import confusion_rows, evaluate_call, roc_rows
 from penstock.sql.model_properties import training_info_rows
@@ -43,6 +43,7 @@ from penstock.sql.statements import (
     RocCurve,
     TrainingInfo,
 )
+from penstock.sql.stored_models import StoredKind
 from penstock.sql.threshold_measures import require_two_classes
 from penstock.sql.transform import rows_for_prediction
 

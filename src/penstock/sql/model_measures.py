@@ -19,12 +19,13 @@ from penstock.errors import ColumnError, UsageError
 from penstock.events import Stream, Warned
 from penstock.groups.results import GroupModels
 from penstock.measures import MOST_CLASSES_IN_TABLE
-from penstock.sql.catalog import Catalog, StoredKind
+from penstock.sql.catalog import Catalog
 from penstock.sql.engines.base import Engine
 from penstock.sql.options import EvaluateSettings, evaluate_settings, function_settings
 from penstock.sql.prediction_query import distinct_names
 from penstock.sql.result import Result
 from penstock.sql.statements import ConfusionMatrix, Evaluate, Query, RocCurve
+from penstock.sql.stored_models import StoredKind
 from penstock.sql.threshold_measures import ROC_COLUMNS, RocMeasures, ThresholdMeasures, require_two_classes
 from penstock.sql.transform import rows_for_measures
 from penstock.sql.warehouse import measure_for_warehouse
