@@ -15,7 +15,7 @@ from penstock.budget import Budget
 from penstock.columns.recipe import Recipe
 from penstock.errors import DataError, UsageError
 from penstock.loader.loader import CurrentWindow, Loader
-from penstock.measures import Doubles, OnScores
+from penstock.measures import Doubles, OnScores, weighted_sum
 from penstock.measuring import measures_for
 from penstock.messages import Text, Use
 from penstock.sgd.faults import Names
@@ -130,7 +130,7 @@ def evaluate_scores(
         mass = np.ones(len(found)) if weights is None else weights.astype(np.float64)
         here = np.flatnonzero(mass > 0)
         scores, y, mass = found[here].astype(np.float64), loss_targets(recipe, kind, labels[here]), mass[here]
-        total += float(mass @ loss.value(scores, y))
+        total += float(weighted_sum(mass, loss.value(scores, y)))
         weight += float(mass.sum())
         rows += len(here)
         hear(scores, y, mass)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch
 from penstock.class_weights import ClassWeights
-from penstock.measures import Doubles, OnScores
+from penstock.measures import Doubles, OnScores, weighted_sum
 from penstock.sgd.losses import Loss
 from penstock.sgd.model import Weights
 
@@ -39,7 +39,7 @@ class LabelSpread:
         if batch.y is not None and len(batch):
             labels = batch.y.astype(np.float64)
             self._windows.append((len(labels), float(labels.mean())))
-            self._squares += float(labels @ labels)
+            self._squares += float(weighted_sum(labels, labels))
 
     @property
     def uneven(self) -> bool:
@@ -77,7 +77,7 @@ def fit_intercepts(
                 shares = shares * class_weights.of(labels)
             codes = (labels > 0 if weights.outputs == 1 else labels).astype(np.int64)
             occurring += np.bincount(codes, shares, minlength=classes)
-            predicted += shares @ probabilities(scores).astype(np.float64)
+            predicted += weighted_sum(shares, probabilities(scores).astype(np.float64))
 
         measure(weights, add)
         if not (occurring.all() and predicted.all()):

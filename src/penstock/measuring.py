@@ -24,7 +24,7 @@ from penstock.loader.holdout import SAMPLE_ROWS, RowSplit, SplitPart
 from penstock.loader.loader import CurrentWindow, Loader
 from penstock.loader.row_forms import Scaling
 from penstock.loader.windows import Feed
-from penstock.measures import Doubles, Measures, OnScores, measures_of
+from penstock.measures import Doubles, Measures, OnScores, measures_of, weighted_sum
 from penstock.sgd.loop import EpochStats
 from penstock.sgd.losses import find_loss
 
@@ -227,7 +227,7 @@ class ClassWeightedLoss:
 
     def add(self, scores: Doubles, labels: Doubles, weights: Doubles) -> None:
         share = weights * self._class_weights.of(labels)
-        self._sum += float(share @ self._loss.value(scores, labels))
+        self._sum += float(weighted_sum(share, self._loss.value(scores, labels)))
         self._weight += float(share.sum())
 
     def figures(self) -> dict[str, Any]:

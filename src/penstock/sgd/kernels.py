@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr, Floats
 from penstock.errors import FeatureError, LabelError, UsageError
-from penstock.measures import OnScores
+from penstock.measures import OnScores, weighted_sum
 from penstock.messages import Use
 from penstock.sgd import adagrad, linear, shared, softmax
 from penstock.sgd.losses import Loss
@@ -340,11 +340,11 @@ def add_scores(scores: Floats, y: Floats, weight: Floats, *, loss: Loss, totals:
     found, labels, share = found[share != 0], labels[share != 0], share[share != 0]
     sums = totals.sums
     shifted = labels - sums[PIVOT]
-    sums[LOSS] += share @ loss.value(found, labels)
+    sums[LOSS] += weighted_sum(share, loss.value(found, labels))
     sums[WEIGHT] += share.sum()
-    sums[HITS] += share @ loss.hits(found, labels)
-    sums[SHIFTED] += share @ shifted
-    sums[SHIFTED2] += share @ shifted**2
+    sums[HITS] += weighted_sum(share, loss.hits(found, labels))
+    sums[SHIFTED] += weighted_sum(share, shifted)
+    sums[SHIFTED2] += weighted_sum(share, shifted**2)
     if totals.on_scores is not None:
         totals.on_scores(found, labels, share)
     return -1

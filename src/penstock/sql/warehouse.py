@@ -16,7 +16,7 @@ from penstock.blocks.base import BlockSource
 from penstock.errors import UnknownOptionError, UsageError
 from penstock.groups.results import GroupModels
 from penstock.linear import EncodedModel
-from penstock.measures import OnScores
+from penstock.measures import OnScores, weighted_sum
 from penstock.options import TABLE
 from penstock.sql.statements import OptionValue, StatementOption, StatementOptions
 
@@ -197,13 +197,13 @@ class _Errors:
     def add(self, scores: NDArray[Any], labels: NDArray[Any], weights: NDArray[Any]) -> None:
         error = labels - scores
         self.weight += float(weights.sum())
-        self.error += float(weights @ error)
-        self.squared += float(weights @ error**2)
-        self.label += float(weights @ labels)
-        self.label_squared += float(weights @ labels**2)
+        self.error += float(weighted_sum(weights, error))
+        self.squared += float(weighted_sum(weights, error**2))
+        self.label += float(weighted_sum(weights, labels))
+        self.label_squared += float(weighted_sum(weights, labels**2))
         if self.logged is not None and len(labels):
             low = min(float(labels.min()), float(scores.min()))
-            logs = weights @ (np.log1p(labels) - np.log1p(scores)) ** 2 if low > -1 else None
+            logs = weighted_sum(weights, (np.log1p(labels) - np.log1p(scores)) ** 2) if low > -1 else None
             self.logged = None if logs is None else self.logged + float(logs)
         first = -self.seen % self.step
         self.seen += len(error)
