@@ -32,7 +32,7 @@ dense_ahead(Learner *l, Loss loss, const float *words, const uint32_t *order, ui
 		const float *x = words + order[i] + 1;
 		const float *next = words + order[i + 1 < rows ? i + 1 : i] + 1;
 		float		score = bias + keep * dot - push * gram;
-		float		weight = weight_of(l, loss, x[-1]);
+		float		weight = weight_of(l, loss, x[-1], x + width);
 		double		rate;
 
 		if (*stop)
@@ -80,7 +80,7 @@ dense_any(Learner *l, Loss loss, const float *words, const uint32_t *order, uint
 	for (uint32_t i = 0; i < rows; i++)
 	{
 		const float *x = words + order[i] + 1;
-		float		weight = weight_of(l, loss, x[-1]),
+		float		weight = weight_of(l, loss, x[-1], x + width),
 					length = l->intercept ? 1 : 0;
 
 		if (*stop)

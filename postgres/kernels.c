@@ -83,7 +83,7 @@ totals_start(Totals *totals)
 double
 totals_loss(const Totals *totals)
 {
-	return totals->rows ? (totals->loss + log(totals->grown)) / totals->rows : 0;
+	return totals->rows ? (totals->loss + log(totals->grown)) / totals->mass : 0;
 }
 
 double
@@ -95,8 +95,8 @@ totals_score(const Totals *totals, Loss loss)
 	if (totals->rows == 0)
 		return 0;
 	if (loss != LOSS_SQUARED)
-		return totals->hits / totals->rows;
-	spread = totals->shifted2 - totals->shifted * totals->shifted / totals->rows;
+		return totals->hits / totals->mass;
+	spread = totals->shifted2 - totals->shifted * totals->shifted / totals->mass;
 	residual = 2 * totals->loss;
 	if (spread <= 0)
 		return residual == 0 ? 1 : 0;
@@ -129,7 +129,7 @@ score_rows(Learner *l, const float *words, const uint32_t *order, uint32_t rows)
 					l->scores[c] += l->w[(size_t) index * l->outputs + c] * row[2 + count + e];
 			}
 		}
-		slopes(l, l->loss, row[0], 1);	/* measures know no class weights */
+		slopes(l, l->loss, row[0], row_weight(row, l->weighted, l->sparse, l->width));	/* measures know no class weights */
 	}
 }
 

@@ -3,7 +3,7 @@
  *
  * Nothing here knows the server: these functions run in a thread beside the backend, which may call none of its
  * functions. A row is a run of 4-byte words. Dense: the label, then the features. Sparse: the label, the number of
- * entries, their indices (uint32), then their values.
+ * entries, their indices (uint32), then their values. Where rows have weights, a row's own is its last word, above 0.
  */
 #ifndef PENSTOCK_KERNELS_H
 #define PENSTOCK_KERNELS_H
@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 typedef enum Loss
 {
@@ -20,7 +21,25 @@ typedef enum Loss
 	LOSS_SOFTMAX
 } Loss;
 
-/* Sums over an epoch's rows, each as scored just before its own update; rows count by their class weights, of mean 1. */
+/* Where a row's own weight is, if it has one. */
+static inline float *
+row_end(float *row, bool sparse, uint32_t width)
+{
+	uint32_t	count;
+
+	if (!sparse)
+		return row + 1 + width;
+	memcpy(&count, row + 1, sizeof(count));
+	return row + 2 + 2 * (size_t) count;
+}
+
+static inline float
+row_weight(const float *row, bool weighted, bool sparse, uint32_t width)
+{
+	return weighted ? *row_end((float *) row, sparse, width) : 1;
+}
+
+/* Sums over an epoch's rows, each as scored just before its own update; rows count by their weights, of mean 1. */
 typedef struct Totals
 {
 	double		loss;
@@ -29,6 +48,7 @@ typedef struct Totals
 	double		pivot;			/* the first label: a large mean then costs no digits of R² */
 	double		shifted;		/* sums of (label - pivot) and of its square */
 	double		shifted2;
+	double		mass;			/* the rows' weights */
 	uint64_t	rows;
 } Totals;
 
@@ -36,6 +56,7 @@ typedef struct Learner
 {
 	Loss		loss;
 	bool		sparse;
+	bool		weighted;		/* rows have weights of their own */
 	bool		intercept;
 	uint32_t	outputs;		/* classes of softmax, else 1 */
 	uint32_t	width;
@@ -77,11 +98,13 @@ typedef struct Survey
 {
 	Loss		loss;
 	bool		sparse;
+	bool		weighted;		/* all sums are by the rows' own weights */
 	uint32_t	width;
 	uint64_t	rows;
+	double		mass;			/* the rows' weights */
 	uint64_t	entries;		/* features that are stored, of all rows */
 	double		label_sum;
-	uint64_t   *counts;			/* rows by class, where labels are classes */
+	double	   *counts;			/* rows by class, where labels are classes */
 	double	   *mean;			/* width, and the label; NULL where rows are sparse */
 	double	   *square;			/* sums of squares, about the mean where rows are dense */
 	double	   *present;		/* rows in which a feature is not 0; NULL where rows are dense */
@@ -117,9 +140,11 @@ typedef struct Fit
 	uint32_t	passes;			/* over the rows */
 	bool		converged;
 
-	double		sum;			/* of the pass under way: losses, right answers and rows */
+	double		sum;			/* of the pass under way: losses, right answers, rows and their weights, without and with those of classes */
 	double		hits;
 	uint64_t	rows;
+	double		mass;
+	double		weight;
 
 	double		loss;			/* where it is */
 	double		best_hits;

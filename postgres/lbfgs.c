@@ -47,9 +47,9 @@ add_row(double *restrict to, const float *restrict x, double times, uint32_t wid
 		to[j] += times * x[j];
 }
 
-/* What a row of that label counts. */
+/* What a row counts by its class. */
 static double
-row_weight(const Learner *l, float label)
+class_weight(const Learner *l, float label)
 {
 	if (l->class_weights == NULL)
 		return 1;
@@ -161,12 +161,15 @@ fit_add(const Learner *l, Fit *fit, const float *words, const uint32_t *order, u
 	for (uint32_t i = 0; i < rows; i++)
 	{
 		const float *row = words + order[i];
-		double		weight = row_weight(l, row[0]);
+		double		own = row_weight(row, l->weighted, l->sparse, l->width),
+					weight = own * class_weight(l, row[0]);
 
 		if (*stop)
 			return LEARNT_STOPPED;
 		score_at(l, NEXT(fit), row, fit->scores);
-		fit->hits += is_hit(l, fit->scores, row[0]);
+		fit->hits += own * is_hit(l, fit->scores, row[0]);
+		fit->mass += own;
+		fit->weight += weight;
 		fit->sum += weight * row_loss(l, fit->scores, row[0]);
 		for (uint32_t c = 0; c < l->outputs; c++)
 			fit->scores[c] *= weight;
@@ -226,7 +229,7 @@ look(Fit *fit)
 	memcpy(NEXT(fit), HERE(fit), sizeof(double) * fit->count);
 	add(NEXT(fit), DIRECTION(fit), fit->length, fit->count);
 	memset(NEXT_SLOPES(fit), 0, sizeof(double) * fit->count);
-	fit->sum = fit->hits = 0;
+	fit->sum = fit->hits = fit->mass = fit->weight = 0;
 	fit->rows = 0;
 	return true;
 }
@@ -257,6 +260,7 @@ settle(Learner *l, Fit *fit)
 		l->b[c] = (float) HERE(fit)[weights + c];
 	totals_start(&l->totals);
 	l->totals.rows = fit->rows;
+	l->totals.mass = fit->mass;
 	l->totals.hits = fit->best_hits;
 	return false;
 }
@@ -294,10 +298,10 @@ fit_step(Learner *l, Fit *fit)
 {
 	size_t		count = fit->count,
 				weights = (size_t) l->width * l->outputs;
-	double		loss = fit->sum / fit->rows + l->l2 / 2 * inner(NEXT(fit), NEXT(fit), weights);
+	double		loss = fit->sum / fit->weight + l->l2 / 2 * inner(NEXT(fit), NEXT(fit), weights);
 
 	for (size_t k = 0; k < count; k++)
-		NEXT_SLOPES(fit)[k] /= fit->rows;
+		NEXT_SLOPES(fit)[k] /= fit->weight;
 	add(NEXT_SLOPES(fit), NEXT(fit), l->l2, weights);
 	if (fit->passes++ > 0)
 	{

@@ -125,7 +125,7 @@ require_room(Size width, Size outputs)
 }
 
 Worker *
-worker_make(MemoryContext context, const Options *options, bool sparse, uint32 width)
+worker_make(MemoryContext context, const Options *options, bool sparse, bool weighted, uint32 width)
 {
 	Worker	   *worker = MemoryContextAllocZero(context, sizeof(Worker));
 	Learner    *l = &worker->learner;
@@ -134,8 +134,10 @@ worker_make(MemoryContext context, const Options *options, bool sparse, uint32 w
 	require_room(width, outputs);
 	worker->context = context;
 	worker->result = LEARNT_ALL;
+	worker->weight_mean = 1;
 	l->loss = options->loss;
 	l->sparse = sparse;
+	l->weighted = weighted;
 	l->intercept = options->intercept;
 	l->outputs = outputs;
 	l->width = width;
@@ -153,7 +155,7 @@ worker_make(MemoryContext context, const Options *options, bool sparse, uint32 w
 		l->gradient = zeros(context, outputs * width, sizeof(float));
 	if (sparse && options->batch_size > 1)
 		l->pushes = zeros(context, outputs * options->batch_size, sizeof(float));
-	if (needs_survey(options))
+	if (needs_survey(options, weighted))
 		worker_survey(worker, options);
 
 	pthread_mutex_init(&worker->lock, NULL);

@@ -21,7 +21,7 @@ static const char *const solvers[] = {"auto", "sgd", "exact", "lbfgs"};
 static const char *const known[] = {
 	"average", "batch_size", "block_size", "buffer_size", "class_weight", "classes", "decay", "epochs", "exclude", "features", "intercept",
 	"l1", "l2", "label", "learning_rate", "max_epoch_num", "memory", "model", "names", "nulls", "outputs", "power", "rate", "read_only",
-	"replace", "seed", "shuffle", "solver", "standardize",
+	"replace", "seed", "shuffle", "solver", "standardize", "weight",
 };
 
 const char *
@@ -58,7 +58,7 @@ refuse_name(const char *name)
 			 nearest ? errhint("Did you mean \"%s\"?", nearest)
 			 : errhint("Choose from: average, batch_size, block_size, buffer_size, class_weight, classes, decay, epochs, intercept, l1, "
 					   "l2, learning_rate, nulls, power, rate, seed, shuffle, solver, standardize; penstock.train also has label, "
-					   "features, exclude, replace.")));
+					   "features, exclude, weight, replace.")));
 }
 
 /* Refuses two names of one option. */
@@ -226,10 +226,10 @@ may_be_fitted(const Options *options)
 }
 
 bool
-needs_survey(const Options *options)
+needs_survey(const Options *options, bool weighted)
 {
 	return options->standardize || options->average || options->l2 < 0 || may_be_exact(options) || may_be_fitted(options) ||
-		options->balanced || options->weight_count > 0;
+		options->balanced || options->weight_count > 0 || weighted;
 }
 
 static void

@@ -132,11 +132,30 @@ refuse_missing(TupleShuffle *state, const char *what)
 	state->skipped++;
 }
 
+/* Reads what a row counts; false where it is left out: it counts nothing, or is not to be told of. */
+static bool
+weigh(TupleShuffle *state, TupleTableSlot *slot, ExprContext *econtext, float *weight)
+{
+	bool		isnull;
+	Datum		datum = value_of(&state->arguments[3], slot, econtext, &isnull);
+
+	if (isnull)
+	{
+		refuse_missing(state, "the weight is");
+		return false;
+	}
+	*weight = DatumGetFloat4(datum);
+	if (!(*weight >= 0) || isinf(*weight))
+		refuse_row(state, psprintf("the weight is %g", *weight), "Weights are 0 or positive numbers, and rows of weight 0 are left out.");
+	state->skipped += *weight == 0;
+	return *weight > 0;
+}
+
 /* The bytes that a row takes in a window, found without unpacking it. */
 Size
 packed_bytes(TupleShuffle *state, TupleTableSlot *slot, ExprContext *econtext)
 {
-	Size		bytes = 2 * sizeof(float);	/* its label and its place */
+	Size		bytes = (2 + state->weighted) * sizeof(float);	/* its label, its place, its weight */
 	MemoryContext before = MemoryContextSwitchTo(econtext->ecxt_per_tuple_memory);
 
 	for (int i = state->sparse ? 0 : 1; i < 2; i++)
@@ -161,7 +180,7 @@ make_windows(TupleShuffle *state, uint32 first_width)
 		state->windows[i].words = MemoryContextAllocHuge(state->buffers, capacity * sizeof(float));
 		state->windows[i].capacity = capacity;
 	}
-	state->worker = worker_make(state->buffers, state->options, state->sparse, first_width);
+	state->worker = worker_make(state->buffers, state->options, state->sparse, state->weighted, first_width);
 }
 
 void
@@ -270,8 +289,11 @@ pack_row(TupleShuffle *state, Window *window, TupleTableSlot *slot, ExprContext 
 	Size		words;
 	Datum		datum;
 	float		label,
+				weight = 1,
 			   *row;
 
+	if (state->weighted && !weigh(state, slot, econtext, &weight))
+		return true;
 	if (state->sparse)
 	{
 		datum = value_of(&state->arguments[0], slot, econtext, &isnull);
@@ -321,7 +343,7 @@ pack_row(TupleShuffle *state, Window *window, TupleTableSlot *slot, ExprContext 
 				   "Give every row as many.");
 	if (state->worker == NULL)
 		make_windows(state, state->sparse ? 1 : n);
-	words = state->sparse ? 2 + 2 * (Size) n : 1 + (Size) n;
+	words = (state->sparse ? 2 + 2 * (Size) n : 1 + (Size) n) + state->weighted;
 	state->row_words = words + 1;
 	row = room_for(window, words);
 	if (row == NULL)
@@ -335,6 +357,8 @@ pack_row(TupleShuffle *state, Window *window, TupleTableSlot *slot, ExprContext 
 		memcpy(row + 2, indices, n * sizeof(int32));
 		pack_sparse(state->worker, row + 2 + n, values, indices, n);
 	}
+	if (state->weighted)
+		row[words - 1] = (float) (weight / state->worker->weight_mean);
 	if (state->keeping)
 		sample_add(&state->sample, state->buffers, Max((Size) state->buffer_bytes / 16, SAMPLE_BYTES), row, words, state->seen);
 	return true;

@@ -83,7 +83,7 @@ extern const char *model_name(Loss loss);
 extern const char *shuffle_name(Shuffle shuffle);
 extern bool may_be_exact(const Options *options);
 extern bool may_be_fitted(const Options *options);
-extern bool needs_survey(const Options *options);
+extern bool needs_survey(const Options *options, bool weighted);
 
 /*
  * Rows packed for the learner: rows from the front, where each begins from the back. Two of them are one buffer; one
@@ -130,6 +130,7 @@ typedef struct Worker
 	float	   *factor;
 	uint32		factors;
 	float	   *class_weights;	/* of mean 1 over the rows; NULL where all count alike */
+	double		weight_mean;	/* of the rows' own weights, which they are divided by when the survey has told it; until then 1 */
 	bool		exact;			/* the survey has all that the model is made of */
 	bool		fitted;			/* the model is that of L-BFGS */
 	uint32		passes;			/* that it took */
@@ -140,7 +141,7 @@ typedef struct Worker
 	double		spread;
 } Worker;
 
-extern Worker *worker_make(MemoryContext context, const Options *options, bool sparse, uint32 width);
+extern Worker *worker_make(MemoryContext context, const Options *options, bool sparse, bool weighted, uint32 width);
 extern void worker_reset(Worker *worker);
 extern void *zeros(MemoryContext context, Size count, Size size);
 extern void worker_survey(Worker *worker, const Options *options);
@@ -178,6 +179,7 @@ extern const Sample *tuple_shuffle_kept(PlanState *state);
 /* Reads an epoch's rows and packs none; returns how many there are. */
 extern uint64 tuple_shuffle_count(PlanState *state);
 extern uint32 tuple_shuffle_width(PlanState *state);
+extern bool tuple_shuffle_weighted(PlanState *state);
 extern uint64 tuple_shuffle_skipped(PlanState *state);
 
 extern void planner_install(void);

@@ -156,6 +156,18 @@ source_of(PlannerInfo *root, RelOptInfo *input)
 	return found ? found : cheapest;
 }
 
+static Oid
+argument_type(const Aggref *aggregate, int place)
+{
+	return exprType((Node *) ((TargetEntry *) list_nth(aggregate->args, place))->expr);
+}
+
+static bool
+is_sparse(const Aggref *aggregate)
+{
+	return argument_type(aggregate, 0) == INT4ARRAYOID;
+}
+
 /*
  * Checks that an aggregate is one that the nodes can stand for, and returns its options: "" where they are a parameter of a
  * plan for all values of it.
@@ -163,7 +175,8 @@ source_of(PlannerInfo *root, RelOptInfo *input)
 static char *
 checked_options(PlannerInfo *root, Aggref *aggregate)
 {
-	int			count = list_length(aggregate->args);
+	int			count = list_length(aggregate->args),
+				sparse = is_sparse(aggregate);
 	TargetEntry *last = llast(aggregate->args);
 	Query	   *query = root->parse;
 
@@ -176,10 +189,9 @@ checked_options(PlannerInfo *root, Aggref *aggregate)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("penstock.sgd learns one model: there can be no GROUP BY or HAVING beside it")));
-	if ((count != 3 && count != 4)
-		|| exprType((Node *) ((TargetEntry *) list_nth(aggregate->args, count - 2))->expr) != FLOAT4OID
-		|| exprType((Node *) ((TargetEntry *) list_nth(aggregate->args, count - 3))->expr) != FLOAT4ARRAYOID
-		|| (count == 4 && exprType((Node *) ((TargetEntry *) linitial(aggregate->args))->expr) != INT4ARRAYOID))
+	if (count < 3 + sparse || count > 4 + sparse
+		|| argument_type(aggregate, sparse) != FLOAT4ARRAYOID || argument_type(aggregate, sparse + 1) != FLOAT4OID
+		|| (count == 4 + sparse && argument_type(aggregate, sparse + 2) != FLOAT4OID))
 		elog(ERROR, "the aggregate penstock.sgd is not as this library knows it");
 	if (IsA(last->expr, Param) && ((Param *) last->expr)->paramkind == PARAM_EXTERN)
 		return "";
@@ -318,7 +330,7 @@ plan_tuple_shuffle(PlannerInfo *root, RelOptInfo *rel, CustomPath *path, List *t
 	Aggref	   *aggregate = lsecond(path->custom_private);
 	int			count = list_length(aggregate->args) - 1;
 
-	scan->custom_private = list_make1(linitial(path->custom_private));
+	scan->custom_private = list_make2(linitial(path->custom_private), makeInteger(is_sparse(aggregate)));
 	scan->custom_scan_tlist = copyObject(((Plan *) linitial(plans))->targetlist);
 	for (int i = 0; i < count; i++)
 		scan->custom_exprs = lappend(scan->custom_exprs,

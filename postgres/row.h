@@ -61,13 +61,15 @@ fetch_row(const float *words, const uint32_t *order, uint32_t i, uint32_t rows)
 	}
 }
 
-/* What a row of that label counts. */
+/* What a row of that label counts; its own weight is the word at `own`, if it has one. */
 INLINE float
-weight_of(const Learner *l, Loss loss, float y)
+weight_of(const Learner *l, Loss loss, float y, const float *own)
 {
+	float		weight = l->weighted ? *own : 1;
+
 	if (l->class_weights == NULL)
-		return 1;
-	return l->class_weights[loss == LOSS_SOFTMAX ? (uint32_t) y : y > 0];
+		return weight;
+	return weight * l->class_weights[loss == LOSS_SOFTMAX ? (uint32_t) y : y > 0];
 }
 
 /* Counts a row of one score by its weight, and returns the loss's slope there, times the weight. */
@@ -75,6 +77,7 @@ INLINE float
 pull(Totals *t, Loss loss, float score, float y, float weight)
 {
 	t->rows++;
+	t->mass += weight;
 	if (loss == LOSS_LOGISTIC)
 	{
 		float		margin = score * y,
@@ -112,10 +115,10 @@ pull(Totals *t, Loss loss, float score, float y, float weight)
 		float		residual = score - y;
 		double		apart = (double) y - t->pivot;
 
-		t->loss += 0.5 * (double) residual * (double) residual;
-		t->shifted += apart;
-		t->shifted2 += apart * apart;
-		return residual;
+		t->loss += 0.5 * weight * (double) residual * (double) residual;
+		t->shifted += weight * apart;
+		t->shifted2 += weight * apart * apart;
+		return weight * residual;
 	}
 }
 
@@ -137,6 +140,7 @@ pull_classes(Learner *l, float y, float weight)
 	}
 	top = l->scores[best];
 	l->totals.rows++;
+	l->totals.mass += weight;
 	l->totals.hits += best == label ? weight : 0;
 	l->totals.loss -= (double) weight * (double) (l->scores[label] - top);
 	for (uint32_t c = 0; c < l->outputs; c++)

@@ -67,7 +67,7 @@ static CustomExecMethods methods = {
 };
 
 static const Oid row_types[] = {INT4OID, FLOAT8OID, FLOAT8OID, FLOAT8OID, INT8OID, FLOAT4ARRAYOID, FLOAT4ARRAYOID, FLOAT8OID,
-INT8OID};
+INT8OID, FLOAT8OID};
 
 static Node *
 create_state(CustomScan *plan)
@@ -157,7 +157,8 @@ refuse_no_rows(PlanState *child)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_NO_DATA_FOUND),
-			 tuple_shuffle_skipped(child) ? errmsg("all rows have nulls; there is nothing to learn from")
+			 tuple_shuffle_skipped(child) ? errmsg("all rows have nulls%s; there is nothing to learn from",
+											tuple_shuffle_weighted(child) ? " or a weight of 0" : "")
 			 : errmsg("there are no rows to learn from")));
 }
 
@@ -239,7 +240,7 @@ run_epoch(SGD *state)
 		state->rows = tuple_shuffle_count(child);
 		return;
 	}
-	if (state->epoch == 0 && needs_survey(state->options))
+	if (state->epoch == 0 && needs_survey(state->options, tuple_shuffle_weighted(child)))
 		run_survey(state);
 	if (is_solved(state))
 	{
@@ -349,13 +350,14 @@ next_epoch(CustomScanState *node)
 	values[3] = Float8GetDatum(seconds);
 	values[4] = Int64GetDatum((int64) state->rows);
 	nulls[1] = nulls[2] = state->options->read_only || is_solved(state);
-	nulls[5] = nulls[6] = nulls[7] = nulls[8] = !last || state->options->read_only;
+	nulls[5] = nulls[6] = nulls[7] = nulls[8] = nulls[9] = !last || state->options->read_only;
 	if (!nulls[5])
 	{
 		score_model(state);
 		warn_of_useless(state);
 		values[7] = Float8GetDatum(state->training_score);
 		values[8] = Int64GetDatum((int64) state->sample_rows);
+		values[9] = Float8GetDatum(state->worker->weight_mean);
 		nulls[7] = state->sample_rows == 0;
 		worker_weights(state->worker, tuple_shuffle_width(linitial(node->custom_ps)), &values[5], &values[6]);
 	}
@@ -415,7 +417,7 @@ explain(CustomScanState *node, List *ancestors, ExplainState *es)
 		ExplainPropertyBool("Average", options->average, es);
 	}
 	ExplainPropertyBool("Standardize", options->standardize, es);
-	ExplainPropertyBool("Survey", needs_survey(options), es);
+	ExplainPropertyBool("Survey", needs_survey(options, tuple_shuffle_weighted(linitial(node->custom_ps))), es);
 	if (es->analyze && state->epoch > 0)
 	{
 		ExplainPropertyUInteger("Rows per Epoch", NULL, state->rows, es);

@@ -53,7 +53,7 @@ sparse_any(Learner *l, Loss loss, const float *words, const uint32_t *order, uin
 		const uint32_t *at = (const uint32_t *) (row + 2);
 		const float *v = row + 2 + n;
 		float		scale = (float) l->scale,
-					weight = weight_of(l, loss, row[0]),
+					weight = weight_of(l, loss, row[0], v + n),
 					length = l->intercept ? 1 : 0;
 
 		if (*stop)

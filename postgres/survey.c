@@ -37,41 +37,48 @@ add_dense(Survey *s, const float *words, const uint32_t *order, uint32_t rows)
 	size_t		width = s->width;
 	double	   *restrict mean = s->block,
 			   *restrict square = s->block + width + 1;
-	double		all = (double) s->rows + rows,
-				share = (double) s->rows * rows / all;
+	double		mass = 0,
+				all,
+				share;
 
 	memset(s->block, 0, sizeof(double) * 2 * (width + 1));
 	for (uint32_t k = 0; k < rows; k++)
 	{
 		const float *x = words + order[k] + 1;
+		float		weight = s->weighted ? x[width] : 1;
 
 		for (size_t j = 0; j < width; j++)
-			mean[j] += x[j];
-		mean[width] += x[-1];
+			mean[j] += weight * x[j];
+		mean[width] += weight * x[-1];
+		mass += weight;
 	}
 	for (size_t j = 0; j <= width; j++)
-		mean[j] /= rows;
+		mean[j] /= mass;
+	all = s->mass + mass;
+	share = s->mass * mass / all;
 	if (s->columns)
 		memset(s->columns, 0, sizeof(double) * (width + 1) * SURVEY_ROWS);
 	for (uint32_t k = 0; k < rows; k++)
 	{
 		const float *x = words + order[k] + 1;
+		float		weight = s->weighted ? x[width] : 1;
+		double		root = s->columns ? sqrt(weight) : 0;
 
 		for (size_t j = 0; j < width; j++)
 		{
 			double		apart = x[j] - mean[j];
 
-			square[j] += apart * apart;
+			square[j] += weight * apart * apart;
 		}
-		square[width] += (x[-1] - mean[width]) * (x[-1] - mean[width]);
+		square[width] += weight * (x[-1] - mean[width]) * (x[-1] - mean[width]);
 		for (size_t j = 0; s->columns && j <= width; j++)
-			s->columns[j * SURVEY_ROWS + k] = (j < width ? x[j] : x[-1]) - mean[j];
+			s->columns[j * SURVEY_ROWS + k] = root * ((j < width ? x[j] : x[-1]) - mean[j]);
 	}
 	for (size_t j = 0; j <= width; j++)
 	{
 		mean[j] -= s->mean[j];
 		s->square[j] += square[j] + mean[j] * mean[j] * share;
-		s->mean[j] += mean[j] * rows / all;
+		s->mean[j] += mean[j] * mass / all;
 	}
 	if (s->products)
 		add_products(s->products, s->columns, mean, width + 1, share);
@@ -79,7 +86,7 @@ add_dense(Survey *s, const float *words, const uint32_t *order, uint32_t rows)
 }
 
 static void
-add_sparse(Survey *s, const float *row)
+add_sparse(Survey *s, const float *row, float weight)
 {
 	uint32_t	count = *(const uint32_t *) (row + 1);
 	const uint32_t *at = (const uint32_t *) (row + 2);
@@ -87,8 +94,8 @@ add_sparse(Survey *s, const float *row)
 
 	for (uint32_t e = 0; e < count; e++)
 	{
-		s->square[at[e]] += (double) v[e] * v[e];
-		s->present[at[e]] += v[e] != 0;
+		s->square[at[e]] += (double) weight * v[e] * v[e];
+		s->present[at[e]] += v[e] != 0 ? weight : 0;
 	}
 	s->entries += count;
 }
@@ -106,15 +113,17 @@ survey_rows(Survey *s, const float *words, const uint32_t *order, uint32_t rows,
 			add_dense(s, words, order + done, count);
 		for (uint32_t i = done; i < done + count; i++)
 		{
-			float		label = words[order[i]];
+			const float *row = words + order[i];
+			float		weight = row_weight(row, s->weighted, s->sparse, s->width);
 
-			s->label_sum += label;
+			s->mass += weight;
+			s->label_sum += (double) weight * row[0];
 			if (s->loss == LOSS_SOFTMAX)
-				s->counts[(uint32_t) label]++;
+				s->counts[(uint32_t) row[0]] += weight;
 			else if (s->loss != LOSS_SQUARED)
-				s->counts[label > 0]++;
+				s->counts[row[0] > 0] += weight;
 			if (s->sparse)
-				add_sparse(s, words + order[i]);
+				add_sparse(s, row, weight);
 		}
 		s->rows += count;
 	}

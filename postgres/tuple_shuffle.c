@@ -70,7 +70,8 @@ begin(CustomScanState *node, EState *estate, int eflags)
 
 	node->custom_ps = list_make1(child);
 	state->options = read_options(strVal(linitial(plan->custom_private)));
-	state->sparse = list_length(plan->custom_exprs) == 3;
+	state->sparse = intVal(lsecond(plan->custom_private));
+	state->weighted = list_length(plan->custom_exprs) == 3 + state->sparse;
 	/* Rows from below come in slots of any kind. */
 	node->ss.ps.scanopsset = true;
 	node->ss.ps.scanopsfixed = false;
@@ -291,6 +292,12 @@ tuple_shuffle_width(PlanState *node)
 	TupleShuffle *state = (TupleShuffle *) node;
 
 	return state->sparse ? Max(state->top, 1) : state->width;
+}
+
+bool
+tuple_shuffle_weighted(PlanState *node)
+{
+	return ((TupleShuffle *) node)->weighted;
 }
 
 uint64

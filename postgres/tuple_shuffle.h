@@ -17,7 +17,8 @@ typedef struct TupleShuffle
 	CustomScanState css;
 	Options    *options;
 	bool		sparse;
-	Argument	arguments[3];	/* features, or indices and values; the label */
+	bool		weighted;
+	Argument	arguments[4];	/* indices, which dense rows have none of, and values; the label; the row's weight */
 	MemoryContext buffers;
 	Worker	   *worker;
 	Window		windows[2];

@@ -46,8 +46,9 @@ worker_survey(Worker *worker, const Options *options)
 	worker->survey = s;
 	s->loss = l->loss;
 	s->sparse = l->sparse;
+	s->weighted = l->weighted;
 	s->width = l->width;
-	s->counts = zeros(worker->context, Max(l->outputs, 2), sizeof(uint64));
+	s->counts = zeros(worker->context, Max(l->outputs, 2), sizeof(double));
 	s->square = zeros(worker->context, columns, sizeof(double));
 	if (l->sparse)
 		s->present = zeros(worker->context, columns, sizeof(double));
@@ -107,7 +108,7 @@ set_class_weights(Worker *worker, const Options *options)
 	for (int turn = 0; turn < 2; turn++)
 		for (uint32 c = 0; c < classes; c++)
 		{
-			double		weight = options->balanced ? 1.0 / Max(s->counts[c], 1) : options->class_weights[c];
+			double		weight = !options->balanced ? options->class_weights[c] : s->counts[c] > 0 ? 1 / s->counts[c] : 1;
 
 			if (turn == 0)
 				sum += weight * s->counts[c];
@@ -212,16 +213,18 @@ worker_scale(const Worker *worker, Window *window)
 	const Learner *l = &worker->learner;
 	const uint32 *order = window_order(window);
 
-	for (uint32 i = 0; worker->factor && i < window->rows; i++)
+	for (uint32 i = 0; i < window->rows; i++)
 	{
 		float	   *row = window->words + order[i];
 		uint32		count,
 					index;
 
+		if (l->weighted)
+			*row_end(row, l->sparse, l->width) /= worker->weight_mean;
 		if (!l->sparse)
-			for (uint32 j = 0; j < l->width; j++)
+			for (uint32 j = 0; worker->factor && j < l->width; j++)
 				row[1 + j] = (row[1 + j] - worker->center[j]) * worker->factor[j];
-		else
+		else if (worker->factor)
 		{
 			memcpy(&count, row + 1, sizeof(count));
 			for (uint32 e = 0; e < count; e++)
@@ -280,11 +283,34 @@ set_constant(Worker *worker)
 	worker->constant_score = worker->constant_loss = 0;
 	for (uint32 c = 0; s->loss != LOSS_SQUARED && c < Max(worker->learner.outputs, 2); c++)
 	{
-		double		share = (double) s->counts[c] / s->rows;
+		double		share = s->counts[c] / s->rows;
 
 		worker->constant_score = Max(worker->constant_score, share);
 		worker->constant_loss -= share > 0 ? share * log(share) : 0;
 	}
+}
+
+/* Brings what was summed by weights to weights of mean 1, which the learner's rows have. */
+static void
+settle_weights(Worker *worker, uint32 width)
+{
+	Survey	   *s = worker->survey;
+	double		mean = s->mass / s->rows;
+
+	worker->weight_mean = mean;
+	if (!s->weighted)
+		return;
+	s->label_sum /= mean;
+	for (uint32 c = 0; c < Max(worker->learner.outputs, 2); c++)
+		s->counts[c] /= mean;
+	for (Size j = 0; j <= s->width; j++)
+	{
+		s->square[j] /= mean;
+		if (s->present)
+			s->present[j] /= mean;
+	}
+	for (Size i = 0; s->products && i < ((Size) width + 1) * (width + 2) / 2; i++)
+		s->products[i] /= mean;
 }
 
 /* Makes of the survey what the epochs need: scaling, penalty, first guess, room for averages; or the exact model itself. */
@@ -296,6 +322,7 @@ worker_surveyed(Worker *worker, const Options *options, uint32 width, bool fits)
 
 	if (fits && s->sparse)
 		l->width = width;		/* which grew in steps; L-BFGS keeps much for each weight */
+	settle_weights(worker, width);
 	if (options->standardize)
 		set_scaling(worker);
 	if (options->l2 < 0)
@@ -329,6 +356,7 @@ worker_forget_survey(Worker *worker)
 	if (worker->fit)
 		end_fit(worker);
 	worker->fitted = worker->surveyed = false;
+	worker->weight_mean = 1;
 	for (int i = 0; i < lengthof(parts); i++)
 		if (parts[i])
 			pfree(parts[i]);

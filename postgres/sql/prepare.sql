@@ -76,7 +76,7 @@ $$;
 CREATE FUNCTION penstock.prepared(
     source text, model text, asked jsonb, path text, filled boolean,
     OUT query text, OUT kind text, OUT parts jsonb, OUT label text, OUT labels jsonb, OUT stem text, OUT fitted boolean, OUT fillable boolean,
-    OUT left_out jsonb, OUT unlabelled bigint
+    OUT left_out jsonb, OUT unlabelled bigint, OUT weight text
 ) LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     pinned CONSTANT text := current_setting('search_path');
@@ -117,7 +117,7 @@ BEGIN
     END IF;
     asked := jsonb_strip_nulls(asked);
     named_all := coalesce((asked->>'named')::boolean, asked ? 'features');
-    options := asked - '{label,features,exclude,replace,named,narrow}'::text[];
+    options := asked - '{label,features,exclude,weight,replace,named,narrow}'::text[];
     IF jsonb_typeof(weights) = 'object' THEN
         IF model = 'linear' THEN
             RAISE EXCEPTION '"class_weight" is for labels that are classes, and linear models predict a number'
@@ -161,6 +161,20 @@ BEGIN
     END IF;
     label_type := types[array_position(names, label)];
 
+    IF asked ? 'weight' THEN
+        SELECT n INTO weight FROM unnest(names) AS n
+        WHERE lower(n) = lower(asked->>'weight') ORDER BY n = asked->>'weight' DESC LIMIT 1;
+        IF weight IS NULL THEN
+            RAISE EXCEPTION 'there is no column "%" of weights', asked->>'weight'
+                USING ERRCODE = 'undefined_column', DETAIL = format('There are: %s.', array_to_string(names, ', '));
+        ELSIF weight = label THEN
+            RAISE EXCEPTION '"%" is the label, and cannot be the weight too', weight USING ERRCODE = 'invalid_parameter_value';
+        ELSIF NOT types[array_position(names, weight)] = ANY (numbers) THEN
+            RAISE EXCEPTION 'the weight "%" is %, not a number', weight, types[array_position(names, weight)]
+                USING ERRCODE = 'datatype_mismatch';
+        END IF;
+    END IF;
+
     wanted := penstock.listed(asked, 'features');
     excluded := penstock.listed(asked, 'exclude');
     IF wanted IS NOT NULL AND excluded IS NOT NULL THEN
@@ -171,7 +185,7 @@ BEGIN
             USING ERRCODE = 'undefined_column', DETAIL = format('There are: %s.', array_to_string(names, ', '));
     ELSIF wanted IS NULL THEN
         SELECT array_agg(n ORDER BY i) INTO choice FROM unnest(names) WITH ORDINALITY AS t(n, i)
-        WHERE n <> label AND n <> ALL (coalesce(excluded, '{}'));
+        WHERE n <> label AND n IS DISTINCT FROM weight AND n <> ALL (coalesce(excluded, '{}'));
         wanted := CASE WHEN choice @> '{features_k,features_v}' THEN '{features_k,features_v}'
             WHEN choice @> '{features_v}' THEN '{features_v}'
             WHEN choice @> '{indices,values}' THEN '{indices,values}' ELSE choice END;
@@ -185,6 +199,8 @@ BEGIN
                 USING ERRCODE = 'undefined_column', DETAIL = format('There are: %s.', array_to_string(names, ', '));
         ELSIF wanted[i] = label THEN
             RAISE EXCEPTION '"%" is the label; leave it out of the features', label USING ERRCODE = 'invalid_parameter_value';
+        ELSIF wanted[i] = weight THEN
+            RAISE EXCEPTION '"%" is the weight; leave it out of the features', weight USING ERRCODE = 'invalid_parameter_value';
         ELSIF wanted_types[i] = 'bytea'::regtype AND named_all THEN
             RAISE EXCEPTION 'column "%" is bytea, which cannot be a feature', wanted[i] USING ERRCODE = 'datatype_mismatch';
         END IF;
@@ -327,6 +343,10 @@ BEGIN
         options := options || '{"solver": "lbfgs"}';
     END IF;
     kind := model;
+    IF weight IS NOT NULL THEN
+        target := target || format(CASE types[array_position(names, weight)] WHEN 'boolean'::regtype
+            THEN ', q.%I::pg_catalog.int4::pg_catalog.float4' ELSE ', q.%I::pg_catalog.float4' END, weight);
+    END IF;
     query := format('SELECT penstock.sgd(%s, %s, %L::penstock.options) AS s FROM %s', features, target,
         options || jsonb_build_object('model', model), learnt);
 END $$;

@@ -131,7 +131,8 @@ BEGIN
     END IF;
     header := json_build_object(
         'kind', model,
-        'encoder', jsonb_build_object('parts', job.parts, 'label', job.label, 'weight', NULL, 'labels', job.labels, 'origin', NULL)
+        'encoder', jsonb_build_object('parts', job.parts, 'label', job.label, 'weight', job.weight, 'labels', job.labels, 'origin', NULL)
+            || CASE WHEN job.weight IS NULL THEN '{}' ELSE jsonb_build_object('weight_mean', each.weight_mean) END
             || CASE WHEN job.left_out <> '{}' THEN jsonb_build_object('left_out', job.left_out) ELSE '{}' END
             || CASE WHEN job.unlabelled > 0 THEN '{"unlabelled": true}' ELSE '{}' END::jsonb,
         'features', features,

@@ -12,7 +12,7 @@ COMMENT ON TYPE penstock.options IS 'options of a training, as a JSON object';
 
 CREATE TYPE penstock.epoch AS (
     epoch int, progressive_loss float8, progressive_score float8, seconds float8, rows bigint, coef real[], intercept real[],
-    training_score float8, sample_rows bigint
+    training_score float8, sample_rows bigint, weight_mean float8
 );
 COMMENT ON TYPE penstock.epoch IS 'what an epoch came to; the weights, and their score on a sample of its rows, come with the last one';
 

@@ -9,5 +9,6 @@ DROP FUNCTION penstock.make_catalogue();
 
 ALTER TYPE penstock.epoch RENAME ATTRIBUTE loss TO progressive_loss;
 ALTER TYPE penstock.epoch RENAME ATTRIBUTE score TO progressive_score;
-ALTER TYPE penstock.epoch ADD ATTRIBUTE training_score float8, ADD ATTRIBUTE sample_rows bigint;
+ALTER TYPE penstock.epoch ADD ATTRIBUTE training_score float8, ADD ATTRIBUTE sample_rows bigint,
+    ADD ATTRIBUTE weight_mean float8;
 COMMENT ON TYPE penstock.epoch IS 'what an epoch came to; the weights, and their score on a sample of its rows, come with the last one';

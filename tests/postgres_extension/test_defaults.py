@@ -38,16 +38,16 @@ def slopes(model: str, scores: Doubles, y: Doubles) -> Doubles:
 
 def first_guess(model: str, y: Doubles, mass: Doubles) -> Doubles:
     if model == "linear":
-        return y.mean(axis=0)
+        return (mass * y).mean(axis=0)
     if model == "logistic":
         return np.log((mass * (y > 0)).sum(axis=0) / (mass * (y < 0)).sum(axis=0))
     return np.log((mass * y).mean(axis=0)) if model == "softmax" else np.zeros(1)
 
 
-def balanced(y: Doubles) -> Doubles:
-    """Return what each row counts, where classes count alike."""
+def balanced(y: Doubles, weight: Doubles | None = None) -> Doubles:
+    """Return what the class of each row counts, where classes count alike."""
     code = y.argmax(axis=1) if y.shape[1] > 1 else (y[:, 0] > 0).astype(int)
-    counts = np.bincount(code)
+    counts = np.bincount(code, None if weight is None else weight[:, 0])
     return np.asarray(len(y) / (len(counts) * counts[code]))[:, None]
 
 
@@ -61,13 +61,16 @@ def trained(
     l1: float = 0,
     average: bool = True,
     class_weight: str | None = None,
+    weight: Doubles | None = None,
 ) -> tuple[Doubles, Doubles]:
     """Return the weights, a row for each output, and the intercepts in the units of ``x``."""
     n = len(x)
-    mass = np.ones((n, 1)) if class_weight is None else balanced(y)
-    slower = max(2 * mass.max() / batch_size - 1, 1)
-    center = np.zeros(x.shape[1]) if sparse else x.mean(axis=0)
-    spread = np.sqrt(((x - center) ** 2).mean(axis=0))
+    each = np.ones((n, 1)) if weight is None else (weight / weight.mean())[:, None]
+    by_class = np.ones((n, 1)) if class_weight is None else balanced(y, each)
+    mass = each * by_class
+    slower = max(2 * by_class.max() / batch_size - 1, 1)
+    center = np.zeros(x.shape[1]) if sparse else (each * x).mean(axis=0)
+    spread = np.sqrt((each * (x - center) ** 2).mean(axis=0))
     factor = np.divide(1, spread, out=np.zeros_like(spread), where=spread > 1e-7 * abs(center))
     z = (x - center) * factor
     w, b = np.zeros((y.shape[1], z.shape[1])), first_guess(model, y, mass)
@@ -118,7 +121,7 @@ def train(session: Session, model: str, **options: Any) -> list[Any]:
     return session.execute("SELECT * FROM penstock.train('t', %s, 'm', %s)", (model, asked)).fetchall()
 
 
-KINDS = {"linear": "float8", "softmax": "text"}
+KINDS = {"linear": "float8", "softmax": "text", "logistic": "bool", "svm": "bool"}
 SGD = {"solver": "sgd", "shuffle": "none", "epochs": EPOCHS}
 WEIGHTED: tuple[dict[str, Any], ...] = ({"class_weight": "balanced"}, {"class_weight": "balanced", "batch_size": 7})
 
@@ -131,7 +134,7 @@ def test_dense_rows(session: Session, fill: Fill, model: str, width: int) -> Non
     x[:, -1] = 7.7  # a constant
     x = np.float64(np.float32(x))
     y, labels = targets(model, x, rng)
-    fill("t", f"features_v real[], label {KINDS.get(model, 'bool')}", list(zip(x.tolist(), labels, strict=True)))
+    fill("t", f"features_v real[], label {KINDS[model]}", list(zip(x.tolist(), labels, strict=True)))
     for options in ({}, {"batch_size": 7, "l1": 0.01}, {"average": False}, *(() if model == "linear" else WEIGHTED)):
         train(session, model, **SGD, **options)
         coef, intercept = weights(session)
@@ -151,7 +154,7 @@ def test_sparse_rows(session: Session, fill: Fill, model: str) -> None:
     x = np.float64(np.float32(x))
     y, labels = targets(model, x, rng)
     rows = [(i, np.flatnonzero(x[i]).tolist(), x[i][x[i] != 0].tolist(), labels[i]) for i in range(ROWS)]
-    fill("t", f"id int, features_k int[], features_v real[], label {KINDS.get(model, 'bool')}", rows)
+    fill("t", f"id int, features_k int[], features_v real[], label {KINDS[model]}", rows)
     stored = [row[0] for row in session.execute("SELECT id FROM t ORDER BY ctid").fetchall()]
     for options in ({}, {"batch_size": 7, "l1": 0.01}, *(() if model == "linear" else WEIGHTED)):
         train(session, model, **SGD, **options)
@@ -202,7 +205,7 @@ def test_few_rows_are_learnt_from_to_the_minimum(
     rng = np.random.default_rng(4)
     x = np.float64(np.float32(rng.standard_normal((ROWS, 5)) * [0.1, 1, 3, 1, 0] + [1, 0, -3, 2, 4]))
     y, labels = targets(model, x, rng)
-    fill("t", f"features_v real[], label {KINDS.get(model, 'bool')}", list(zip(x.tolist(), labels, strict=True)))
+    fill("t", f"features_v real[], label {KINDS[model]}", list(zip(x.tolist(), labels, strict=True)))
     rows = train(session, model, **options)
     assert [(row[1], row[5]) for row in rows] == [(None, ROWS)]
     assert 3 < rows[0][0] <= 100  # passes

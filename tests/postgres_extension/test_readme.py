@@ -29,6 +29,7 @@ ASKED: dict[str, Any] = {
     "features": "features_v",
     "exclude": "id",
     "classes": [0, 1],
+    "weight": "id",
     "l1": 0,
     "l2": 0,
 }

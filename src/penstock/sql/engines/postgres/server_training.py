@@ -1,7 +1,7 @@
 """Training inside the server, where the extension of ``postgres/`` is installed: no row leaves it.
 
 The extension learns by the same steps and keeps its models in the same table. It finds by itself how text, dates and missing numbers
-become features, as `penstock.columns` does. What it does not know (weights of rows, kinds of columns by name, held-out rows, solvers by
+become features, as `penstock.columns` does. What it does not know (kinds of columns by name, held-out rows, solvers by
 name, optimizers, other shuffles, packed features) is learnt here, as without it. So is what the server comes across when it reads the rows:
 columns of so many features that they want an optimizer with a rate for each, and rows of lists without a label.
 """
@@ -52,7 +52,6 @@ def extension_supports(chosen: Settings, features: Sequence[str], schema: pa.Sch
         or chosen.auto_split
         or config.patience
         or config.shuffle not in _SHUFFLES
-        or columns.weight is not None
         or columns.hash
         or columns.category
         or columns.number
@@ -147,6 +146,8 @@ def server_options(statement: Train, chosen: Settings, features: Sequence[str]) 
         name: getattr(config, name) for name in _CONFIG if getattr(config, name) != getattr(usual, name)
     }
     options |= {"label": chosen.columns.label, "features": list(features), "named": chosen.columns.features is not None}
+    if chosen.columns.weight is not None:
+        options["weight"] = chosen.columns.weight
     options["narrow"] = True
     options["nulls"] = reading.nulls
     if {"memory", "buffer_size"} & set(statement.options):
