@@ -147,10 +147,10 @@ learn_run(Learner *l, const float *words, const uint32_t *order, uint32_t rows, 
 static uint64_t
 snapshot_at(const Learner *l)
 {
-	uint64_t	rows = (uint64_t) ((double) l->epoch_rows * l->next_snapshot / l->snapshots);
+	uint64_t	due = l->snapshot_rows * l->next_snapshot,
+				rows = (due + l->batch_size - 1) / l->batch_size * l->batch_size;
 
-	rows = (rows + l->batch_size - 1) / l->batch_size * l->batch_size;
-	return rows < l->epoch_rows ? rows : l->epoch_rows;
+	return due <= l->epoch_rows && rows > l->epoch_rows ? l->epoch_rows : rows;
 }
 
 FOR_EACH_CPU static void
@@ -170,19 +170,33 @@ take_snapshot(Learner *l)
 }
 
 void
-average_start(Learner *l, bool first_epoch)
+average_start(Learner *l)
 {
 	l->taken = 0;
-	l->next_snapshot = first_epoch ? l->snapshots / 2 + 1 : 1;
+	l->next_snapshot = 1;
+	while (l->mean_w && l->averaged == 0 && snapshot_at(l) <= l->epoch_rows / 2)
+		l->next_snapshot++;
+}
+
+void
+average_end(Learner *l)
+{
+	size_t		weights = (size_t) l->outputs * l->width;
+
+	if (l->mean_w == NULL)
+		return;
+	l->averaged++;
+	take_in(l->epochs_w, l->taken ? l->mean_w : l->w, weights, 2.0f / (l->averaged + 1));
+	take_in(l->epochs_b, l->taken ? l->mean_b : l->b, l->outputs, 2.0f / (l->averaged + 1));
 }
 
 void
 average_take(Learner *l)
 {
-	if (l->mean_w == NULL || l->taken == 0)
+	if (l->mean_w == NULL)
 		return;
-	memcpy(l->w, l->mean_w, sizeof(float) * l->outputs * l->width);
-	memcpy(l->b, l->mean_b, sizeof(float) * l->outputs);
+	memcpy(l->w, l->epochs_w, sizeof(float) * l->outputs * l->width);
+	memcpy(l->b, l->epochs_b, sizeof(float) * l->outputs);
 }
 
 int64_t
@@ -195,19 +209,18 @@ learn_rows(Learner *l, const float *words, const uint32_t *order, uint32_t rows,
 	while (done < rows)
 	{
 		uint32_t	count = rows - done;
-		bool		averaged = l->mean_w != NULL && l->next_snapshot <= l->snapshots;
 		int64_t		result;
 
-		if (averaged && snapshot_at(l) - l->totals.rows < count)
+		if (l->mean_w && snapshot_at(l) - l->totals.rows < count)
 			count = (uint32_t) (snapshot_at(l) - l->totals.rows);
 		result = learn_run(l, words, order + done, count, stop);
 		if (result != LEARNT_ALL)
 			return result >= 0 ? result + done : result;
 		done += count;
-		if (averaged && l->totals.rows >= snapshot_at(l))
+		if (l->mean_w && l->totals.rows >= snapshot_at(l))
 		{
 			take_snapshot(l);
-			while (l->next_snapshot <= l->snapshots && snapshot_at(l) <= l->totals.rows)
+			while (snapshot_at(l) <= l->totals.rows)
 				l->next_snapshot++;
 		}
 	}

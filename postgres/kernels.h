@@ -81,13 +81,16 @@ typedef struct Learner
 	float	   *sums;			/* outputs */
 	Totals		totals;
 
-	/* The mean of snapshots of the weights, taken at even counts of an epoch's rows. */
+	/* The mean of an epoch's snapshots of the weights, and that over the epochs, of which later ones count more. */
 	float	   *mean_w;			/* as `w`; NULL where weights are not averaged */
 	float	   *mean_b;
+	float	   *epochs_w;
+	float	   *epochs_b;
 	uint64_t	epoch_rows;		/* as the survey counted them */
-	uint32_t	snapshots;		/* of a whole epoch */
-	uint32_t	next_snapshot;	/* counted from 1 */
+	uint64_t	snapshot_rows;	/* from one snapshot to the next */
+	uint64_t	next_snapshot;	/* counted from 1 */
 	uint32_t	taken;			/* in this epoch */
+	uint32_t	averaged;		/* epochs that have ended */
 } Learner;
 
 #define LEARNT_ALL (-1)
@@ -166,10 +169,11 @@ extern int64_t fit_add(const Learner *learner, Fit *fit, const float *words, con
 					   const volatile bool *stop);
 extern bool fit_step(Learner *learner, Fit *fit);
 
-/* Begins an epoch's snapshots; of the first epoch only the last half is averaged. */
-extern void average_start(Learner *learner, bool first_epoch);
+/* Begins an epoch's snapshots; of the first epoch only the last half is averaged. At its end they are taken into the mean of all. */
+extern void average_start(Learner *learner);
+extern void average_end(Learner *learner);
 
-/* Puts the average of the last epoch's snapshots in the place of the weights. */
+/* Puts the mean over the epochs in the place of the weights. */
 extern void average_take(Learner *learner);
 
 /* Learns from rows in their order; returns LEARNT_ALL, LEARNT_STOPPED, or the row whose score was not finite. */

@@ -221,6 +221,20 @@ worker_wait(Worker *worker)
 	}
 }
 
+static void
+grow_mean(Worker *worker, float **w, float **b, Size room)
+{
+	const Learner *l = &worker->learner;
+	Size		outputs = l->outputs;
+	float	   *mean = zeros(worker->context, (room + 1) * outputs, sizeof(float));
+
+	memcpy(mean, *w, l->width * outputs * sizeof(float));
+	memcpy(mean + room * outputs, *b, outputs * sizeof(float));
+	pfree(*w);
+	*w = mean;
+	*b = mean + room * outputs;
+}
+
 /* Makes room for features that no row had before. The thread is idle. */
 static void
 grow(Worker *worker, uint32 width)
@@ -239,13 +253,8 @@ grow(Worker *worker, uint32 width)
 	memset(l->w + l->width * outputs, 0, (room - l->width) * outputs * sizeof(float));
 	if (l->mean_w)				/* features that the survey has not seen: the query gives other rows each time */
 	{
-		float	   *mean = zeros(worker->context, (room + 1) * outputs, sizeof(float));
-
-		memcpy(mean, l->mean_w, l->width * outputs * sizeof(float));
-		memcpy(mean + room * outputs, l->mean_b, outputs * sizeof(float));
-		pfree(l->mean_w);
-		l->mean_w = mean;
-		l->mean_b = mean + room * outputs;
+		grow_mean(worker, &l->mean_w, &l->mean_b, room);
+		grow_mean(worker, &l->epochs_w, &l->epochs_b, room);
 	}
 	if (worker->survey)
 	{

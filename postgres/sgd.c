@@ -141,7 +141,7 @@ set_rate(SGD *state)
 		l->base *= pow(options->decay, state->epoch);
 	else if (options->rate == RATE_INVERSE_SCALING)
 		l->power = options->power;
-	average_start(l, state->epoch == 0);
+	average_start(l);
 	totals_start(&l->totals);
 }
 
@@ -264,6 +264,7 @@ run_epoch(SGD *state)
 		refuse_no_rows(child);
 	worker_give(state->worker, NULL);
 	learner_settle(&state->worker->learner);
+	average_end(&state->worker->learner);
 	state->rows = state->worker->learner.totals.rows;
 	state->loss = totals_loss(&state->worker->learner.totals);
 	state->score = totals_score(&state->worker->learner.totals, state->options->loss);

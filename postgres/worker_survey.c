@@ -143,15 +143,35 @@ set_first_guess(Worker *worker)
 			l->b[c] = (float) log(class_mass(worker, c) / s->rows);
 }
 
-/*
- * Snapshots of an epoch: 128, or fewer where weights are so many beside the rows' features that taking them would be felt.
- */
-static uint32
-snapshots_of(const Survey *s, double width, double outputs)
-{
-	double		most = Max(s->entries / (12 * width), 1e6 / (width * outputs));
+#define SNAPSHOTS 128			/* of an epoch, at most; or as many as copy a twentieth of its features, if these are 4 at least */
+#define FEWEST_SNAPSHOTS 4
+#define SNAPSHOT_COST 0.05
 
-	return (uint32) Max(Min(Min(Max(most, 8), 128), (double) s->rows), 1);
+/* The rows from one snapshot to the next, after snapshot_interval of Penstock's sgd/model.py; 0 for none. */
+static uint64
+snapshot_interval(const Survey *s, double weights)
+{
+	uint64		count = (uint64) Min(Min(SNAPSHOT_COST * Max(s->entries, s->rows) / weights, SNAPSHOTS), (double) s->rows);
+
+	return count >= FEWEST_SNAPSHOTS || count == s->rows ? (s->rows + count - 1) / count : 0;
+}
+
+/* Makes room for the means of snapshots; weights that are too many for these are not averaged. */
+static void
+start_average(Worker *worker, uint32 width)
+{
+	Learner    *l = &worker->learner;
+	Size		weights = (Size) l->outputs * l->width;
+
+	l->snapshot_rows = snapshot_interval(worker->survey, (double) l->outputs * width);
+	if (l->snapshot_rows == 0)
+		return;
+	l->epoch_rows = worker->survey->rows;
+	l->averaged = 0;
+	l->mean_w = zeros(worker->context, weights + l->outputs, sizeof(float));
+	l->mean_b = l->mean_w + weights;
+	l->epochs_w = zeros(worker->context, weights + l->outputs, sizeof(float));
+	l->epochs_b = l->epochs_w + weights;
 }
 
 static void
@@ -333,14 +353,7 @@ worker_surveyed(Worker *worker, const Options *options, uint32 width, bool fits)
 	if (worker->exact)
 		solve(worker);
 	else if (options->average && !fits)
-	{
-		Size		weights = (Size) l->outputs * l->width;
-
-		l->mean_w = zeros(worker->context, weights + l->outputs, sizeof(float));
-		l->mean_b = l->mean_w + weights;
-		l->epoch_rows = s->rows;
-		l->snapshots = snapshots_of(s, width, l->outputs);
-	}
+		start_average(worker, width);
 	end_survey(worker);
 }
 
@@ -349,7 +362,7 @@ void
 worker_forget_survey(Worker *worker)
 {
 	Learner    *l = &worker->learner;
-	void	   *parts[] = {worker->factor, worker->center, worker->class_weights, l->mean_w};
+	void	   *parts[] = {worker->factor, worker->center, worker->class_weights, l->mean_w, l->epochs_w};
 
 	if (worker->survey)
 		end_survey(worker);
@@ -360,6 +373,6 @@ worker_forget_survey(Worker *worker)
 	for (int i = 0; i < lengthof(parts); i++)
 		if (parts[i])
 			pfree(parts[i]);
-	worker->factor = worker->center = worker->class_weights = l->mean_w = NULL;
+	worker->factor = worker->center = worker->class_weights = l->mean_w = l->epochs_w = NULL;
 	l->class_weights = NULL;
 }

@@ -14,11 +14,12 @@ import pytest
 from numpy.typing import NDArray
 from psycopg import errors
 
+from penstock.sgd.model import snapshot_interval
 from tests.postgres_extension.conftest import Fill
 
 Session = psycopg.Connection[Any]
 Doubles = NDArray[np.float64]
-ROWS, EPOCHS, SNAPSHOTS = 400, 3, 128
+ROWS, EPOCHS = 400, 3
 CURVATURE = {"logistic": 0.25, "svm": 1.0, "linear": 1.0, "softmax": 0.5}
 FIRST_RATE = {"logistic": 0.03, "svm": 0.03, "linear": 0.03, "softmax": 0.1}
 MODELS = list(CURVATURE)
@@ -74,12 +75,14 @@ def trained(
     factor = np.divide(1, spread, out=np.zeros_like(spread), where=spread > 1e-7 * abs(center))
     z = (x - center) * factor
     w, b = np.zeros((y.shape[1], z.shape[1])), first_guess(model, y, mass)
-    counts = [min(-(-(n * s // SNAPSHOTS) // batch_size) * batch_size, n) for s in range(1, SNAPSHOTS + 1)]
+    interval = snapshot_interval(n, (x != 0).sum() / n if sparse else x.shape[1], y.shape[1] * x.shape[1]) or n + 1
+    counts = [min(-(-s * interval // batch_size) * batch_size, n) for s in range(1, n // interval + 1)]
+    means: list[tuple[Doubles, Doubles]] = []
     l2 = 0 if l1 else 1 / n
     kept: list[tuple[Doubles, Doubles]] = []
     for epoch in range(EPOCHS):
         rate, kept = FIRST_RATE[model] * (1 + epoch) ** -0.75 / slower, []
-        wanted = set(counts[SNAPSHOTS // 2 :] if epoch == 0 else counts)
+        wanted = {at for at in counts if epoch or at > n // 2}
         for start in range(0, n, batch_size):
             rows = z[start : start + batch_size]
             own = mass[start : start + batch_size]
@@ -91,8 +94,15 @@ def trained(
             b = b - step * slope.sum(axis=0)
             if start + len(rows) in wanted:
                 kept.append((w, b))
-    if average:
-        w, b = np.mean([each[0] for each in kept], axis=0), np.mean([each[1] for each in kept], axis=0)
+        means.append(
+            (
+                np.mean([each[0] for each in kept or [(w, b)]], axis=0),
+                np.mean([each[1] for each in kept or [(w, b)]], axis=0),
+            )
+        )
+    if average and interval <= n:
+        shares = np.arange(1, EPOCHS + 1)  # the mean moves to each epoch's by 2 / (epochs + 1)
+        w, b = (np.average([each[i] for each in means], axis=0, weights=shares) for i in (0, 1))
     return w * factor, b - (w * factor) @ center
 
 
