@@ -49,8 +49,8 @@ from penstock.sql.transform import rows_for_prediction
 
 _MOST_VALUES = 100_000
 """Weights that are written out as values; those of wider models are read where they are."""
-_CASTS = {pa.float64(): "::float8", pa.int64(): "::bigint", pa.string(): "::text"}
-"""What makes a null one of a type: without it a column of nulls is of none."""
+_TYPES = {pa.float64(): "double precision", pa.int64(): "bigint", pa.string(): "text"}
+"""SQL's words for types, by which nulls are written: without one a column of nulls is of none."""
 
 
 @contextmanager
@@ -187,7 +187,8 @@ def values_query(result: Result, engine: Engine) -> str:
     names = [engine.quote(name) for name in result.columns]
     if not result.rows:
         return f"SELECT {', '.join(f'NULL AS {name}' for name in names)} WHERE false"
-    nulls = [f"NULL{_CASTS.get(kind, '')}" for kind in result.types or (None,) * len(names)]
+    types = [_TYPES.get(kind) for kind in result.types or (None,) * len(names)]
+    nulls = ["NULL" if kind is None else f"CAST(NULL AS {kind})" for kind in types]
 
     def written(value: Any, null: str) -> str:
         return null if value is None else engine.dialect.literal(value)
