@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from penstock.errors import DatabaseError, UsageError
 from penstock.events import Stream
 from penstock.sql.dialect import Dialect, quote_identifier, standard_text
 from penstock.sql.engines.base import (
+    CatalogRun,
     ModelTable,
     QueryBlocks,
     QueryScan,
@@ -59,11 +60,11 @@ class SqliteModels:
         self._engine = engine
 
     def exists(self) -> bool:
-        return bool(self._engine.run_apart("SELECT 1 FROM sqlite_master WHERE name = $1", [self.name]))
+        return bool(self._engine.run_in_catalog("SELECT 1 FROM sqlite_master WHERE name = $1", [self.name]))
 
     def create(self) -> None:
         now = "integer NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS integer))"
-        self._engine.run_apart(f"CREATE TABLE IF NOT EXISTS {self.name} ({model_columns('blob', 'text', now)})")
+        self._engine.run_in_catalog(f"CREATE TABLE IF NOT EXISTS {self.name} ({model_columns('blob', 'text', now)})")
 
     def require_trusted(self) -> None:
         """Do nothing: a file knows no users."""
@@ -101,13 +102,28 @@ class SqliteEngine(Closing):
         with self._errors():
             cursor = self._connection.execute(text, _named(parameters))
             if cursor.description is None:
-                return StatementRows(None, (), text.split()[0].upper())
+                return StatementRows(status=text.split()[0].upper())
             return StatementRows(tuple(column[0] for column in cursor.description), cursor.fetchall())
 
-    def run_apart(self, text: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        with self._errors(), closing(self._connect()) as connection:
-            rows = connection.execute(text, _named(parameters)).fetchall()
-        return [tuple(np.frombuffer(v, np.float32) if isinstance(v, bytes) else v for v in row) for row in rows]
+    def in_transaction(self) -> bool:
+        return self._connection.in_transaction
+
+    @contextmanager
+    def catalog_transaction(self) -> Iterator[CatalogRun]:
+        """Use a savepoint, which is a transaction of its own where none is open."""
+        with self._errors():
+            self._connection.execute("SAVEPOINT penstock")
+            try:
+                yield self._fetch
+            except BaseException:
+                self._connection.execute("ROLLBACK TO penstock")
+                raise
+            finally:
+                self._connection.execute("RELEASE penstock")
+
+    def run_in_catalog(self, text: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self.catalog_transaction() as run:
+            return run(text, parameters)
 
     def describe(self, query: Query) -> pa.Schema:
         """Return the types of the first rows: a column of SQLite's has none of its own."""
@@ -173,6 +189,10 @@ class SqliteEngine(Closing):
 
     def close(self) -> None:
         self._connection.close()
+
+    def _fetch(self, text: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        rows = self._connection.execute(text, _named(parameters)).fetchall()
+        return [tuple(np.frombuffer(v, np.float32) if isinstance(v, bytes) else v for v in row) for row in rows]
 
     def _connect(self) -> sqlite3.Connection:
         with self._errors():

@@ -21,7 +21,6 @@ from penstock.columns.labels import LabelMap
 from penstock.errors import DatabaseError, DataError, ModelFileError, UsageError, WriteError
 from penstock.linear import LinearModel
 from penstock.sgd.model import Weights
-from penstock.sql import catalog as module
 from penstock.sql.catalog import Catalog
 from penstock.sql.engines.duckdb.engine import DuckDBEngine
 from penstock.sql.engines.postgres import engine as server
@@ -151,35 +150,83 @@ def test_models_that_are_not_there(engine: Any) -> None:
         catalog.drop("higgs")
 
 
-def test_a_model_outlives_the_transaction_it_was_made_in(engine: Any) -> None:
+def test_models_are_part_of_the_open_transaction(engine: Any) -> None:
     catalog = Catalog(engine)
     engine.run("BEGIN")
+    catalog.save("m", model())  # the table, too, is made in it
+    assert same(catalog.load("m"), model())
+    engine.run("ROLLBACK")
+    assert catalog.entries() == []
     catalog.save("m", model())
+    engine.run("BEGIN")
+    catalog.save("m", model(seed=1), exists="replace")
+    catalog.save("n", model(seed=2))
+    catalog.drop("n")
+    assert same(catalog.load("m"), model(seed=1))
     engine.run("ROLLBACK")
     assert same(catalog.load("m"), model())
+    engine.run("BEGIN")
+    catalog.save("n", model(seed=2))
+    engine.run("COMMIT")
+    assert [entry.name for entry in catalog.entries()] == ["m", "n"]
 
 
-def test_what_an_open_transaction_cannot_see(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transaction_sees_the_models_of_its_own_snapshot(engine: Any, request: pytest.FixtureRequest) -> None:
+    other: Any = (
+        DuckDBEngine(engine._connection.cursor())
+        if engine.name == "duckdb"
+        else PostgresEngine(request.getfixturevalue("address"))
+    )
     catalog = Catalog(engine)
-    monkeypatch.setattr(module, "LITERAL", 2)  # as if three were many
+    with closing(other):
+        catalog.save("m", model())
+        engine.run("BEGIN" if engine.name == "duckdb" else "BEGIN ISOLATION LEVEL REPEATABLE READ")
+        assert "m" in catalog
+        Catalog(other).save("later", model())
+        with pytest.raises(ModelFileError, match="no model 'later'"):
+            catalog.load("later")
+        engine.run("ROLLBACK")
+        assert "later" in catalog
+
+
+def test_a_failed_transaction_is_not_gone_around(engine: Any) -> None:
+    catalog = Catalog(engine)
     catalog.save("m", model())
-    engine.run("BEGIN" if engine.name == "duckdb" else "BEGIN ISOLATION LEVEL REPEATABLE READ")
-    assert catalog.find("m")[1] is not None
-    catalog.save("later", model())
-    assert catalog.find("later")[1] is None
+    engine.run("BEGIN")
+    with pytest.raises(DatabaseError):
+        engine.run("SELECT CAST(x AS integer) FROM (VALUES ('a')) AS t(x)")
+    for use in (lambda: catalog.save("n", model()), catalog.entries):
+        with pytest.raises(DatabaseError, match="aborted"):
+            use()
     engine.run("ROLLBACK")
-    assert catalog.find("later")[1] is not None
+    assert [entry.name for entry in catalog.entries()] == ["m"]
 
 
-def test_a_session_does_not_wait_for_itself(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_leaves_an_open_transaction_as_it_was(engine: Any) -> None:
+    catalog = Catalog(engine)
+    catalog.save("m", model())
+    engine.run("BEGIN")
+    engine.run("CREATE TABLE t (a integer)")
+    with pytest.raises(DataError, match="already"):
+        catalog.save("m", model())
+    with pytest.raises(ModelFileError, match="no model 'n'"):
+        catalog.drop("n")
+    engine.run("COMMIT")
+    assert engine.run("SELECT count(*) FROM t").rows == [(0,)]
+
+
+def test_another_session_that_holds_a_model_is_not_waited_for_long(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server, "_LOCKED", 50)
-    with closing(PostgresEngine(address)) as engine:
+    with closing(PostgresEngine(address)) as engine, closing(PostgresEngine(address)) as other:
         catalog = Catalog(engine)
         catalog.save("m", model(), exists="replace")
-        engine.run("BEGIN")
-        engine.run("DELETE FROM penstock.models")
-        with pytest.raises(DatabaseError, match="perhaps this session's own: COMMIT or ROLLBACK"):
+        other.run("BEGIN")
+        other.run("DELETE FROM penstock.models")
+        with pytest.raises(DatabaseError, match="another session's transaction holds it: COMMIT or ROLLBACK"):
             catalog.save("m", model(), exists="replace")
+        Catalog(other).save("m", model(), exists="replace")  # a session does not wait for itself
 
 
 def test_wide_models(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -331,24 +331,29 @@ def test_hostile_names(engine: PostgresEngine) -> None:
             assert [sorted(rows[name].to_pylist())[0] for name in columns] == list(range(1, len(columns) + 1))
         with engine.stream_rows(named(quoted)) as rows:
             assert engine.run(f"SELECT * FROM {engine.store_rows(rows)}").columns == tuple(columns)
-        assert engine.run_apart(f"SELECT {engine.quote(columns[1])} FROM public.{quoted} LIMIT 1", []) == [(2,)]
+        assert engine.run_in_catalog(f"SELECT {engine.quote(columns[1])} FROM public.{quoted} LIMIT 1", []) == [(2,)]
         assert list(dict(engine.tables())[quoted]) == columns
     finally:
         engine.run(f"DROP TABLE {quoted}")
 
 
-def test_aside_is_committed_at_once(engine: PostgresEngine) -> None:
-    engine.run("BEGIN")
-    engine.run_apart("CREATE TABLE public.beside (a real[])")
+def test_the_catalog_is_part_of_an_open_transaction_only(engine: PostgresEngine) -> None:
     values = np.arange(5, dtype=np.float32)
-    for each in (values, np.empty(0, np.float32)):
-        found = engine.run_apart("INSERT INTO public.beside VALUES ($1) RETURNING a, '%s'", [each])
-        assert np.array_equal(found[0][0], each)
-    engine.run("ROLLBACK")
-    assert engine.run_apart("SELECT count(*) FROM public.beside") == [(2,)]
-    assert engine.run_apart("DROP TABLE public.beside") == []
-    with pytest.raises(DatabaseError, match="does not exist"):
-        engine.run_apart("SELECT * FROM public.beside")
+    for end, kept in (("ROLLBACK", 0), ("COMMIT", 2)):
+        engine.run("BEGIN; SET LOCAL search_path = 'public', \"$user\"")
+        engine.run_in_catalog("CREATE TABLE public.beside (a real[])")
+        for each in (values, np.empty(0, np.float32)):
+            found = engine.run_in_catalog("INSERT INTO public.beside VALUES ($1) RETURNING a, '%s'", [each])
+            assert np.array_equal(found[0][0], each)
+        with pytest.raises(DatabaseError, match="does not exist"):
+            engine.run_in_catalog("SELECT * FROM beside")  # names are looked up in pg_catalog alone
+        assert engine.run("SELECT a, current_setting('search_path') FROM beside LIMIT 1").rows == [
+            (values.tolist(), 'public, "$user"')
+        ]
+        engine.run(end)
+        assert [bool(engine.run("SELECT to_regclass('public.beside')").rows[0][0])] == [bool(kept)]
+    assert engine.run_in_catalog("SELECT count(*) FROM public.beside") == [(2,)]
+    assert engine.run_in_catalog("DROP TABLE public.beside") == []
 
 
 def test_notices_come_with_the_statement(engine: PostgresEngine) -> None:

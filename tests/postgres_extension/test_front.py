@@ -114,13 +114,31 @@ def test_what_the_server_does_not_know_is_learnt_here(
         assert "snapshots" in dict(session.sql("DESCRIBE MODEL m").rows)
 
 
-def test_in_a_transaction_the_model_is_still_committed_at_once(
+def test_in_a_transaction_the_server_trains_and_the_model_is_part_of_it(
     clustered: psycopg.Connection[Any], address: str
 ) -> None:
+    train = "SELECT * FROM points TRAIN BY svm AS m WITH (epochs = 1, validation = 0{})"
     with connect(address) as session:
-        session.sql("BEGIN; DELETE FROM points WHERE id % 2 = 1")
-        assert session.sql("SELECT * FROM points TRAIN BY svm AS m WITH (epochs = 1, validation = 0)").column(
-            "rows"
-        ) == [10_000]
-        session.sql("ROLLBACK")
+        for extra in ("", ", extension = off"):
+            session.sql("BEGIN; DELETE FROM points WHERE id % 2 = 1")
+            assert session.sql(train.format(extra)).column("rows") == [10_000]
+            assert session.sql("SHOW MODELS").column("name") == ["m"]
+            session.sql("ROLLBACK")
+            assert session.sql("SHOW MODELS").column("name") == []
+        plan = session.sql("BEGIN; EXPLAIN SELECT * FROM points TRAIN BY svm")
+        assert "Custom Scan (SGD)" in str(plan)
+        session.sql(train.format(""))
+        session.sql("COMMIT")
+        assert session.sql("SHOW MODELS").column("name") == ["m"]
+
+
+def test_rows_that_the_server_refuses_do_not_end_a_transaction(
+    clustered: psycopg.Connection[Any], address: str
+) -> None:
+    clustered.execute("UPDATE points SET label = NULL WHERE id % 100 = 0")
+    with connect(address) as session:
+        session.sql("BEGIN; CREATE TABLE kept AS SELECT 1 AS a")
+        session.sql("SELECT * FROM points TRAIN BY logistic AS m WITH (epochs = 1)")  # is learnt from here
+        session.sql("COMMIT")
+        assert session.sql("SELECT a FROM kept").rows == [(1,)]
         assert session.sql("SHOW MODELS").column("name") == ["m"]

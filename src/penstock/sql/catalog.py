@@ -1,7 +1,7 @@
 """Models in the database they were trained on: one row each of the table ``penstock.models``.
 
-A model is written by one statement, apart from the session's transaction and committed at once, so that none is half
-there or lost with a rollback.
+They are read and written in the session's transaction where one is open, so that a rollback takes back what was done to models, and
+otherwise committed at once.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar
 
 from penstock.errors import DatabaseError, DataError, ModelFileError, UsageError, nearest
-from penstock.groups.results import GroupModels
 from penstock.linear import LinearModel
 from penstock.metric_names import headline
 from penstock.sql.engines.base import Engine
-from penstock.sql.prediction_query import LITERAL, StoredModel
+from penstock.sql.prediction_query import StoredModel
 from penstock.sql.statements import Exists
 from penstock.sql.stored_models import StoredKind, header_of_row, model_of_row, row_of_model
 
@@ -106,23 +105,15 @@ class Catalog:
             f" and DESCRIBE MODEL {name} FOR (…) describes one"
         )
 
-    def find(self, name: str) -> tuple[StoredKind, StoredModel | None]:
-        """Read a model; return it and where it is, for `select_predictions` to refer to.
-
-        A wide model that the session cannot see, as its open transaction began before the model was saved, is nowhere.
-        """
+    def find(self, name: str) -> tuple[StoredKind, StoredModel]:
+        """Read a model; return it and where it is, for `select_predictions` to refer to."""
         columns = "format, kind, outputs, width, coef, intercept, CAST(header AS text), penstock_version"
         found = self._read(f"SELECT {columns}, {self._models.created} FROM {self.table} WHERE name = $1", [name])
         if not found:
             raise self._missing(name)
         *row, made = found[0]
         model = model_of_row(row, place=f"model {name!r} in {self._place}")
-        stored = StoredModel(self.table, name, int(made))
-        wide = isinstance(model, GroupModels) or model.weights.coef.size > LITERAL
-        seen = f"SELECT 1 FROM {self.table} WHERE name = $1 AND {self._models.created} = {stored.made}"
-        if wide and not self._engine.run(seen, [name]).rows:
-            return model, None
-        return model, stored
+        return model, StoredModel(self.table, name, int(made))
 
     def drop(self, name: str, *, missing: Literal["error", "skip"] = "error") -> bool:
         """Remove a model; return whether it was there."""
@@ -168,13 +159,15 @@ class Catalog:
     def _do(self, text: str, values: list[Any], rights: str) -> list[tuple[Any, ...]] | None:
         """Run a statement on the table, and return its rows; None where there is no table."""
         self._models.require_trusted()
+        if self._engine.in_transaction() and not self._models.exists():  # which an error would end
+            return None
         try:
-            return self._retry(lambda: self._engine.run_apart(text, values))
+            return self._retry(lambda: self._engine.run_in_catalog(text, values))
         except DatabaseError as error:
             if not self._models.exists():
                 return None
             if self._models.is_missing(error):  # another session has made it in this very moment
-                return self._retry(lambda: self._engine.run_apart(text, values))
+                return self._retry(lambda: self._engine.run_in_catalog(text, values))
             self._refuse(error, rights)
             raise
 
@@ -184,8 +177,8 @@ class Catalog:
             raise refusal from error
 
     def _retry(self, work: Callable[[], _T]) -> _T:
-        """Do work again where another session did the same at the same time."""
-        for wait in _WAITS:
+        """Do work again where another session did the same at the same time; not in a transaction, which that has ended."""
+        for wait in () if self._engine.in_transaction() else _WAITS:
             try:
                 return work()
             except DatabaseError as error:

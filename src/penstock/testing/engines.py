@@ -11,7 +11,7 @@ What an engine declares that it cannot do is left out: predictions as SQL, ``PAC
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from penstock.errors import ColumnError, DataError, ModelFileError, PenstockErro
 from penstock.events import Stream
 from penstock.sql.catalog import Catalog
 from penstock.sql.dialect import Dialect
-from penstock.sql.engines.base import Engine, Reading
+from penstock.sql.engines.base import CatalogRun, Engine, Reading
 from penstock.sql.session import Session
 from penstock.sql.statements import Query, TableSelection
 
@@ -86,7 +86,7 @@ class EngineContract:
             with pytest.raises(PenstockError):
                 engine.run(wrong)
         with pytest.raises(PenstockError):
-            engine.run_apart("SELECT nothing FROM nowhere")
+            engine.run_in_catalog("SELECT nothing FROM nowhere")
         assert list(engine.run("SELECT count(*) FROM t").rows[0]) == [_ROWS]
 
     def test_describes_queries(self, engine: Engine) -> None:
@@ -140,14 +140,32 @@ class EngineContract:
         empty = engine.run(f"SELECT * FROM {again}")
         assert (empty.columns, len(empty.rows)) == (("a",), 0)
 
-    def test_runs_apart_from_a_transaction(self, engine: Engine) -> None:
-        engine.run("CREATE TABLE notes (a integer)")
+    def test_keeps_models_in_the_open_transaction(self, session: Session, engine: Engine) -> None:
+        train = "SELECT x, y FROM t TRAIN BY logistic AS {} WITH (label = y, epochs = 2)"
+        for end in ("ROLLBACK", "COMMIT"):
+            assert not engine.in_transaction()
+            engine.run("BEGIN")
+            assert engine.in_transaction()
+            session.sql(train.format("m"))
+            assert session.sql("SHOW MODELS").column("name") == ["m"]
+            assert len(session.sql("SELECT * FROM t PREDICT BY m")) == _ROWS
+            engine.run(end)
+            assert session.sql("SHOW MODELS").column("name") == ([] if end == "ROLLBACK" else ["m"])
         engine.run("BEGIN")
-        engine.run_apart(f"INSERT INTO {engine.quote('notes')} VALUES ($1)" if not engine.remote else _APART, [7])
+        session.sql("DROP MODEL m")
         engine.run("ROLLBACK")
+        assert "m" in session.catalog
+
+    def test_writes_to_the_catalog_as_a_whole(self, engine: Engine) -> None:
+        engine.run("CREATE TABLE notes (a integer)")
+        insert = f"INSERT INTO {'public.' if engine.remote else ''}notes VALUES ($1)"
+        with pytest.raises(PenstockError), engine.catalog_transaction() as run:
+            _run_all(run, [(insert, [6]), ("SELECT nothing FROM nowhere", ())])
+        with engine.catalog_transaction() as run:
+            run(insert, [7])
         assert [tuple(row) for row in engine.run("SELECT a FROM notes").rows] == [(7,)]
         weights = np.array([0.5, -1.25], np.float32)
-        (found,) = engine.run_apart(f"SELECT CAST($1 AS {engine.models.weights_type})", [weights])
+        (found,) = engine.run_in_catalog(f"SELECT CAST($1 AS {engine.models.weights_type})", [weights])
         assert np.array_equal(np.asarray(found[0], np.float32), weights)
 
     def test_keeps_models(self, session: Session, engine: Engine) -> None:
@@ -217,5 +235,6 @@ class EngineContract:
         engine.close()
 
 
-_APART = "INSERT INTO public.notes VALUES ($1)"
-"""Apart from the session, servers look names up in their own schema alone."""
+def _run_all(run: CatalogRun, statements: Sequence[tuple[str, Sequence[Any]]]) -> None:
+    for text, parameters in statements:
+        run(text, parameters)

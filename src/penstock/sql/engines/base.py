@@ -170,6 +170,14 @@ def model_columns(
     )
 
 
+class CatalogRun(Protocol):
+    """Runs a statement on the table of models."""
+
+    def __call__(self, text: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement; a parameter that is a NumPy array of float32 stands for a list of floats."""
+        ...
+
+
 class ServerTraining(Protocol):
     """A server that can train by itself, so that no row leaves it."""
 
@@ -226,11 +234,19 @@ class Engine(Protocol):
         """Run one statement on the session's own connection; parameters stand as ``$1``, ``$2`` in the text."""
         ...
 
-    def run_apart(self, text: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run one statement apart from the session's transaction, committed at once; return its rows.
+    def in_transaction(self) -> bool:
+        """Return whether the session has a transaction open, which models are then written in."""
+        ...
 
-        A parameter that is a NumPy array of float32 stands for a list of floats.
+    def catalog_transaction(self) -> AbstractContextManager[CatalogRun]:
+        """Give what runs statements on the table of models: of the open transaction, or else of one that ends with the block.
+
+        A block that raises takes back what it did, in an open transaction as far as the engine has savepoints.
         """
+        ...
+
+    def run_in_catalog(self, text: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement in a `catalog_transaction`."""
         ...
 
     def describe(self, query: Query) -> pa.Schema:

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -235,14 +236,31 @@ class DuckDBEngine(Closing):
             found = self._connection.execute(f"{made} {target} AS SELECT {kept}{packed} AS features FROM {source}")
             return int(found.fetchall()[0][0])
 
-    def run_apart(self, text: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run one statement on a connection of its own, committed at once."""
+    def in_transaction(self) -> bool:
+        """Return whether a transaction is open: statements outside of one have one each."""
+        with self._errors():
+            return len({self._fetch("SELECT txid_current()")[0][0] for _ in range(2)}) == 1
+
+    @contextmanager
+    def catalog_transaction(self) -> Iterator[base.CatalogRun]:
+        """Give what runs statements in the open transaction, or else in one of a connection of their own."""
+        if self.in_transaction():
+            with self._errors():
+                yield self._fetch
+            return
         with self._errors():
             cursor = self._connection.cursor()
             try:
-                return fetch_rows(cursor, text, parameters)
+                cursor.execute("BEGIN")
+                yield partial(fetch_rows, cursor)
+                cursor.execute("COMMIT")
             finally:
-                cursor.close()
+                cursor.close()  # which takes back what is not committed
+
+    def run_in_catalog(self, text: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement on the table of models."""
+        with self.catalog_transaction() as run:
+            return run(text, parameters)
 
     def quote(self, name: str) -> str:
         """Write a name as an identifier."""
@@ -283,8 +301,7 @@ class DuckDBEngine(Closing):
         """Return the stored table to read in blocks, or why there is none."""
         if query.selected is None:
             return None, "it is more than the name of a table"
-        # Statements outside a transaction have one each.
-        if len({self._fetch("SELECT txid_current()")[0][0] for _ in range(2)}) == 1:
+        if self.in_transaction():
             return None, "a transaction is open, and only its own connection sees what it changed"
         try:
             table, kind = find_table(self._connection, split_name(query.selected.table), place=self.place)
@@ -396,19 +413,19 @@ class DuckDBModelTable:
     def __init__(self, engine: base.Engine) -> None:
         self._engine = engine
         # By its full name: the database itself may be called penstock, and the session may leave it.
-        self._database = str(engine.run_apart("SELECT current_database()")[0][0])
+        self._database = str(engine.run_in_catalog("SELECT current_database()")[0][0])
         self._schema = f"{engine.quote(self._database)}.{engine.quote('penstock')}"
         self.name = f"{self._schema}.{engine.quote('models')}"
 
     def exists(self) -> bool:
         """Return whether the table is there."""
-        return bool(self._engine.run_apart(_TABLES, [self._database]))
+        return bool(self._engine.run_in_catalog(_TABLES, [self._database]))
 
     def create(self) -> None:
         """Make the table, and its schema."""
-        if not self._engine.run_apart(_SCHEMAS, [self._database]):
-            self._engine.run_apart(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
-        self._engine.run_apart(f"CREATE TABLE IF NOT EXISTS {self.name} ({base.model_columns()})")
+        if not self._engine.run_in_catalog(_SCHEMAS, [self._database]):
+            self._engine.run_in_catalog(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
+        self._engine.run_in_catalog(f"CREATE TABLE IF NOT EXISTS {self.name} ({base.model_columns()})")
 
     def require_trusted(self) -> None:
         """Do nothing: a file of DuckDB's knows no users."""

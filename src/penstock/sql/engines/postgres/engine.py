@@ -2,7 +2,8 @@
 
 A stored table that is only named is read in blocks, over connections of their own that share a snapshot, into a local
 cache. Every other query is run once through the session itself, which sees its temporary tables, its open transaction,
-its role and settings, and is copied to a file. Models are written apart, over a connection that commits at once.
+its role and settings, and is copied to a file. Models are read and written in the session's transaction where one is open, and
+otherwise over a connection of their own.
 """
 
 from __future__ import annotations
@@ -49,8 +50,12 @@ _SCAN = "TID Range Scan on {}"
 _CACHE = 20_000_000_000
 _IDLE, _IN_TRANSACTION = 0, 2
 _VERSION = qualified("SELECT extversion FROM pg_catalog.pg_extension WHERE extname = 'penstock'")
+_PATH, _SET_PATH = (
+    "SELECT pg_catalog.current_setting('search_path')",
+    "SELECT pg_catalog.set_config('search_path', %s, true)",
+)
 _LOCKED = 10_000
-"""Milliseconds that a statement apart from the session waits for others."""
+"""Milliseconds that a statement on the table of models waits for others, outside of a transaction of the session."""
 
 
 def open_postgres(db: str, *, read_only: bool = False) -> PostgresEngine:
@@ -170,24 +175,40 @@ class PostgresEngine(Closing):
             stream=stream,
         )
 
-    def run_apart(self, text: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run one statement on a connection of its own, committed at once; float4[] are NumPy arrays on either side.
+    def in_transaction(self) -> bool:
+        """Return whether a transaction is open, failed ones included."""
+        return not self._connection.closed and self._connection.info.transaction_status != _IDLE
+
+    @contextmanager
+    def catalog_transaction(self) -> Iterator[base.CatalogRun]:
+        """Give what runs statements; float4[] are NumPy arrays on either side.
 
         Names are looked up in pg_catalog alone, so that nobody's functions or operators come before the server's.
         """
-        psycopg = driver()
-        with self._address.connect() as connection, self._errors(text):
-            adapt_arrays(connection)
-            with connection.transaction(), psycopg.RawCursor(connection) as cursor:
-                # What it waits for may be held by the session's own transaction, which waits for this.
-                cursor.execute(f"SET LOCAL lock_timeout = {_LOCKED}; SET LOCAL search_path = {PINNED}".encode())
-                cursor.execute(text.encode(), list(parameters) or None, binary=True)
-                return list(cursor.fetchall()) if cursor.description else []
+        if self.in_transaction():
+            with self.savepoint() as connection:
+                path = connection.execute(_PATH).fetchone()[0]
+                connection.execute(f"SET LOCAL search_path = {PINNED}".encode())
+                yield partial(self._run_binary, connection)
+                connection.execute(_SET_PATH, [path])
+            return
+        with self._address.connect() as connection, self._errors(""), connection.transaction():
+            connection.execute(f"SET LOCAL lock_timeout = {_LOCKED}; SET LOCAL search_path = {PINNED}".encode())
+            yield partial(self._run_binary, connection)
+
+    def run_in_catalog(self, text: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement on the table of models."""
+        with self.catalog_transaction() as run:
+            return run(text, parameters)
+
+    @contextmanager
+    def savepoint(self) -> Iterator[Any]:
+        """Give the session's connection; a block that raises leaves an open transaction as it was before."""
+        with self._session() as connection, connection.transaction():
+            yield connection
 
     def extension(self) -> str | None:
-        """Return the extension's version; None in an open transaction, which a model would be part of."""
-        if self._connection.closed or self._connection.info.transaction_status != _IDLE:
-            return None
+        """Return the extension's version."""
         found = self.run(_VERSION).rows
         return str(found[0][0]) if found else None
 
@@ -214,6 +235,12 @@ class PostgresEngine(Closing):
     def close(self) -> None:
         """Close the session's connection."""
         self._connection.close()
+
+    def _run_binary(self, connection: Any, text: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self._errors(text), driver().RawCursor(connection) as cursor:
+            adapt_arrays(cursor)
+            cursor.execute(text.encode(), list(parameters) or None, binary=True)
+            return list(cursor.fetchall()) if cursor.description else []
 
     def _connect(self) -> Any:
         connection = self._address.connect()
@@ -268,7 +295,7 @@ class PostgresEngine(Closing):
         if query.selected is None:
             return None, "it is more than the name of a table"
         with self._session() as connection:
-            if connection.info.transaction_status != _IDLE:
+            if self.in_transaction():
                 return None, "a transaction is open, and only its own connection sees what it changed"
             return find_stored_table(connection, query.selected.table, place=self.place)
 
@@ -324,6 +351,6 @@ def _words(error: Any, text: str, shift: int, place: str) -> str:
         message = str(SQLSyntaxError.of(message, text, at))
     hint = diag.message_hint
     if error.sqlstate == "55P03":
-        hint = "another transaction holds it, perhaps this session's own: COMMIT or ROLLBACK that first"
+        hint = "another session's transaction holds it: COMMIT or ROLLBACK that first"
     more = [("detail", diag.message_detail), ("hint", hint)]
     return "\n".join([message, *(f"{word}: {each}" for word, each in more if each)])

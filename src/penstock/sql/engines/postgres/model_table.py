@@ -1,6 +1,6 @@
 """The table of models in a PostgreSQL database.
 
-Its statements are run by `PostgresEngine.run_apart`, which looks names up in pg_catalog alone. Whoever owns a table, or may
+Its statements are run by `PostgresEngine.run_in_catalog`, which looks names up in pg_catalog alone. Whoever owns a table, or may
 put a trigger on it, can have code run with the rights of those who write to it; a view or a policy does the same to those
 who read. The table may have been made by anyone who may create schemas, so it is looked at before it is used. The
 extension checks the same (``postgres/catalogue.c``).
@@ -41,23 +41,27 @@ class PostgresModelTable:
 
     def exists(self) -> bool:
         """Return whether the table is there."""
-        return bool(self._engine.run_apart(_TABLES))
+        return bool(self._engine.run_in_catalog(_TABLES))
 
     def create(self) -> None:
         """Make the table; the extension makes its own."""
-        if self._engine.run_apart(_EXTENSION):
-            self._engine.run_apart("SELECT penstock.make_catalogue()")
+        if self._engine.run_in_catalog(_EXTENSION):
+            self._engine.run_in_catalog("SELECT penstock.make_catalogue()")
             return
         # Only where it is missing: who may not make a schema may not ask for one that is there, either.
-        if not self._engine.run_apart(_SCHEMAS):
-            self._engine.run_apart(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
-        self._engine.run_apart(f"CREATE TABLE IF NOT EXISTS {self.name} ({model_columns()})")
+        if not self._engine.run_in_catalog(_SCHEMAS):
+            self._engine.run_in_catalog(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
+        self._engine.run_in_catalog(f"CREATE TABLE IF NOT EXISTS {self.name} ({model_columns()})")
 
     def require_trusted(self) -> None:
-        """Raise where the table could run code of another user; once it is found sound, only those who are trusted change it."""
-        if not self._trusted:
+        """Raise where the table could run code of another user; once it is found sound, only those who are trusted change it.
+
+        In a transaction it is looked at each time: the session may have another role there, and may take back the table.
+        """
+        within = self._engine.in_transaction()
+        if within or not self._trusted:
             require_trusted(self._engine, SCHEMA, TABLE)
-            self._trusted = self.exists()
+            self._trusted = not within and self.exists()
 
     def is_conflict(self, error: DatabaseError) -> bool:
         """Return whether another session did the same at the same time."""
@@ -71,13 +75,13 @@ class PostgresModelTable:
         """Return what the owner has to grant, or to make where ``rights`` is None; None for other errors."""
         if error.code != _FORBIDDEN:
             return None
-        user = self._engine.quote(str(self._engine.run_apart("SELECT current_user")[0][0]))
+        user = self._engine.quote(str(self._engine.run_in_catalog("SELECT current_user")[0][0]))
         if rights is not None:
             return WriteError(
                 f"this user may not do that with the models of {self._engine.place}; have their owner run:\n"
                 f"  GRANT USAGE ON SCHEMA {self._schema} TO {user};\n  GRANT {rights} ON {self.name} TO {user};"
             )
-        schema = "" if self._engine.run_apart(_SCHEMAS) else f"CREATE SCHEMA {self._schema}; "
+        schema = "" if self._engine.run_in_catalog(_SCHEMAS) else f"CREATE SCHEMA {self._schema}; "
         return WriteError(
             f"{self._engine.place} has no place for models, and this user may not make one; have the database's owner"
             f" run:\n  {schema}CREATE TABLE {self.name} ({model_columns()});\n  GRANT USAGE ON SCHEMA {self._schema} TO {user};"
@@ -85,7 +89,7 @@ class PostgresModelTable:
         )
 
 
-# Run by `Engine.run_apart`, which looks names up in pg_catalog alone. A superuser is a member of every role, which is no reason to
+# Run by `Engine.run_in_catalog`, which looks names up in pg_catalog alone. A superuser is a member of every role, which is no reason to
 # trust it: for a superuser only superusers are trusted.
 _FAULTS = """
     WITH me AS (SELECT oid, rolsuper FROM pg_roles WHERE rolname = current_user),
@@ -119,7 +123,7 @@ _FAULTS = """
 
 def require_trusted(engine: Engine, schema: str, table: str) -> None:
     """Raise where the table of models, or its schema, could run code of another user; one that is not there cannot."""
-    faults = [str(row[0]) for row in engine.run_apart(_FAULTS, [schema, table])]
+    faults = [str(row[0]) for row in engine.run_in_catalog(_FAULTS, [schema, table])]
     if not faults:
         return
     owned = next((fault for fault in faults if " belongs to " in fault), None)

@@ -85,9 +85,10 @@ class ExtensionTraining:
         options = {**server_options(statement, chosen, features), "replace": chosen.replace}
         text = "SELECT * FROM penstock.train($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.jsonb)"
         try:
-            result = self._engine.run(
-                text, [source_of(statement), chosen.config.model, statement.name, json.dumps(options)]
-            )
+            with self._engine.savepoint():
+                result = self._engine.run(
+                    text, [source_of(statement), chosen.config.model, statement.name, json.dumps(options)]
+                )
         except DatabaseError as error:
             if not _may_be_filled(error, chosen):
                 raise
@@ -119,7 +120,8 @@ class ExtensionTraining:
         text = "SELECT * FROM penstock.explain($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.jsonb, $4::boolean)"
         options = json.dumps(server_options(statement, chosen, features))
         try:
-            result = self._engine.run(text, [source_of(statement), chosen.config.model, options, analyze])
+            with self._engine.savepoint():
+                result = self._engine.run(text, [source_of(statement), chosen.config.model, options, analyze])
         except DatabaseError as error:
             if not _may_be_filled(error, chosen):
                 raise

@@ -38,8 +38,8 @@ def load_unknown_as_text(connection: Any) -> None:
         connection.adapters.register_loader(number, Loader)
 
 
-def adapt_arrays(connection: Any) -> None:
-    """Have float4[] come and go as NumPy arrays: a list of a million numbers takes seconds."""
+def adapt_arrays(cursor: Any) -> None:
+    """Have float4[] come and go through a cursor as NumPy arrays: a list of a million numbers takes seconds."""
     adapt, formats = driver().adapt, driver().pq.Format
     item = np.dtype([("length", ">i4"), ("value", ">f4")])
 
@@ -64,8 +64,8 @@ def adapt_arrays(connection: Any) -> None:
                 return None  # of two dimensions, or with nulls: nothing that was written here
             return np.frombuffer(data, item, offset=20)["value"].astype(np.float32)
 
-    connection.adapters.register_dumper(np.ndarray, Dumper)
-    connection.adapters.register_loader(_FLOATS, Loader)
+    cursor.adapters.register_dumper(np.ndarray, Dumper)
+    cursor.adapters.register_loader(_FLOATS, Loader)
 
 
 def end_copy(connection: Any) -> None:
