@@ -101,12 +101,14 @@ begin(CustomScanState *node, EState *estate, int eflags)
 }
 
 /*
- * Steps that need no tuning, after class Bounded of Penstock's sgd/rates.py. Sparse rows of rare features, which are long once
- * they are scaled, keep the first rate of two classes low; more classes learn too little by it.
+ * Steps that need no tuning, after `falling` of Penstock's sgd/rates.py, with its first rates. Sparse rows of rare features, which
+ * are long once they are scaled, keep the first rate of two classes low; more classes learn too little by it.
  */
 #define BOUNDED_POWER 0.75
 
-static const double bounded_rates[] = {[LOSS_LOGISTIC] = 0.03,[LOSS_HINGE] = 0.03,[LOSS_SQUARED] = 0.03,[LOSS_SOFTMAX] = 0.1};
+#define SPARSE_RATE 0.03
+
+static const double bounded_rates[] = {[LOSS_LOGISTIC] = 0.1,[LOSS_HINGE] = 0.1,[LOSS_SQUARED] = 0.03,[LOSS_SOFTMAX] = 0.1};
 static const double curvatures[] = {[LOSS_LOGISTIC] = 0.25,[LOSS_HINGE] = 1,[LOSS_SQUARED] = 1,[LOSS_SOFTMAX] = 0.5};
 
 /*
@@ -134,7 +136,8 @@ set_rate(SGD *state)
 	l->bound = 0;
 	if (options->learning_rate == 0)
 	{
-		l->base = bounded_rates[options->loss] * pow(1 + state->epoch, -BOUNDED_POWER) / slowness(l);
+		l->base = l->sparse && l->loss != LOSS_SOFTMAX ? SPARSE_RATE : bounded_rates[l->loss];
+		l->base *= pow(1 + state->epoch, -BOUNDED_POWER) / slowness(l);
 		l->bound = curvatures[options->loss];
 	}
 	else if (options->rate == RATE_AUTO || options->rate == RATE_EXPONENTIAL)

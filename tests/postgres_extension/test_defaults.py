@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from psycopg import errors
 
+from penstock.sgd.losses import loss_of
 from penstock.sgd.model import snapshot_interval
 from tests.postgres_extension.conftest import Fill
 
@@ -21,7 +22,7 @@ Session = psycopg.Connection[Any]
 Doubles = NDArray[np.float64]
 ROWS, EPOCHS = 400, 3
 CURVATURE = {"logistic": 0.25, "svm": 1.0, "linear": 1.0, "softmax": 0.5}
-FIRST_RATE = {"logistic": 0.03, "svm": 0.03, "linear": 0.03, "softmax": 0.1}
+SPARSE_RATE = 0.03
 MODELS = list(CURVATURE)
 
 
@@ -81,7 +82,8 @@ def trained(
     l2 = 0 if l1 else 1 / n
     kept: list[tuple[Doubles, Doubles]] = []
     for epoch in range(EPOCHS):
-        rate, kept = FIRST_RATE[model] * (1 + epoch) ** -0.75 / slower, []
+        first = SPARSE_RATE if sparse and model != "softmax" else loss_of(model).bounded_rate
+        rate, kept = first * (1 + epoch) ** -0.75 / slower, []
         wanted = {at for at in counts if epoch or at > n // 2}
         for start in range(0, n, batch_size):
             rows = z[start : start + batch_size]
