@@ -51,6 +51,7 @@ def run(quick: bool) -> list[Claim]:
                 *bench.epochs("clicks", few),
                 *bench.reading(rows),
                 *bench.others(rows),
+                bench.workers(rows),
             ]
 
 
@@ -175,6 +176,21 @@ class Bench:
         speed = rows / min(self.epoch("higgs", model="svm") for _ in range(self.rounds)) / 1e6
         note = f"{speed:.2f} M rows/s against {MADLIB['svm']} M"
         return [*claims, Claim.at_least("extension: over MADlib's SVM", speed / MADLIB["svm"], 10, note=note)]
+
+    def workers(self, rows: int) -> Claim:
+        """Measure least squares in two parallel workers against one; the backend only waits for them."""
+        query = "SELECT penstock.least_squares(features_v, label, '{}') FROM higgs"
+        settings = "SET parallel_leader_participation = off; SET min_parallel_table_scan_size = 0; SET max_parallel_workers_per_gather = "
+
+        def solve(workers: int) -> None:
+            self.session.execute(f"{settings}{workers}".encode())
+            self.session.execute(query.encode())
+            self.session.execute("RESET parallel_leader_participation; SET max_parallel_workers_per_gather = 0")
+
+        found = harness.interleave({f"{n}": lambda n=n: solve(n) for n in (1, 2)}, repeats=self.rounds)
+        print(f"higgs, warm, seconds of least squares by workers\n{found.table()}", file=sys.stderr)
+        note = f"warm, {found.median('2'):.2f} against {found.median('1'):.2f} s, {rows:,} x {TABLES['higgs'][1]}"
+        return Claim.at_least("extension: least squares, two workers over one", found.ratio("1", "2"), 1.7, note=note)
 
     def _train(self, table: str, options: dict[str, Any]) -> None:
         self.session.execute("SELECT penstock.train(%s, 'logistic', 'bench', %s)", (table, json.dumps(options)))

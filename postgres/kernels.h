@@ -118,6 +118,9 @@ typedef struct Survey
 
 #define SURVEY_ROWS 64			/* dense rows that are taken in at once */
 
+/* Adds what another survey of dense rows has summed up, with the products. */
+extern void survey_merge(Survey *to, const Survey *from);
+
 /* Takes rows in; returns LEARNT_ALL or LEARNT_STOPPED. */
 extern int64_t survey_rows(Survey *survey, const float *words, const uint32_t *order, uint32_t rows,
 						   const volatile bool *stop);

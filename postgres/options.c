@@ -228,8 +228,8 @@ may_be_fitted(const Options *options)
 bool
 needs_survey(const Options *options, bool weighted)
 {
-	return options->standardize || options->average || options->l2 < 0 || may_be_exact(options) || may_be_fitted(options) ||
-		options->balanced || options->weight_count > 0 || weighted;
+	return options->standardize || options->average || options->l2 < 0 || may_be_fitted(options) ||
+		options->balanced || options->weight_count > 0 || options->solver == SOLVER_EXACT || weighted;
 }
 
 static void
@@ -247,6 +247,12 @@ refuse_unfit(const Options *options)
 Options *
 read_options(const char *json)
 {
+	return read_options_of(json, LOSS_LOGISTIC);
+}
+
+Options *
+read_options_of(const char *json, Loss usual)
+{
 	Jsonb	   *read = DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum(json)));
 	Options    *options = palloc0(sizeof(Options));
 	JsonbIterator *it;
@@ -254,6 +260,7 @@ read_options(const char *json)
 	JsonbIteratorToken token;
 	char	   *name = NULL;
 
+	options->loss = usual;
 	options->decay = 0.95;
 	options->power = 0.25;
 	options->epochs = 20;

@@ -87,41 +87,40 @@ target_of(TupleShuffle *state, float label)
 
 /* A feature as the user knows it: by its column, else by its index or place. */
 static char *
-feature_name(TupleShuffle *state, const int32 *indices, uint32 i, uint32 count)
+feature_name(const Options *options, const int32 *indices, uint32 i, uint32 count)
 {
 	uint32		place = indices ? (uint32) indices[i] : i;
 
-	if (place < state->options->name_count)
-		return psprintf("the column \"%s\"", state->options->names[place]);
+	if (place < options->name_count)
+		return psprintf("the column \"%s\"", options->names[place]);
 	if (indices)
 		return psprintf("the feature of index %d", indices[i]);
 	return psprintf("feature %u of %u", i + 1, count);
 }
 
-NEVER_RETURNS static void
-refuse_value(TupleShuffle *state, const int32 *indices, const float *values, uint32 count)
+const char *
+value_flaw(const Options *options, const int32 *indices, const float *values, uint32 count)
 {
 	uint32		i = 0;
 
 	while (i + 1 < count && isfinite(values[i]))
 		i++;
-	refuse_row(state, psprintf("%s is %g, not a finite number", feature_name(state, indices, i, count), values[i]),
-			   "Fill or remove such values before training.");
+	return psprintf("%s is %g, not a finite number", feature_name(options, indices, i, count), values[i]);
 }
 
 /* What to say of features that are missing: where columns were put together, the first of these that is null. */
-static const char *
-missing_feature(TupleShuffle *state, Datum datum, bool isnull)
+const char *
+missing_feature(const Options *options, Datum datum, bool isnull)
 {
 	ArrayType  *array = isnull ? NULL : DatumGetArrayTypeP(datum);
 	unsigned char *present = array ? ARR_NULLBITMAP(array) : NULL;
 	uint32		i = 0;
 
-	if (present == NULL || state->options->name_count == 0)
+	if (present == NULL || options->name_count == 0)
 		return "the features are or hold a";
 	while (present[i / 8] & (1 << (i % 8)))
 		i++;
-	return psprintf("%s is", feature_name(state, NULL, i, ARR_DIMS(array)[0]));
+	return psprintf("%s is", feature_name(options, NULL, i, ARR_DIMS(array)[0]));
 }
 
 static inline void
@@ -146,7 +145,7 @@ weigh(TupleShuffle *state, TupleTableSlot *slot, ExprContext *econtext, float *w
 	}
 	*weight = DatumGetFloat4(datum);
 	if (!(*weight >= 0) || isinf(*weight))
-		refuse_row(state, psprintf("the weight is %g", *weight), "Weights are 0 or positive numbers, and rows of weight 0 are left out.");
+		refuse_row(state, psprintf("the weight is %g", *weight), WEIGHT_HINT);
 	state->skipped += *weight == 0;
 	return *weight > 0;
 }
@@ -306,7 +305,7 @@ pack_row(TupleShuffle *state, Window *window, TupleTableSlot *slot, ExprContext 
 	datum = value_of(&state->arguments[1], slot, econtext, &isnull);
 	if (isnull || !elements_of(state, datum, rooms[1], &values, &n))
 	{
-		refuse_missing(state, state->options->skip_nulls ? "" : missing_feature(state, datum, isnull));
+		refuse_missing(state, state->options->skip_nulls ? "" : missing_feature(state->options, datum, isnull));
 		return true;
 	}
 	datum = value_of(&state->arguments[2], slot, econtext, &isnull);
@@ -319,7 +318,7 @@ pack_row(TupleShuffle *state, Window *window, TupleTableSlot *slot, ExprContext 
 	if (state->sparse && index_count != n)
 		refuse_row(state, psprintf("a row has %u indices and %u values", index_count, n), "Mend or remove the row.");
 	if (!all_finite(values, n))
-		refuse_value(state, indices, values, n);
+		refuse_row(state, value_flaw(state->options, indices, values, n), "Fill or remove such values before training.");
 	if (state->sparse)
 	{
 		for (uint32 e = 0; e < n; e++)

@@ -79,6 +79,9 @@ typedef struct Options
 } Options;
 
 extern Options *read_options(const char *json);
+
+/* Reads options whose model is another than logistic, if they name none. */
+extern Options *read_options_of(const char *json, Loss usual);
 extern const char *model_name(Loss loss);
 extern const char *shuffle_name(Shuffle shuffle);
 extern bool may_be_exact(const Options *options);
@@ -155,6 +158,20 @@ extern void worker_weights(const Worker *worker, Size width, Datum *coef, Datum 
 extern double worker_wait(Worker *worker);
 extern double worker_give(Worker *worker, Window *window);
 extern void worker_end(Worker *worker);
+
+/* What is said of rows that cannot be learnt from. */
+#define WEIGHT_HINT "Weights are 0 or positive numbers, and rows of weight 0 are left out."
+extern const char *missing_feature(const Options *options, Datum features, bool isnull);
+extern const char *value_flaw(const Options *options, const int32 *indices, const float *values, uint32 count);
+
+/* The columns of penstock.epoch. */
+enum
+{
+	EPOCH_NUMBER, EPOCH_LOSS, EPOCH_SCORE, EPOCH_SECONDS, EPOCH_ROWS, EPOCH_COEF, EPOCH_INTERCEPT, EPOCH_TRAINING_SCORE,
+	EPOCH_SAMPLE_ROWS, EPOCH_WEIGHT_MEAN, EPOCH_COLUMNS
+};
+
+extern TupleDesc epoch_type(Oid type);
 
 /* The nodes. */
 extern CustomScanMethods sgd_methods;

@@ -6,8 +6,8 @@
  * carries the weights; none but that row does, so whoever saves a model has a whole one or none.
  *
  * Before the first epoch the rows are surveyed, unless nothing that is asked for needs it: one more pass, by the same windows and
- * thread. Where least squares can be solved by what the survey counted, there is no other; where L-BFGS can be used, each of its passes
- * is one more, or goes over the one window that all rows lie in. The one row that is given then carries the model.
+ * thread. Where L-BFGS can be used, each of its passes is one more, or goes over the one window that all rows lie in. The one row that is
+ * given then carries the model.
  *
  * Loss and score of an epoch are progressive: each row is counted just before it is learnt from, which costs no pass and flatters
  * where like rows follow one another. The finished model is scored on a sample of the last epoch's rows.
@@ -66,7 +66,7 @@ static CustomExecMethods methods = {
 	.ExplainCustomScan = explain,
 };
 
-static const Oid row_types[] = {INT4OID, FLOAT8OID, FLOAT8OID, FLOAT8OID, INT8OID, FLOAT4ARRAYOID, FLOAT4ARRAYOID, FLOAT8OID,
+static const Oid row_types[EPOCH_COLUMNS] = {INT4OID, FLOAT8OID, FLOAT8OID, FLOAT8OID, INT8OID, FLOAT4ARRAYOID, FLOAT4ARRAYOID, FLOAT8OID,
 INT8OID, FLOAT8OID};
 
 static Node *
@@ -76,6 +76,20 @@ create_state(CustomScan *plan)
 
 	state->css.methods = &methods;
 	return (Node *) state;
+}
+
+/* The type of rows, if it is as this library knows it. */
+TupleDesc
+epoch_type(Oid type)
+{
+	TupleDesc	found = lookup_rowtype_tupdesc_copy(type, -1);
+
+	for (int i = 0; i < EPOCH_COLUMNS; i++)
+		if (found->natts != EPOCH_COLUMNS || TupleDescAttr(found, i)->atttypid != row_types[i])
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("the functions of this database are older than the installed library; run: ALTER EXTENSION penstock UPDATE")));
+	return found;
 }
 
 static void
@@ -91,12 +105,12 @@ begin(CustomScanState *node, EState *estate, int eflags)
 				 errmsg("options of penstock.sgd that are a parameter need a plan for each value"),
 				 errhint("Use: SET plan_cache_mode = auto.")));
 	state->options = read_options(strVal(linitial(plan->custom_private)));
-	state->row_type = lookup_rowtype_tupdesc_copy(TupleDescAttr(scanned, 0)->atttypid, -1);
-	for (int i = 0; i < lengthof(row_types); i++)
-		if (state->row_type->natts != lengthof(row_types) || TupleDescAttr(state->row_type, i)->atttypid != row_types[i])
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("the functions of this database are older than the installed library; run: ALTER EXTENSION penstock UPDATE")));
+	if (state->options->solver == SOLVER_EXACT)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("the solver \"exact\" is for dense rows, from which penstock.least_squares learns"),
+				 errhint("Use \"solver\": \"sgd\".")));
+	state->row_type = epoch_type(TupleDescAttr(scanned, 0)->atttypid);
 	node->custom_ps = list_make1(ExecInitNode(linitial(plan->custom_plans), estate, eflags));
 }
 
@@ -148,11 +162,11 @@ set_rate(SGD *state)
 	totals_start(&l->totals);
 }
 
-/* Whether the survey led to the model: there are no epochs. */
+/* Whether the model is that of L-BFGS: there are no epochs. */
 static bool
 is_solved(const SGD *state)
 {
-	return state->worker != NULL && (state->worker->exact || state->worker->fitted);
+	return state->worker != NULL && state->worker->fitted;
 }
 
 NEVER_RETURNS static void
@@ -285,13 +299,6 @@ score_model(SGD *state)
 	const Sample *sample = tuple_shuffle_kept(linitial(state->css.custom_ps));
 	Learner    *l = &state->worker->learner;
 
-	if (state->worker->exact)
-	{
-		state->sample_rows = state->rows;
-		state->training_score = state->worker->spread > 0 ? 1 - state->worker->residual / state->worker->spread
-			: state->worker->residual == 0;
-		return;
-	}
 	if (!state->worker->fitted)	/* which has scored all rows */
 	{
 		average_take(l);
@@ -331,8 +338,8 @@ next_epoch(CustomScanState *node)
 	SGD		   *state = (SGD *) node;
 	TupleTableSlot *slot = node->ss.ss_ScanTupleSlot;
 	ExprContext *econtext = node->ss.ps.ps_ExprContext;
-	Datum		values[lengthof(row_types)];
-	bool		nulls[lengthof(row_types)] = {false};
+	Datum		values[EPOCH_COLUMNS];
+	bool		nulls[EPOCH_COLUMNS] = {false};
 	MemoryContext before;
 	instr_time	start;
 	double		seconds;
@@ -348,22 +355,23 @@ next_epoch(CustomScanState *node)
 
 	ResetExprContext(econtext);
 	before = MemoryContextSwitchTo(econtext->ecxt_per_tuple_memory);
-	values[0] = Int32GetDatum(state->worker != NULL && state->worker->fitted ? state->worker->passes : state->epoch);
-	values[1] = Float8GetDatum(state->loss);
-	values[2] = Float8GetDatum(state->score);
-	values[3] = Float8GetDatum(seconds);
-	values[4] = Int64GetDatum((int64) state->rows);
-	nulls[1] = nulls[2] = state->options->read_only || is_solved(state);
-	nulls[5] = nulls[6] = nulls[7] = nulls[8] = nulls[9] = !last || state->options->read_only;
-	if (!nulls[5])
+	values[EPOCH_NUMBER] = Int32GetDatum(state->worker != NULL && state->worker->fitted ? state->worker->passes : state->epoch);
+	values[EPOCH_LOSS] = Float8GetDatum(state->loss);
+	values[EPOCH_SCORE] = Float8GetDatum(state->score);
+	values[EPOCH_SECONDS] = Float8GetDatum(seconds);
+	values[EPOCH_ROWS] = Int64GetDatum((int64) state->rows);
+	nulls[EPOCH_LOSS] = nulls[EPOCH_SCORE] = state->options->read_only || is_solved(state);
+	for (int i = EPOCH_COEF; i < EPOCH_COLUMNS; i++)
+		nulls[i] = !last || state->options->read_only;
+	if (!nulls[EPOCH_COEF])
 	{
 		score_model(state);
 		warn_of_useless(state);
-		values[7] = Float8GetDatum(state->training_score);
-		values[8] = Int64GetDatum((int64) state->sample_rows);
-		values[9] = Float8GetDatum(state->worker->weight_mean);
-		nulls[7] = state->sample_rows == 0;
-		worker_weights(state->worker, tuple_shuffle_width(linitial(node->custom_ps)), &values[5], &values[6]);
+		values[EPOCH_TRAINING_SCORE] = Float8GetDatum(state->training_score);
+		values[EPOCH_SAMPLE_ROWS] = Int64GetDatum((int64) state->sample_rows);
+		values[EPOCH_WEIGHT_MEAN] = Float8GetDatum(state->worker->weight_mean);
+		nulls[EPOCH_TRAINING_SCORE] = state->sample_rows == 0;
+		worker_weights(state->worker, tuple_shuffle_width(linitial(node->custom_ps)), &values[EPOCH_COEF], &values[EPOCH_INTERCEPT]);
 	}
 	ExecClearTuple(slot);
 	slot->tts_values[0] = HeapTupleGetDatum(heap_form_tuple(state->row_type, values, nulls));
@@ -401,14 +409,12 @@ explain(CustomScanState *node, List *ancestors, ExplainState *es)
 
 	ExplainPropertyText("Model", model_name(options->loss), es);
 	if (is_solved(state))
-		ExplainPropertyText("Solver", state->worker->exact ? "exact" : "lbfgs", es);
-	else if (state->worker == NULL && may_be_exact(options))
-		ExplainPropertyText("Solver", "exact, where rows are dense and of up to 2000 features", es);
+		ExplainPropertyText("Solver", "lbfgs", es);
 	else if (state->worker == NULL && may_be_fitted(options))
 		ExplainPropertyText("Solver", "lbfgs, where rows have up to 2000 features and fit into effective_cache_size", es);
 	else
 		ExplainPropertyText("Solver", "sgd", es);
-	if (is_solved(state) && state->worker->fitted)
+	if (is_solved(state))
 		ExplainPropertyUInteger("Passes", NULL, state->worker->passes, es);
 	if (!is_solved(state))
 	{

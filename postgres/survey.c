@@ -130,6 +130,32 @@ survey_rows(Survey *s, const float *words, const uint32_t *order, uint32_t rows,
 	return LEARNT_ALL;
 }
 
+void
+survey_merge(Survey *to, const Survey *from)
+{
+	double		all = to->mass + from->mass,
+				share = all > 0 ? to->mass * from->mass / all : 0,
+			   *apart = to->block;
+	double	   *products = to->products;
+	const double *others = from->products;
+
+	if (from->rows == 0)
+		return;
+	for (size_t j = 0; j <= to->width; j++)
+	{
+		apart[j] = from->mean[j] - to->mean[j];
+		to->square[j] += from->square[j] + apart[j] * apart[j] * share;
+		to->mean[j] += apart[j] * from->mass / all;
+	}
+	for (size_t i = 0; i <= to->width; i++)
+		for (size_t j = 0; j <= i; j++)
+			*products++ += *others++ + apart[i] * apart[j] * share;
+	to->rows += from->rows;
+	to->mass = all;
+	to->label_sum += from->label_sum;
+	to->entries += from->entries;
+}
+
 FOR_EACH_CPU static double
 product(const double *a, const double *b, size_t count)
 {

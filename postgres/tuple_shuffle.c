@@ -88,8 +88,7 @@ begin(CustomScanState *node, EState *estate, int eflags)
 	}
 	state->buffers = AllocSetContextCreate(estate->es_query_cxt, "penstock buffers", ALLOCSET_DEFAULT_SIZES);
 	sizes_guess(state, child);
-	if (state->loaded == NULL && state->options->shuffle != SHUFFLE_NONE && !(eflags & EXEC_FLAG_EXPLAIN_ONLY) &&
-		(state->sparse || !may_be_exact(state->options)))	/* where no order makes a difference */
+	if (state->loaded == NULL && state->options->shuffle != SHUFFLE_NONE && !(eflags & EXEC_FLAG_EXPLAIN_ONLY))
 		ereport(WARNING,
 				(errmsg("rows of this query are shuffled in a buffer of " INT64_FORMAT " kB only: they are not a table's, "
 						"which would be read in random blocks", state->buffer_bytes / 1024)));

@@ -42,7 +42,7 @@ worker_survey(Worker *worker, const Options *options)
 				 l->sparse ? errmsg("the solver \"exact\" is for dense rows")
 				 : errmsg("the solver \"exact\" is for up to %d features, not %u", NARROW_WIDTH, l->width),
 				 errhint("Use \"solver\": \"sgd\".")));
-	worker->exact = may_be_exact(options) && !l->sparse && l->width <= NARROW_WIDTH;
+	worker->exact = options->solver == SOLVER_EXACT;
 	worker->survey = s;
 	s->loss = l->loss;
 	s->sparse = l->sparse;

@@ -76,7 +76,7 @@ $$;
 CREATE FUNCTION penstock.prepared(
     source text, model text, asked jsonb, path text, filled boolean,
     OUT query text, OUT kind text, OUT parts jsonb, OUT label text, OUT labels jsonb, OUT stem text, OUT fitted boolean, OUT fillable boolean,
-    OUT left_out jsonb, OUT unlabelled bigint, OUT weight text
+    OUT left_out jsonb, OUT unlabelled bigint, OUT weight text, OUT exact boolean
 ) LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     pinned CONSTANT text := current_setting('search_path');
@@ -97,6 +97,8 @@ DECLARE
     excluded text[];
     columns text[];
     learnt text;
+    sparse boolean := false;
+    place text;
     before text := '';
     after text := '';
     rows float8;
@@ -215,6 +217,7 @@ BEGIN
             || format(CASE wanted_types[2] WHEN 'real[]'::regtype THEN 'q.%I' ELSE 'q.%I::pg_catalog.float4[]' END, wanted[2]);
         parts := jsonb_build_array(
             jsonb_build_object('columns', to_jsonb(wanted), 'kind', 'pairs', 'width', NULL, 'names', '[]'::jsonb, 'hashed', NULL));
+        sparse := true;
     ELSIF wanted[2] IS NULL AND arrays[1] THEN
         features := format(CASE wanted_types[1] WHEN 'real[]'::regtype THEN 'q.%I' ELSE 'q.%I::pg_catalog.float4[]' END, wanted[1]);
         parts := jsonb_build_array(
@@ -252,6 +255,7 @@ BEGIN
             AND (model <> 'linear' OR (SELECT sum((p->'width')::bigint) > 2000 FROM jsonb_array_elements(parts) AS p)) THEN
             features := concat(before, 'penstock.encode_indices(', features, ')', after, ', ',
                 before, 'penstock.encode_values(', features, ')', after);
+            sparse := true;
         ELSE
             features := concat(before, 'penstock.encode(', features, ')', after);
         END IF;
@@ -347,7 +351,14 @@ BEGIN
         target := target || format(CASE types[array_position(names, weight)] WHEN 'boolean'::regtype
             THEN ', q.%I::pg_catalog.int4::pg_catalog.float4' ELSE ', q.%I::pg_catalog.float4' END, weight);
     END IF;
-    query := format('SELECT penstock.sgd(%s, %s, %L::penstock.options) AS s FROM %s', features, target,
-        options || jsonb_build_object('model', model), learnt);
+    options := options || jsonb_build_object('model', model);
+    exact := NOT sparse AND penstock.may_be_exact(options::text::penstock.options);
+    IF exact THEN
+        place := CASE WHEN EXISTS (SELECT FROM pg_class AS c WHERE c.oid = named AND c.relkind IN ('r', 'm', 'p'))
+            THEN 'q.ctid, q.tableoid' ELSE 'NULL::pg_catalog.tid, NULL::pg_catalog.oid' END;
+        target := concat_ws(', ', target, CASE WHEN weight IS NULL THEN '1::pg_catalog.float4' END, place);
+    END IF;
+    query := format('SELECT penstock.%s(%s, %s, %L::penstock.options) AS s FROM %s',
+        CASE WHEN exact THEN 'least_squares' ELSE 'sgd' END, features, target, options, learnt);
 END $$;
 

@@ -1,10 +1,17 @@
 -- Runs the caller's query, by the caller's path. In the loop, too, that path holds: all is qualified.
-CREATE FUNCTION penstock.epochs(query text, measure text, path text) RETURNS SETOF penstock.epoch
+CREATE FUNCTION penstock.epochs(query text, measure text, exact boolean, path text) RETURNS SETOF penstock.epoch
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     each penstock.epoch;
+    began CONSTANT timestamptz := clock_timestamp();
 BEGIN
     PERFORM set_config('search_path', path, true);
+    IF exact THEN  -- not in a loop, whose cursor would keep parallel workers out
+        EXECUTE query INTO each;
+        each.seconds := pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) began);
+        RETURN NEXT each;
+        RETURN;
+    END IF;
     FOR each IN EXECUTE query LOOP
         IF each.seconds OPERATOR(pg_catalog.>) 1::pg_catalog.float8 AND each.progressive_loss IS NOT NULL THEN  -- a function's rows are seen when all of them are there
             RAISE NOTICE 'epoch %: progressive loss %, % %, % s', each.epoch,
@@ -30,6 +37,12 @@ BEGIN
                 RAISE;
             END IF;
             job := penstock.prepared(source, model, options, path, true);
+        WHEN program_limit_exceeded THEN
+            IF NOT job.exact OR options->>'solver' = 'exact' THEN
+                RAISE;
+            END IF;
+            options := options || '{"solver": "sgd"}';
+            job := penstock.prepared(source, model, options, path, false);
         END;
     END LOOP;
 END $$;
@@ -41,7 +54,7 @@ CREATE FUNCTION penstock.run_training(
 ) RETURNS SETOF record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
-    asked CONSTANT jsonb := coalesce(options, '{}');
+    asked jsonb := coalesce(options, '{}');
     given CONSTANT jsonb := CASE jsonb_typeof(asked) WHEN 'object' THEN jsonb_strip_nulls(asked) ELSE '{}' END;
     replaced CONSTANT boolean := coalesce((asked->>'replace')::boolean, false);
     job record;
@@ -85,7 +98,8 @@ BEGIN
         job := penstock.prepared(source, model, asked, path, filled);
         measure := CASE job.kind WHEN 'linear' THEN 'r2' ELSE 'accuracy' END;
         BEGIN
-            FOR each IN SELECT * FROM penstock.epochs(format('SELECT (x.s).* FROM (%s OFFSET 0) AS x', job.query), measure, path) LOOP
+            FOR each IN SELECT * FROM penstock.epochs(format('SELECT (x.s).* FROM (%s OFFSET 0) AS x', job.query), measure, job.exact, path)
+            LOOP
                 epoch := each.epoch; progressive_loss := each.progressive_loss; progressive_score := each.progressive_score;
                 training_score := each.training_score; seconds := each.seconds; rows := each.rows;
                 history := history || jsonb_strip_nulls(jsonb_build_object('epoch', epoch, 'progressive_loss', progressive_loss,
@@ -98,6 +112,11 @@ BEGIN
                 RAISE;
             END IF;
             filled := true;
+        WHEN program_limit_exceeded THEN  -- more features than the products of all pairs have room for
+            IF NOT job.exact OR asked->>'solver' = 'exact' THEN
+                RAISE;
+            END IF;
+            asked := asked || '{"solver": "sgd"}';
         END;
     END LOOP;
     model := job.kind;

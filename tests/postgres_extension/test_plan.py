@@ -122,9 +122,11 @@ def test_a_correlated_subquery_learns_anew_for_each_row(clustered: Session) -> N
     assert found.fetchall() == [(19_000,), (18_000,), (17_000,)]
 
 
-@pytest.mark.parametrize("options", ['"classes": [0, 1]', '"model": "linear"'])
-def test_a_solver_of_full_passes_learns_anew_as_well(clustered: Session, options: str) -> None:
-    learn = f"(SELECT penstock.sgd(features_v, label, '{{{options}}}') AS s FROM points WHERE id >= %s OFFSET 0) AS q"
+@pytest.mark.parametrize(
+    "call", ["sgd(features_v, label, '{\"classes\": [0, 1]}')", "least_squares(features_v, label, '{}')"]
+)
+def test_a_solver_of_full_passes_learns_anew_as_well(clustered: Session, call: str) -> None:
+    learn = f"(SELECT penstock.{call} AS s FROM points WHERE id >= %s OFFSET 0) AS q"
     score = f"SELECT max((s).training_score) FROM {learn}"
     found = clustered.execute(f"SELECT ({score % 'i * 4000'}) FROM generate_series(1, 2) AS i".encode()).fetchall()
     alone = [clustered.execute((score % first).encode()).fetchone() for first in (4_000, 8_000)]
