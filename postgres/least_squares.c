@@ -64,6 +64,7 @@ make_state(MemoryContext context, const char *json)
 	state->context = context;
 	state->json = pstrdup(json);
 	state->options = read_options_of(json, LOSS_SQUARED);
+	require_single(state->options);
 	if (!may_be_exact(state->options))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

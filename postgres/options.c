@@ -19,9 +19,9 @@ static const char *const nulls[] = {"error", "skip", "fill"};	/* the last one is
 static const char *const solvers[] = {"auto", "sgd", "exact", "lbfgs"};
 
 static const char *const known[] = {
-	"average", "batch_size", "block_size", "buffer_size", "class_weight", "classes", "decay", "epochs", "exclude", "features", "intercept",
+	"average", "batch_size", "block_size", "buffer_size", "class_weight", "classes", "decay", "epochs", "exclude", "features", "flags", "intercept",
 	"l1", "l2", "label", "learning_rate", "max_epoch_num", "memory", "model", "names", "nulls", "outputs", "power", "rate", "read_only",
-	"replace", "seed", "shuffle", "solver", "standardize", "weight",
+	"replace", "seed", "shuffle", "solver", "standardize", "unseen", "validation", "weight",
 };
 
 const char *
@@ -58,7 +58,7 @@ refuse_name(const char *name)
 			 nearest ? errhint("Did you mean \"%s\"?", nearest)
 			 : errhint("Choose from: average, batch_size, block_size, buffer_size, class_weight, classes, decay, epochs, intercept, l1, "
 					   "l2, learning_rate, nulls, power, rate, seed, shuffle, solver, standardize; penstock.train also has label, "
-					   "features, exclude, weight, replace.")));
+					   "features, exclude, weight, replace; models of groups have validation and unseen.")));
 }
 
 /* Refuses two names of one option. */
@@ -143,6 +143,42 @@ read_names(Options *options, const JsonbValue *value)
 			options->names[options->name_count++] = option_text("names", &item, wanted);
 }
 
+/* Reads several penalties, the best of which is chosen for each group. */
+static void
+read_penalties(Options *options, const JsonbValue *value)
+{
+	const char *wanted = "\"auto\", zero or a positive number, or an array of such, such as [1, 0.1, 0.01]";
+	JsonbIterator *it;
+	JsonbValue	item;
+	JsonbIteratorToken token;
+
+	if (!JsonContainerIsArray(value->val.binary.data) || JsonContainerSize(value->val.binary.data) == 0 ||
+		JsonContainerSize(value->val.binary.data) > 1000)
+		option_refuse("l2", value, wanted);
+	options->penalties = palloc(sizeof(double) * JsonContainerSize(value->val.binary.data));
+	it = JsonbIteratorInit(value->val.binary.data);
+	while ((token = JsonbIteratorNext(&it, &item, true)) != WJB_DONE)
+		if (token == WJB_ELEM)
+			options->penalties[options->penalty_count++] = option_is_auto(&item) ? -1 : option_number("l2", &item, 0, DBL_MAX, wanted);
+}
+
+static void
+read_flags(Options *options, const JsonbValue *value)
+{
+	const char *wanted = "an array of the places of features, from 0";
+	JsonbIterator *it;
+	JsonbValue	item;
+	JsonbIteratorToken token;
+
+	if (value->type != jbvBinary || !JsonContainerIsArray(value->val.binary.data))
+		option_refuse("flags", value, wanted);
+	options->flags = palloc(sizeof(uint32) * Max(1, JsonContainerSize(value->val.binary.data)));
+	it = JsonbIteratorInit(value->val.binary.data);
+	while ((token = JsonbIteratorNext(&it, &item, true)) != WJB_DONE)
+		if (token == WJB_ELEM)
+			options->flags[options->flag_count++] = (uint32) option_whole("flags", &item, 0, PG_INT32_MAX, wanted);
+}
+
 static void
 read_option(Options *options, const char *name, const JsonbValue *value)
 {
@@ -168,6 +204,8 @@ read_option(Options *options, const char *name, const JsonbValue *value)
 		options->batch_size = option_whole(name, value, 1, 100000000, "a number of rows from 1 to 100000000");
 	else if (strcmp(name, "l1") == 0)
 		options->l1 = option_number(name, value, 0, DBL_MAX, penalty);
+	else if (strcmp(name, "l2") == 0 && value->type == jbvBinary)
+		read_penalties(options, value);
 	else if (strcmp(name, "l2") == 0)
 		options->l2 = option_is_auto(value) ? -1 : option_number(name, value, 0, DBL_MAX, psprintf("\"auto\", %s", penalty));
 	else if (strcmp(name, "solver") == 0)
@@ -178,6 +216,10 @@ read_option(Options *options, const char *name, const JsonbValue *value)
 		options->average = option_flag(name, value);
 	else if (strcmp(name, "names") == 0)
 		read_names(options, value);
+	else if (strcmp(name, "flags") == 0)
+		read_flags(options, value);
+	else if (strcmp(name, "validation") == 0)
+		options->validation = option_number(name, value, 0, 0.9, "a share of the rows from 0 to 0.9, such as 0.1");
 	else if (strcmp(name, "intercept") == 0)
 		options->intercept = option_flag(name, value);
 	else if (strcmp(name, "shuffle") == 0)
@@ -223,6 +265,35 @@ may_be_fitted(const Options *options)
 {
 	return (options->loss == LOSS_LOGISTIC || options->loss == LOSS_SOFTMAX) && options->l1 == 0 &&
 		(options->solver == SOLVER_LBFGS || (is_open(options) && !options->epochs_given));
+}
+
+void
+require_full_passes(Options *options)
+{
+	if (options->solver == SOLVER_AUTO && is_open(options))
+		options->solver = options->loss == LOSS_SQUARED ? SOLVER_EXACT : SOLVER_LBFGS;
+	if (options->solver == SOLVER_SGD || (!may_be_exact(options) && !may_be_fitted(options)))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 options->loss == LOSS_HINGE ? errmsg("models of groups are logistic, softmax or linear, not svm")
+				 : errmsg("models of groups are learnt by L-BFGS or exactly, and these options ask for SGD"),
+				 errhint(options->loss == LOSS_HINGE ? "TRAIN BY svm ... GROUP BY of penstock sql learns them."
+						 : "Leave out learning_rate, rate, decay, power, l1, average, batch_size, shuffle and solver, or use TRAIN BY ... "
+						 "GROUP BY of penstock sql.")));
+	if (options->buffer_share > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("the buffer of a group is no share of a table"), errhint("Give its size: \"buffer_size\": \"64MB\".")));
+}
+
+void
+require_single(const Options *options)
+{
+	if (options->penalty_count > 0 || options->validation > 0 || options->flag_count > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s is for models of groups", options->penalty_count > 0 ? "a list of l2" : options->validation > 0 ? "\"validation\"" : "\"flags\""),
+				 errhint("Give one l2, and hold out rows by a query; or name columns to group by: group_by => '{country}'.")));
 }
 
 bool

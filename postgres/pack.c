@@ -56,33 +56,52 @@ elements_of(TupleShuffle *state, Datum datum, char *room, const void **elements,
 	return !ARR_HASNULL(array) || !array_contains_nulls(array);
 }
 
+bool
+label_target(const Options *options, float label, float *target)
+{
+	int			code = 0;
+
+	*target = label;
+	if (options->class_count == 0)
+		return options->loss == LOSS_SQUARED ? isfinite(label)
+			: options->loss == LOSS_SOFTMAX ? label >= 0 && label < options->outputs && label == floorf(label)
+			: label == -1 || label == 1;
+	while (code < options->class_count && options->classes[code] != label)
+		code++;
+	*target = options->loss == LOSS_SOFTMAX ? code : 2 * code - 1;
+	return code < options->class_count;
+}
+
+const char *
+label_flaw(const Options *options, float label, const char **hint)
+{
+	*hint = "Name all of them in \"classes\".";
+	if (isnan(label) && options->class_count == 0 && options->loss != LOSS_SQUARED)
+		return "a label is not one of the classes";
+	if (!isfinite(label))
+	{
+		*hint = "Mend or remove the row.";
+		return "a label is not a finite number";
+	}
+	if (options->class_count > 0)
+		return psprintf("the label %g is not one of the classes", label);
+	*hint = options->loss == LOSS_SOFTMAX ? "Targets are 0 to outputs - 1; \"classes\" lists labels of other values."
+		: "Targets are -1 and 1; \"classes\" lists labels of other values, such as [0, 1].";
+	return psprintf("the label %g is not a target", label);
+}
+
 /* Turns a label into the target that stands for it. */
 static inline float
 target_of(TupleShuffle *state, float label)
 {
-	const Options *options = state->options;
-	int			code = 0;
+	const char *hint,
+			   *why;
+	float		target;
 
-	if (isnan(label) && options->class_count == 0 && options->loss != LOSS_SQUARED)
-		refuse_row(state, "a label is not one of the classes", "Name all of them in \"classes\".");
-	if (!isfinite(label))
-		refuse_row(state, "a label is not a finite number", "Mend or remove the row.");
-	if (options->class_count == 0)
-	{
-		if (options->loss == LOSS_SQUARED ||
-			(options->loss == LOSS_SOFTMAX ? label >= 0 && label < options->outputs && label == floorf(label)
-			 : label == -1 || label == 1))
-			return label;
-		refuse_row(state, psprintf("the label %g is not a target", label),
-				   options->loss == LOSS_SOFTMAX ? "Targets are 0 to outputs - 1; \"classes\" lists labels of other values."
-				   : "Targets are -1 and 1; \"classes\" lists labels of other values, such as [0, 1].");
-	}
-	while (code < options->class_count && options->classes[code] != label)
-		code++;
-	if (code == options->class_count)
-		refuse_row(state, psprintf("the label %g is not one of the classes", label),
-				   "Name all of them in \"classes\".");
-	return options->loss == LOSS_SOFTMAX ? code : 2 * code - 1;
+	if (label_target(state->options, label, &target))
+		return target;
+	why = label_flaw(state->options, label, &hint);
+	refuse_row(state, why, hint);
 }
 
 /* A feature as the user knows it: by its column, else by its index or place. */

@@ -76,6 +76,13 @@ typedef struct Options
 	float	   *class_weights;	/* by class */
 	int			name_count;
 	char	  **names;			/* of the columns that the features come from; none where they are an array */
+
+	/* Of models of groups alone. */
+	int			penalty_count;	/* values of l2 to choose from; 0: one */
+	double	   *penalties;
+	double		validation;		/* the share of the rows that are held out */
+	int			flag_count;
+	uint32	   *flags;			/* features that are 0 or 1, which keep that size */
 } Options;
 
 extern Options *read_options(const char *json);
@@ -87,6 +94,16 @@ extern const char *shuffle_name(Shuffle shuffle);
 extern bool may_be_exact(const Options *options);
 extern bool may_be_fitted(const Options *options);
 extern bool needs_survey(const Options *options, bool weighted);
+
+/* Settles that a model is learnt by passes over all rows, or refuses options that ask for SGD. */
+extern void require_full_passes(Options *options);
+
+/* Refuses what is only for models of groups. */
+extern void require_single(const Options *options);
+
+/* Turns a label into the target that stands for it; false where it stands for none, of which `label_flaw` tells. */
+extern bool label_target(const Options *options, float label, float *target);
+extern const char *label_flaw(const Options *options, float label, const char **hint);
 
 /*
  * Rows packed for the learner: rows from the front, where each begins from the back. Two of them are one buffer; one
@@ -155,6 +172,7 @@ extern void worker_fit_start(Worker *worker, const Options *options);
 extern bool worker_fit_step(Worker *worker, const Options *options);
 extern void worker_forget_survey(Worker *worker);
 extern void worker_weights(const Worker *worker, Size width, Datum *coef, Datum *intercept);
+extern Datum float_array(const float *from, Size count);
 extern double worker_wait(Worker *worker);
 extern double worker_give(Worker *worker, Window *window);
 extern void worker_end(Worker *worker);

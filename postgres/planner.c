@@ -43,8 +43,9 @@ static const CustomPathMethods sgd_path = {.CustomName = "SGD",.PlanCustomPath =
 static const CustomPathMethods tuple_shuffle_path = {.CustomName = "TupleShuffle",.PlanCustomPath = plan_tuple_shuffle};
 static const CustomPathMethods block_shuffle_path = {.CustomName = "BlockShuffle",.PlanCustomPath = plan_block_shuffle};
 
+/* Whether a function is an aggregate of ours of that name. */
 static bool
-is_sgd(Oid function)
+is_ours(Oid function, const char *wanted)
 {
 	char	   *name,
 			   *schema;
@@ -52,7 +53,7 @@ is_sgd(Oid function)
 	if (function < FirstNormalObjectId)
 		return false;
 	name = get_func_name(function);
-	if (name == NULL || strcmp(name, "sgd") != 0)
+	if (name == NULL || strcmp(name, wanted) != 0)
 		return false;
 	schema = get_namespace_name(get_func_namespace(function));
 	return schema != NULL && strcmp(schema, "penstock") == 0;
@@ -188,7 +189,8 @@ checked_options(PlannerInfo *root, Aggref *aggregate)
 	if (query->groupClause || query->groupingSets || query->havingQual)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("penstock.sgd learns one model: there can be no GROUP BY or HAVING beside it")));
+				 errmsg("penstock.sgd learns one model: there can be no GROUP BY or HAVING beside it"),
+				 errhint("Use penstock.fit, which learns one for each group.")));
 	if (count < 3 + sparse || count > 4 + sparse
 		|| argument_type(aggregate, sparse) != FLOAT4ARRAYOID || argument_type(aggregate, sparse + 1) != FLOAT4OID
 		|| (count == 4 + sparse && argument_type(aggregate, sparse + 2) != FLOAT4OID))
@@ -208,7 +210,7 @@ learns(Node *node, void *unused)
 {
 	if (node == NULL)
 		return false;
-	if (IsA(node, Aggref) && is_sgd(((Aggref *) node)->aggfnoid))
+	if (IsA(node, Aggref) && is_ours(((Aggref *) node)->aggfnoid, "sgd"))
 		return true;
 	return expression_tree_walker(node, learns, unused);
 }
@@ -238,11 +240,38 @@ refuse_join(PlannerInfo *parent)
 	}
 }
 
+/*
+ * penstock.fit keeps the rows of its group. Sorted, one group's are there at a time; in a hash table those of all groups would be.
+ */
+static void
+leave_sorted(RelOptInfo *output)
+{
+	List	   *kept = NIL;
+	ListCell   *cell;
+
+	foreach(cell, output->pathlist)
+	{
+		Path	   *path = lfirst(cell);
+
+		while (IsA(path, ProjectionPath))
+			path = ((ProjectionPath *) path)->subpath;
+		if (IsA(path, AggPath) ? ((AggPath *) path)->aggstrategy != AGG_HASHED : !IsA(path, GroupingSetsPath))
+			kept = lappend(kept, lfirst(cell));
+	}
+	if (kept == NIL)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("penstock.fit needs its groups sorted, which these cannot be"),
+				 errhint("Group by columns that can be ordered, without grouping sets.")));
+	output->pathlist = kept;
+}
+
 static void
 add_paths(PlannerInfo *root, UpperRelationKind stage, RelOptInfo *input, RelOptInfo *output, void *extra)
 {
 	Aggref	   *found = NULL;
-	bool		others = false;
+	bool		others = false,
+				fits = false;
 	ListCell   *cell;
 	List	   *aggregates;
 	char	   *json;
@@ -263,11 +292,14 @@ add_paths(PlannerInfo *root, UpperRelationKind stage, RelOptInfo *input, RelOptI
 
 		if (!IsA(node, Aggref))
 			continue;
-		if (is_sgd(((Aggref *) node)->aggfnoid) && (found == NULL || equal(found, node)))
+		if (is_ours(((Aggref *) node)->aggfnoid, "sgd") && (found == NULL || equal(found, node)))
 			found = (Aggref *) node;
 		else
 			others = true;
+		fits |= is_ours(((Aggref *) node)->aggfnoid, "fit");
 	}
+	if (fits)
+		leave_sorted(output);
 	if (found == NULL)
 		return;
 	if (others)
@@ -277,7 +309,12 @@ add_paths(PlannerInfo *root, UpperRelationKind stage, RelOptInfo *input, RelOptI
 	refuse_join(root->parent_root);
 	json = checked_options(root, found);
 	if (*json)
-		epochs = read_options(json)->epochs;
+	{
+		Options    *options = read_options(json);
+
+		require_single(options);
+		epochs = options->epochs;
+	}
 	source = source_of(root, input);
 	rows = Max(source->rows, 1);
 	path = make_path(input, source->pathtarget, &tuple_shuffle_path, list_make1(source), rows,

@@ -8,8 +8,8 @@
 
 #include "penstock.h"
 
-static Datum
-floats(const float *from, Size count)
+Datum
+float_array(const float *from, Size count)
 {
 	Size		bytes = ARR_OVERHEAD_NONULLS(1) + count * sizeof(float);
 	ArrayType  *array = palloc(bytes);
@@ -54,6 +54,6 @@ worker_weights(const Worker *worker, Size width, Datum *coef, Datum *intercept)
 				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
 				 errmsg("a weight is not a finite number"),
 				 errhint("Use a smaller learning_rate, or leave it out.")));
-	*coef = floats(w, width * outputs);
-	*intercept = floats(b, outputs);
+	*coef = float_array(w, width * outputs);
+	*intercept = float_array(b, outputs);
 }

@@ -71,12 +71,77 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
         ELSE name = label END
 $$;
 
+-- What a group's value is compared as, in the words of the catalogue; null of what cannot name groups.
+CREATE FUNCTION penstock.key_kind(type regtype) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    WITH RECURSIVE base(oid) AS (
+        SELECT type::oid
+        UNION ALL
+        SELECT t.typbasetype FROM pg_type AS t JOIN base AS b ON t.oid = b.oid WHERE t.typtype = 'd'
+    )
+    SELECT CASE WHEN t.oid = ANY ('{smallint,integer,bigint,oid}'::regtype[]) THEN 'integer'
+        WHEN t.oid = 'boolean'::regtype THEN 'boolean'
+        WHEN t.oid = ANY ('{real,double precision,numeric}'::regtype[]) THEN 'float'
+        WHEN t.oid = 'date'::regtype THEN 'date'
+        WHEN t.oid = ANY ('{timestamp,timestamptz}'::regtype[]) THEN 'timestamp'
+        WHEN t.oid = 'time'::regtype THEN 'time'
+        WHEN t.typcategory IN ('S', 'E', 'U', 'I', 'T') AND t.oid <> 'bytea'::regtype THEN 'text' END
+    FROM base AS b JOIN pg_type AS t ON t.oid = b.oid WHERE t.typtype <> 'd'
+$$;
+
+-- The text of an expression of the value that a group's rows share, of a type with one order for all that look alike.
+CREATE FUNCTION penstock.key_value(name text, kind text) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT format(CASE kind WHEN 'text' THEN 'q.%I::pg_catalog.text COLLATE pg_catalog."C"'
+        WHEN 'integer' THEN 'q.%I::pg_catalog.int8'
+        WHEN 'boolean' THEN 'q.%I::pg_catalog.bool::pg_catalog.int4'
+        WHEN 'float' THEN '(q.%I::pg_catalog.float8 OPERATOR(pg_catalog.+) 0::pg_catalog.float8)'
+        WHEN 'date' THEN '(q.%I::pg_catalog.date OPERATOR(pg_catalog.-) ''1970-01-01''::pg_catalog.date)'
+        ELSE '(extract(epoch FROM q.%I) OPERATOR(pg_catalog.*) 1000000::pg_catalog.numeric)::pg_catalog.int8' END, name)
+$$;
+
+-- Finds the columns to group by, with what their values are compared as.
+CREATE FUNCTION penstock.group_columns(INOUT by text[], names text[], types regtype[], label text, OUT kinds text[])
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    kinds := '{}';
+    IF array_ndims(by) IS DISTINCT FROM 1 OR array_position(by, NULL) IS NOT NULL THEN
+        RAISE EXCEPTION 'name the columns to group by, such as group_by => ''{country,device}''' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    FOR i IN array_lower(by, 1) .. array_upper(by, 1) LOOP
+        IF by[i] <> ALL (names) THEN
+            RAISE EXCEPTION 'there is no column "%" to group by', by[i]
+                USING ERRCODE = 'undefined_column', DETAIL = format('There are: %s.', array_to_string(names, ', '));
+        ELSIF by[i] = label THEN
+            RAISE EXCEPTION '"%" is the label; group by other columns', label USING ERRCODE = 'invalid_parameter_value';
+        ELSIF array_length(array_positions(by, by[i]), 1) > 1 THEN
+            RAISE EXCEPTION 'the column "%" is named twice to group by', by[i] USING ERRCODE = 'invalid_parameter_value';
+        END IF;
+        kinds := kinds || penstock.key_kind(types[array_position(names, by[i])]);
+        IF kinds[array_upper(kinds, 1)] IS NULL THEN
+            RAISE EXCEPTION 'column "%" is %, which cannot name groups; group by text, numbers, booleans, dates or times', by[i],
+                types[array_position(names, by[i])] USING ERRCODE = 'datatype_mismatch';
+        END IF;
+    END LOOP;
+END $$;
+
+-- The places, from 0, of the features that are 0 or 1.
+CREATE FUNCTION penstock.flags_of(parts jsonb) RETURNS jsonb
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(jsonb_agg(f ORDER BY f), '[]')
+    FROM (SELECT p->>'kind' AS kind, (p->'width')::int AS width, sum((p->'width')::int) OVER (ORDER BY i)::int AS past
+        FROM jsonb_array_elements(parts) WITH ORDINALITY AS t(p, i)) AS s,
+        generate_series(past - CASE kind WHEN 'category' THEN width ELSE width - 1 END, past - 1) AS f
+    WHERE kind IN ('category', 'number', 'date')
+$$;
+
 -- Settles a training: the query that learns, and what the catalogue has to know of its columns.
--- With `filled` numbers may be missing.
+-- With `filled` numbers may be missing; with `by` the query gives a model for each group.
 CREATE FUNCTION penstock.prepared(
-    source text, model text, asked jsonb, path text, filled boolean,
+    source text, model text, asked jsonb, path text, filled boolean, by text[],
     OUT query text, OUT kind text, OUT parts jsonb, OUT label text, OUT labels jsonb, OUT stem text, OUT fitted boolean, OUT fillable boolean,
-    OUT left_out jsonb, OUT unlabelled bigint, OUT weight text, OUT exact boolean
+    OUT left_out jsonb, OUT unlabelled bigint, OUT weight text, OUT exact boolean, OUT key_kinds text[], OUT key_values text[],
+    OUT arguments text, OUT settled jsonb, OUT learnt text
 ) LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     pinned CONSTANT text := current_setting('search_path');
@@ -96,7 +161,6 @@ DECLARE
     key text;
     excluded text[];
     columns text[];
-    learnt text;
     sparse boolean := false;
     place text;
     before text := '';
@@ -119,7 +183,7 @@ BEGIN
     END IF;
     asked := jsonb_strip_nulls(asked);
     named_all := coalesce((asked->>'named')::boolean, asked ? 'features');
-    options := asked - '{label,features,exclude,weight,replace,named,narrow}'::text[];
+    options := asked - '{label,features,exclude,weight,replace,named,narrow}'::text[] - CASE WHEN by IS NULL THEN '{}' ELSE '{unseen}' END::text[];
     IF jsonb_typeof(weights) = 'object' THEN
         IF model = 'linear' THEN
             RAISE EXCEPTION '"class_weight" is for labels that are classes, and linear models predict a number'
@@ -162,8 +226,15 @@ BEGIN
             USING ERRCODE = 'undefined_column', DETAIL = format('There are: %s.', array_to_string(names, ', '));
     END IF;
     label_type := types[array_position(names, label)];
+    IF by IS NOT NULL THEN
+        key_kinds := (penstock.group_columns(by, names, types, label)).kinds;
+        key_values := ARRAY(SELECT penstock.key_value(b, k) FROM unnest(by, key_kinds) WITH ORDINALITY AS t(b, k, i) ORDER BY i);
+    END IF;
 
-    IF asked ? 'weight' THEN
+    IF by IS NOT NULL AND asked ? 'weight' THEN
+        RAISE EXCEPTION 'rows of groups have no weights here' USING ERRCODE = 'feature_not_supported',
+            HINT = 'TRAIN BY ... GROUP BY of penstock sql weighs them.';
+    ELSIF asked ? 'weight' THEN
         SELECT n INTO weight FROM unnest(names) AS n
         WHERE lower(n) = lower(asked->>'weight') ORDER BY n = asked->>'weight' DESC LIMIT 1;
         IF weight IS NULL THEN
@@ -187,7 +258,7 @@ BEGIN
             USING ERRCODE = 'undefined_column', DETAIL = format('There are: %s.', array_to_string(names, ', '));
     ELSIF wanted IS NULL THEN
         SELECT array_agg(n ORDER BY i) INTO choice FROM unnest(names) WITH ORDINALITY AS t(n, i)
-        WHERE n <> label AND n IS DISTINCT FROM weight AND n <> ALL (coalesce(excluded, '{}'));
+        WHERE n <> label AND n IS DISTINCT FROM weight AND n <> ALL (coalesce(excluded, '{}')) AND n <> ALL (coalesce(by, '{}'));
         wanted := CASE WHEN choice @> '{features_k,features_v}' THEN '{features_k,features_v}'
             WHEN choice @> '{features_v}' THEN '{features_v}'
             WHEN choice @> '{indices,values}' THEN '{indices,values}' ELSE choice END;
@@ -212,6 +283,9 @@ BEGIN
     learnt := rows_of;
     IF wanted IS NULL THEN
         RAISE EXCEPTION 'there are no columns to learn from beside the label "%"', label USING ERRCODE = 'undefined_column';
+    ELSIF by IS NOT NULL AND wanted[2] IS NOT NULL AND true = ANY (arrays) THEN
+        RAISE EXCEPTION 'models of groups are learnt here from columns, or from one array of numbers; not from %', array_to_string(wanted, ', ')
+            USING ERRCODE = 'feature_not_supported', HINT = 'TRAIN BY ... GROUP BY of penstock sql takes sparse rows.';
     ELSIF wanted IN ('{features_k,features_v}', '{indices,values}') AND arrays = '{t,t}' THEN
         features := format(CASE wanted_types[1] WHEN 'integer[]'::regtype THEN 'q.%I' ELSE 'q.%I::pg_catalog.int4[]' END, wanted[1]) || ', '
             || format(CASE wanted_types[2] WHEN 'real[]'::regtype THEN 'q.%I' ELSE 'q.%I::pg_catalog.float4[]' END, wanted[2]);
@@ -229,10 +303,16 @@ BEGIN
                 'a pair by other names is a query: SELECT k AS features_k, v AS features_v, label FROM t.';
     ELSIF fitted THEN
         SELECT f.parts, f.left_out, f.unlabelled, f.rows INTO parts, left_out, unlabelled, rows
-        FROM penstock.fitted(rows_of, label, wanted, wanted_types, named_all, coalesce((asked->>'standardize')::boolean, true),
+        FROM penstock.fitted(rows_of, label, wanted, wanted_types, named_all,
+            by IS NULL AND coalesce((asked->>'standardize')::boolean, true),  -- groups are scaled each by itself
             coalesce((asked->>'intercept')::boolean, true), path) AS f;
         IF (asked->>'narrow')::boolean AND (SELECT sum((p->'width')::bigint) > 2000 FROM jsonb_array_elements(parts) AS p) THEN
             RAISE EXCEPTION 'these columns make more than 2000 features, most of them rare' USING ERRCODE = 'data_exception';
+        ELSIF by IS NOT NULL AND (SELECT sum((p->'width')::bigint) > 2000 FROM jsonb_array_elements(parts) AS p) THEN
+            RAISE EXCEPTION 'these columns make % features, and models of groups are learnt here from up to 2000',
+                (SELECT sum((p->'width')::bigint) FROM jsonb_array_elements(parts) AS p) USING ERRCODE = 'program_limit_exceeded',
+                HINT = format('Leave out "%s", which makes most of them, or use TRAIN BY ... GROUP BY of penstock sql.',
+                    (SELECT p->'columns'->>0 FROM jsonb_array_elements(parts) AS p ORDER BY (p->'width')::bigint DESC LIMIT 1));
         ELSIF left_out <> '{}' THEN
             RAISE NOTICE 'left out: %; name the features to learn from such columns',
                 (SELECT string_agg(format('"%s" (%s)', k, v), ', ') FROM jsonb_each_text(left_out) AS t(k, v));
@@ -251,7 +331,7 @@ BEGIN
             after := ' END';
         END IF;
         -- Least squares are solved exactly from rows that hold all of their features.
-        IF EXISTS (SELECT FROM jsonb_array_elements(parts) AS p WHERE p->>'kind' = 'hash' OR (p->>'kind' = 'category' AND NOT p ? 'dense'))
+        IF by IS NULL AND EXISTS (SELECT FROM jsonb_array_elements(parts) AS p WHERE p->>'kind' = 'hash' OR (p->>'kind' = 'category' AND NOT p ? 'dense'))
             AND (model <> 'linear' OR (SELECT sum((p->'width')::bigint) > 2000 FROM jsonb_array_elements(parts) AS p)) THEN
             features := concat(before, 'penstock.encode_indices(', features, ')', after, ', ',
                 before, 'penstock.encode_values(', features, ')', after);
@@ -259,7 +339,8 @@ BEGIN
         ELSE
             features := concat(before, 'penstock.encode(', features, ')', after);
         END IF;
-        options := options || jsonb_build_object('standardize', false, 'names', (SELECT jsonb_agg(n ORDER BY i, j)
+        options := options || CASE WHEN by IS NULL THEN '{"standardize": false}' ELSE jsonb_build_object('flags', penstock.flags_of(parts)) END
+            || jsonb_build_object('names', (SELECT jsonb_agg(n ORDER BY i, j)
             FROM jsonb_array_elements(parts) WITH ORDINALITY AS t(p, i), penstock.feature_names(p) WITH ORDINALITY AS u(n, j)
             WHERE p->>'kind' <> 'category' OR p ? 'dense'));
     ELSE
@@ -343,22 +424,23 @@ BEGIN
             END IF;
         END IF;
     END IF;
-    IF fitted AND penstock.may_be_fitted_wide(asked, model, parts, coalesce(jsonb_array_length(classes), 1), rows) THEN
+    IF by IS NULL AND fitted AND penstock.may_be_fitted_wide(asked, model, parts, coalesce(jsonb_array_length(classes), 1), rows) THEN
         options := options || '{"solver": "lbfgs"}';
     END IF;
     kind := model;
+    arguments := concat(features, ', ', target);
     IF weight IS NOT NULL THEN
-        target := target || format(CASE types[array_position(names, weight)] WHEN 'boolean'::regtype
+        arguments := arguments || format(CASE types[array_position(names, weight)] WHEN 'boolean'::regtype
             THEN ', q.%I::pg_catalog.int4::pg_catalog.float4' ELSE ', q.%I::pg_catalog.float4' END, weight);
     END IF;
-    options := options || jsonb_build_object('model', model);
-    exact := NOT sparse AND penstock.may_be_exact(options::text::penstock.options);
+    settled := options || jsonb_build_object('model', model);
+    exact := by IS NULL AND NOT sparse AND penstock.may_be_exact(settled::text::penstock.options);
     IF exact THEN
         place := CASE WHEN EXISTS (SELECT FROM pg_class AS c WHERE c.oid = named AND c.relkind IN ('r', 'm', 'p'))
             THEN 'q.ctid, q.tableoid' ELSE 'NULL::pg_catalog.tid, NULL::pg_catalog.oid' END;
-        target := concat_ws(', ', target, CASE WHEN weight IS NULL THEN '1::pg_catalog.float4' END, place);
+        arguments := concat_ws(', ', arguments, CASE WHEN weight IS NULL THEN '1::pg_catalog.float4' END, place);
     END IF;
-    query := format('SELECT penstock.%s(%s, %s, %L::penstock.options) AS s FROM %s',
-        CASE WHEN exact THEN 'least_squares' ELSE 'sgd' END, features, target, options, learnt);
+    query := format('SELECT penstock.%s(%s, %L::penstock.options) AS s FROM %s', CASE WHEN exact THEN 'least_squares' ELSE 'sgd' END,
+        arguments, settled, learnt);
 END $$;
 

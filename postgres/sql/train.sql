@@ -25,7 +25,7 @@ END $$;
 CREATE FUNCTION penstock.run_explain(source text, model text, options jsonb, run boolean, path text) RETURNS SETOF text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    job record := penstock.prepared(source, model, options, path, false);
+    job record := penstock.prepared(source, model, options, path, false, NULL);
 BEGIN
     LOOP
         BEGIN
@@ -36,14 +36,75 @@ BEGIN
             IF NOT job.fillable OR SQLSTATE <> '22000' THEN
                 RAISE;
             END IF;
-            job := penstock.prepared(source, model, options, path, true);
+            job := penstock.prepared(source, model, options, path, true, NULL);
         WHEN program_limit_exceeded THEN
             IF NOT job.exact OR options->>'solver' = 'exact' THEN
                 RAISE;
             END IF;
             options := options || '{"solver": "sgd"}';
-            job := penstock.prepared(source, model, options, path, false);
+            job := penstock.prepared(source, model, options, path, false, NULL);
         END;
+    END LOOP;
+END $$;
+
+-- The parts of a recipe where arrays have their length, which is known when they have been learnt from.
+CREATE FUNCTION penstock.sized_parts(parts jsonb, width bigint) RETURNS jsonb
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE parts->0->>'kind' WHEN 'pairs' THEN jsonb_set(parts, '{0,width}', to_jsonb(width))
+        WHEN 'vector' THEN jsonb_set(jsonb_set(parts, '{0,width}', to_jsonb(width)), '{0,names}',
+            (SELECT jsonb_agg(format('%s[%s]', parts->0->'columns'->>0, i) ORDER BY i) FROM generate_series(0, width - 1) AS i))
+        ELSE parts END
+$$;
+
+-- Refuses a training whose model could not be kept.
+CREATE FUNCTION penstock.require_keeping(name text, replaced boolean) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF current_setting('transaction_read_only')::boolean THEN
+        RAISE EXCEPTION 'a model cannot be kept in a read-only transaction' USING ERRCODE = 'read_only_sql_transaction',
+            HINT = 'penstock.explain and penstock.sgd learn without keeping one.';
+    END IF;
+    PERFORM penstock.make_catalogue();
+    PERFORM penstock.checked_catalogue(false);
+    IF NOT has_table_privilege('penstock.models', 'SELECT') OR NOT has_table_privilege('penstock.models', 'INSERT')
+        OR (replaced AND NOT has_table_privilege('penstock.models', 'UPDATE')) THEN
+        RAISE EXCEPTION 'this user may not keep models in penstock.models' USING ERRCODE = 'insufficient_privilege',
+            HINT = format('Have its owner run: GRANT SELECT, INSERT, UPDATE, DELETE ON penstock.models TO %I;', current_user);
+    END IF;
+    IF name IS NOT NULL AND NOT replaced AND EXISTS (SELECT FROM penstock.models AS m WHERE m.name = require_keeping.name) THEN
+        RAISE EXCEPTION 'there is a model "%" already', name USING ERRCODE = 'unique_violation',
+            HINT = 'Take another name, delete it from penstock.models, or replace it: {"replace": true}.';
+    ELSIF name = '' OR octet_length(name) > 1000 THEN
+        RAISE EXCEPTION 'the name of a model has 1 to 1000 bytes, not %', octet_length(name)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END $$;
+
+-- Keeps a model, under a name or the first that is free after a stem; gives the name.
+CREATE FUNCTION penstock.keep(
+    name text, stem text, replaced boolean, kind text, outputs int, width bigint, coef real[], intercept real[], header json, format int,
+    OUT saved text
+) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    number int := 1;
+BEGIN
+    LOOP
+        saved := coalesce(name, stem || CASE number WHEN 1 THEN '' ELSE '_' || number END);
+        INSERT INTO penstock.models AS m (name, kind, outputs, width, coef, intercept, header, format, penstock_version)
+        VALUES (saved, kind, outputs, width, coef, intercept, header, format, '0.2.0')
+        ON CONFLICT ON CONSTRAINT models_pkey DO NOTHING;
+        EXIT WHEN FOUND;
+        IF name IS NOT NULL AND replaced THEN
+            UPDATE penstock.models AS m SET kind = kind, outputs = outputs, width = width,
+                coef = coef, intercept = intercept, header = header, format = format, created_at = now(),
+                penstock_version = '0.2.0'
+            WHERE m.name = saved;
+            EXIT WHEN FOUND;
+        ELSIF name IS NOT NULL THEN
+            RAISE EXCEPTION 'there is a model "%" already, made while this one was trained', name USING ERRCODE = 'unique_violation';
+        END IF;
+        number := number + 1;
     END LOOP;
 END $$;
 
@@ -64,7 +125,6 @@ DECLARE
     guess float8;
     features jsonb;
     width bigint;
-    number int := 1;
     filled boolean := false;
     coef real[];
     intercept real[];
@@ -72,30 +132,13 @@ DECLARE
     saved text;
 BEGIN
     model := lower(model);
-    IF current_setting('transaction_read_only')::boolean THEN
-        RAISE EXCEPTION 'a model cannot be kept in a read-only transaction' USING ERRCODE = 'read_only_sql_transaction',
-            HINT = 'penstock.explain and penstock.sgd learn without keeping one.';
-    END IF;
-    PERFORM penstock.make_catalogue();
-    PERFORM penstock.checked_catalogue(false);
-    IF NOT has_table_privilege('penstock.models', 'SELECT') OR NOT has_table_privilege('penstock.models', 'INSERT')
-        OR (replaced AND NOT has_table_privilege('penstock.models', 'UPDATE')) THEN
-        RAISE EXCEPTION 'this user may not keep models in penstock.models' USING ERRCODE = 'insufficient_privilege',
-            HINT = format('Have its owner run: GRANT SELECT, INSERT, UPDATE, DELETE ON penstock.models TO %I;', current_user);
-    END IF;
-    IF name IS NOT NULL AND NOT replaced AND EXISTS (SELECT FROM penstock.models AS m WHERE m.name = run_training.name) THEN
-        RAISE EXCEPTION 'there is a model "%" already', name USING ERRCODE = 'unique_violation',
-            HINT = 'Take another name, delete it from penstock.models, or replace it: {"replace": true}.';
-    ELSIF name = '' OR octet_length(name) > 1000 THEN
-        RAISE EXCEPTION 'the name of a model has 1 to 1000 bytes, not %', octet_length(name)
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM penstock.require_keeping(name, replaced);
     IF asked ? 'read_only' THEN
         RAISE EXCEPTION 'a training that only reads has no model to keep; use penstock.explain'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     LOOP
-        job := penstock.prepared(source, model, asked, path, filled);
+        job := penstock.prepared(source, model, asked, path, filled, NULL);
         measure := CASE job.kind WHEN 'linear' THEN 'r2' ELSE 'accuracy' END;
         BEGIN
             FOR each IN SELECT * FROM penstock.epochs(format('SELECT (x.s).* FROM (%s OFFSET 0) AS x', job.query), measure, job.exact, path)
@@ -136,13 +179,7 @@ BEGIN
     END IF;
 
     width := array_length(coef, 1) / array_length(intercept, 1);
-    IF job.parts->0->>'kind' IN ('vector', 'pairs') THEN
-        job.parts := jsonb_set(job.parts, '{0,width}', to_jsonb(width));
-    END IF;
-    IF job.parts->0->>'kind' = 'vector' THEN
-        SELECT jsonb_set(job.parts, '{0,names}', jsonb_agg(format('%s[%s]', job.parts->0->'columns'->>0, i) ORDER BY i))
-        INTO job.parts FROM generate_series(0, width - 1) AS i;
-    END IF;
+    job.parts := penstock.sized_parts(job.parts, width);
     IF NOT EXISTS (SELECT FROM jsonb_array_elements(job.parts) AS p
             WHERE p->>'kind' IN ('pairs', 'hash') OR (p->>'kind' = 'category' AND NOT p ? 'dense')) THEN
         SELECT jsonb_agg(n ORDER BY i, j) INTO features FROM jsonb_array_elements(job.parts) WITH ORDINALITY AS t(part, i),
@@ -173,23 +210,7 @@ BEGIN
         'fingerprint', '',
         'metrics', jsonb_strip_nulls(jsonb_build_object('progressive_loss', progressive_loss, 'progressive_' || measure,
             progressive_score, 'training_' || measure, training_score)));
-    LOOP
-        saved := coalesce(name, format('%s_%s', job.stem, model) || CASE number WHEN 1 THEN '' ELSE '_' || number END);
-        INSERT INTO penstock.models AS m (name, kind, outputs, width, coef, intercept, header, format, penstock_version)
-        VALUES (saved, model, array_length(intercept, 1), width, coef, intercept, header, 1, '0.2.0')
-        ON CONFLICT ON CONSTRAINT models_pkey DO NOTHING;
-        EXIT WHEN FOUND;
-        IF name IS NOT NULL AND replaced THEN
-            UPDATE penstock.models AS m SET kind = model, outputs = array_length(intercept, 1), width = width,
-                coef = coef, intercept = intercept, header = header, format = 1, created_at = now(),
-                penstock_version = '0.2.0'
-            WHERE m.name = saved;
-            EXIT WHEN FOUND;
-        ELSIF name IS NOT NULL THEN
-            RAISE EXCEPTION 'there is a model "%" already, made while this one was trained', name USING ERRCODE = 'unique_violation';
-        END IF;
-        number := number + 1;
-    END LOOP;
+    saved := penstock.keep(name, format('%s_%s', job.stem, model), replaced, model, array_length(intercept, 1), width, coef, intercept, header, 1);
     RAISE NOTICE 'model "%" saved in penstock.models; its % on % of its training rows is %', saved,
         CASE model WHEN 'linear' THEN 'R2' ELSE 'accuracy' END, each.sample_rows, round(training_score::numeric, 4);
 END $$;

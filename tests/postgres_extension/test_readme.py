@@ -46,7 +46,7 @@ def table_after(heading: str) -> list[str]:
 def test_the_statements_run(clustered: psycopg.Connection[Any]) -> None:
     clustered.execute("CREATE TABLE clicks AS SELECT * FROM points")
     clustered.execute("CREATE TABLE new_clicks AS SELECT id, features_v FROM points WHERE id % 100 = 0")
-    clustered.execute("""CREATE TABLE visits AS SELECT id, nullif(id % 9, 4) AS age, (ARRAY['Oslo', 'Rome'])[1 + id % 2] AS city,
+    clustered.execute("""CREATE TABLE visits AS SELECT id, nullif(id % 9, 4) AS age, (ARRAY['Oslo', 'Rome'])[1 + id / 10 % 2] AS city,
         '2026-01-01'::date + id % 90 AS day, label AS clicked FROM points WHERE id % 10 = 0""")
     found = []
     for block in re.findall(r"```sql\n(.*?)```", README, re.DOTALL):
@@ -54,7 +54,7 @@ def test_the_statements_run(clustered: psycopg.Connection[Any]) -> None:
             if statement.strip():
                 cursor = clustered.execute(statement.encode())
                 found.append(cursor.fetchall() if cursor.description else cursor.rowcount)
-    trained, classes, best, plan, models, deleted, visited, rows, most, accuracy, column = found
+    trained, classes, best, plan, models, deleted, visited, rows, most, accuracy, column, groups, fits = found
     assert (len(visited), len(rows)) == (1, 3)
     assert [len(row) for row in trained] == [6] * 5
     assert {row[1] for row in classes} == {"0", "1"}
@@ -62,6 +62,7 @@ def test_the_statements_run(clustered: psycopg.Connection[Any]) -> None:
     assert "SGD" in plan[0][0]
     assert models[0][:3] == ("first", "logistic", 8)
     assert deleted == 1
+    assert [row[0] for row in groups] == [row[:1] for row in map(list, fits)] == [["Oslo"], ["Rome"]]
     assert len(most) == 5
     assert accuracy[0][0] > 0.8
     clustered.execute(column[0][0].encode())

@@ -67,6 +67,9 @@ OPERATORS = [
     ("||", "text[]", "varchar"),
     ("<@", "regtype[]", "regtype[]"),
     ("-", "jsonb", "text[]"),
+    ("*", "numeric", "int"),
+    ("+", "float8", "int"),
+    ("/", "float8", "bigint"),
 ]
 
 
@@ -185,6 +188,14 @@ def test_no_name_of_others_is_called(place: Place) -> None:
     for options in ("{}", '{"nulls": "skip"}'):
         place.run(f"SELECT penstock.train('mixed', 'logistic', 'mixed', '{options}'::jsonb || '{{\"replace\": true}}')")
     place.run("SET search_path = public, pg_catalog; SELECT penstock.train('mixed', 'svm', 'again')")
+    by = ("text", "day", "at", "c", "b")
+    place.run("ALTER TABLE mixed ADD b boolean; UPDATE mixed SET b = (a % 2)::text = '1', day = '2026-01-01'::date + a")
+    assert not place.is_taken(), "by the test itself"
+    for path in ("public", "public, pg_catalog"):
+        place.run(
+            f"SET search_path = {path}; SELECT penstock.train('mixed', 'logistic', group_by => '{{{','.join(by)}}}', "
+            "options => '{\"l2\": [1, 0.1], \"replace\": true}', name => 'groups')"
+        )
     place.run(
         "SELECT penstock.predict('mixed', m), penstock.explain('mixed', 'svm', '{}', true) FROM mixed AS m LIMIT 5"
     )

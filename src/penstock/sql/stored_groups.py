@@ -1,8 +1,9 @@
 """A model per group as one row of the catalogue: all groups' weights in one array, the rest in the header.
 
 One row is written by one statement, so that no group is ever missing. Of each group the chosen model is kept, with the figures of all
-that were tried. Weights are laid out for SQL: a model after another, the pooled one last; in it an output after another, each its
-features' weights and then the intercept. The values of keys are texts; `KeyKind` says what engines compare them as.
+that were tried: a table as Parquet, or as lists where PostgreSQL's extension wrote it. Weights are laid out for SQL: a model after another,
+the pooled one last; in it an output after another, each its features' weights and then the intercept. The values of keys are texts;
+`KeyKind` says what engines compare them as.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import base64
 import datetime
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 from typing import Any, Literal
@@ -19,11 +20,12 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from penstock.batch import Floats
 from penstock.errors import UsageError
-from penstock.groups.index import Index
-from penstock.groups.keys import from_columns
+from penstock.groups.index import Index, Outcome, table_of
+from penstock.groups.keys import Key, from_columns
 from penstock.groups.registry import Registry
 from penstock.groups.results import GroupModels
 from penstock.groups.tables import figures, lines
@@ -132,14 +134,16 @@ def groups_of_row(header: Mapping[str, Any], weights: Floats, *, place: str) -> 
     """Return the models of a row that `group_header` made."""
     groups = header["groups"]
     index = _index(groups["index"])
-    rows = _by_feature(weights.reshape(groups["count"] + ("pooled" in groups), -1), index.outputs)
+    both = groups.get("pooled")
+    rows = _by_feature(weights.reshape(groups["count"] + (both is not None), -1), index.outputs)
     pooled = None
-    if "pooled" in groups:
-        other = _index(groups["pooled"]["index"])
+    if both is not None:
+        other = _index(both["index"])
         pooled = GroupModels(
-            Registry.in_memory(other, _unpacked(groups["pooled"]["table"]), rows[groups["count"] :], place=place)
+            Registry.in_memory(other, _table(other, (), both["table"]), rows[groups["count"] :], place=place)
         )
-    registry = Registry.in_memory(index, _unpacked(groups["table"]), rows[: groups["count"]], place=place)
+    table = _table(index, groups["kinds"], groups["table"])
+    registry = Registry.in_memory(index, table, rows[: groups["count"]], place=place)
     return GroupModels(registry, unseen=groups["unseen"], pooled=pooled)
 
 
@@ -171,8 +175,67 @@ def _packed(result: GroupModels, chosen: Any) -> str:
     return base64.b64encode(sink.getvalue()).decode()
 
 
-def _unpacked(text: str) -> pa.Table:
-    return pq.read_table(io.BytesIO(base64.b64decode(text)))
+def _table(index: Index, kinds: Sequence[KeyKind], stored: Any) -> pa.Table:
+    """Return a table of results: of Parquet as text, or of lists, an item for each group."""
+    if isinstance(stored, str):
+        return pq.read_table(io.BytesIO(base64.b64decode(stored)))
+    count = len(stored["rows"])
+    readers = [_VALUES[kind] for kind in kinds]
+    columns = [
+        [None if text is None else read(text) for text in column]
+        for (read, _), column in zip(readers, stored["keys"], strict=True)
+    ]
+    keys: list[Key] = list(zip(*columns, strict=True)) if columns else [()] * count
+    configs = stored["configs"] or list(range(len(index.configs)))
+    outcomes, places, judged = [], [], np.full((2, count, len(configs)), np.nan)
+    models = 0
+    for group, key in enumerate(keys):
+        told = {name: stored[name][group] for name in (*_COUNTS, *_FIGURES, "epochs", "config", "reason")}
+        figures: dict[str, Any] = {name: _numbers(told[name], len(configs)) for name in _FIGURES}
+        place = np.full(len(configs), -1)
+        if told["config"] is not None:
+            chosen = told["config"] if stored["configs"] is None else 0
+            place[chosen], models = models, models + 1
+            judged[:, group, chosen] = _numbers(
+                [stored[name][group] for name in ("held_out_loss", "held_out_score")], 2
+            )
+        places.append(place)
+        outcomes.append(
+            Outcome(
+                group=group,
+                key=key,
+                configs=configs,
+                epochs=told["epochs"] or 0,
+                status=["done" if math.isfinite(loss) else "failed" for loss in figures["loss"]],
+                reason=told["reason"] or "",
+                **{name: told[name] for name in _COUNTS},
+                **figures,
+            )
+        )
+    schema = pa.schema([(name, kind) for name, (_, kind) in zip(index.by, readers, strict=True)])
+    table = table_of(index, schema, outcomes, np.concatenate(places), generation=0)
+    for name, values in zip(("held_out_loss", index.score), judged.reshape(2, -1), strict=True):
+        table = table.set_column(table.column_names.index(name), name, pa.array(values, mask=np.isnan(values)))
+    return table
+
+
+_COUNTS = ("rows", "selection_rows", "held_out_rows")
+_FIGURES = ("loss", "selection_loss", "selection_score")
+_VALUES: Mapping[str, tuple[Callable[[str], Any], pa.DataType]] = {
+    "text": (str, pa.string()),
+    "integer": (int, pa.int64()),
+    "boolean": (lambda text: text == "1", pa.bool_()),
+    "float": (float, pa.float64()),
+    "date": (lambda text: _EPOCH.date() + datetime.timedelta(days=int(text)), pa.date32()),
+    "timestamp": (lambda text: _EPOCH + datetime.timedelta(microseconds=int(text)), pa.timestamp("us")),
+    "time": (lambda text: (_EPOCH + datetime.timedelta(microseconds=int(text))).time(), pa.time64("us")),
+}
+"""How the texts of keys are read, and the types that they have then; what `key_text` wrote."""
+
+
+def _numbers(values: Sequence[float | None] | None, count: int) -> NDArray[np.float64]:
+    """Return figures with NaN for those that are missing."""
+    return np.array([None] * count if values is None else values, np.float64)
 
 
 def _by_output(weights: Floats, outputs: int) -> Floats:
