@@ -64,7 +64,7 @@ class Door:
 
 def doors() -> dict[str, Door]:
     """Return every door by name."""
-    every = (LINEAR, CHECKPOINT, CONVERTED, SPARSE, LOADER, ON_DISK, FACTORS, GROUPS, GROUP_ROWS, ANSWERS)
+    every = (LINEAR, CHECKPOINT, CONVERTED, SPARSE, ENCODED, LOADER, ON_DISK, FACTORS, GROUPS, GROUP_ROWS, ANSWERS)
     return {door.name: door for door in every}
 
 
@@ -87,6 +87,12 @@ def _write_clicks(folder: Path) -> None:
         columns = {f"x{i}": x[order, i] for i in range(6)}
         table = pa.table({**columns, "clicked": clicked[order]})
         pq.write_table(table, folder / f"{name}.parquet", row_group_size=250)
+
+
+def _write_cached_clicks(folder: Path) -> None:
+    """Write dense rows, and the folder in which they are to be kept when they are encoded."""
+    _write_clicks(folder)
+    (folder / "kept").mkdir()
 
 
 def _write_sparse(folder: Path) -> None:
@@ -176,6 +182,12 @@ def _trained(path: str, **options: Any) -> Answer:
     return [model.coef_, model.intercept_]
 
 
+def _encoded() -> Answer:
+    """Train again, from the encoded rows that the first training kept."""
+    command(*_ENCODE, "again.penstock")
+    return _coefficients("model.penstock") + _coefficients("again.penstock")
+
+
 def _rows() -> Answer:
     import penstock
 
@@ -185,6 +197,13 @@ def _rows() -> Answer:
             for batch in stream:
                 found += [np.array([str(text) for text in batch["text"]]), batch["image"], batch["y"]]
     return found
+
+
+def _coefficients(path: str) -> Answer:
+    import penstock
+
+    model = penstock.load(path)
+    return [model.coef_, model.intercept_]
 
 
 def _on_disk() -> Answer:
@@ -237,6 +256,9 @@ SPARSE = Door(
     [("convert", "sparse.parquet", "sparse.arrow", "--label", "y", "--block-size", "4KB")],
     lambda: _trained("sparse.arrow", memory="100%"),
 )
+_ENCODE = ("train", "clicks.parquet", "--label", "clicked", "--solver", "sgd", "--memory", "120KB", "--epochs", "3")
+_ENCODE = (*_ENCODE, "--cache", "kept", "--out")
+ENCODED = Door("encoded rows", _write_cached_clicks, [(*_ENCODE, "model.penstock")], _encoded)
 LOADER = Door("loader", _write_texts, [("convert", "texts.parquet", "texts.arrow", "--block-size", "4KB")], _rows)
 _DISK = ("--model-memory", "16MB", "--learning-rate", "0.05", "--model-dir")
 _SPARSE = ("train", "sparse.parquet", "--label", "y", "--memory", "4MB", *_DISK, "disk.model")

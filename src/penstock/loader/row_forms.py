@@ -6,9 +6,9 @@ windows, mixers and copies are the same for both forms.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +35,16 @@ class RowsLike(Protocol):
     def slice(self, start: int, stop: int) -> Self: ...
 
     def take(self, picks: NDArray[np.integer]) -> Self: ...
+
+
+Each: TypeAlias = Callable[[Callable[..., object], Iterable[tuple[Any, ...]]], None]
+"""Calls a function with each of several tuples of arguments, in any order and perhaps in several threads."""
+
+
+def one_by_one(function: Callable[..., object], arguments: Iterable[tuple[Any, ...]]) -> None:
+    """Call a function with each tuple of arguments, in this thread."""
+    for each in arguments:
+        function(*each)
 
 
 R = TypeVar("R", bound=RowsLike)
@@ -107,8 +117,8 @@ class RowForm(Protocol[R]):
         """Copy rows of fixed width, as they are, from their picks to places among slots."""
         ...
 
-    def join(self, parts: Sequence[R], slots: Sequence[SlotArray], rows: int) -> R:
-        """Put decoded rows together, each at its slot."""
+    def join(self, parts: Sequence[R], slots: Sequence[SlotArray], rows: int, *, each: Each = one_by_one) -> R:
+        """Put decoded rows together, each at its slot; ``each`` runs what has to be done for each part."""
         ...
 
     def concat(self, parts: Sequence[R]) -> R:
@@ -198,7 +208,7 @@ class FeatureForm:
             if column is not None:
                 move_rows(column, picks, target, places)  # type: ignore[arg-type]  # dense
 
-    def join(self, parts: Sequence[Batch], slots: Sequence[SlotArray], rows: int) -> Batch:
+    def join(self, parts: Sequence[Batch], slots: Sequence[SlotArray], rows: int, *, each: Each = one_by_one) -> Batch:
         if not self.recipe.sparse:
             into = self.empty(rows)
             for part, place in zip(parts, slots, strict=True):
@@ -276,17 +286,19 @@ class RecordForm:
         if rows.rows is not None and into.rows is not None:
             move_rows(rows.rows, picks, into.rows, places)
 
-    def join(self, parts: Sequence[Records], slots: Sequence[SlotArray], rows: int) -> Records:
+    def join(
+        self, parts: Sequence[Records], slots: Sequence[SlotArray], rows: int, *, each: Each = one_by_one
+    ) -> Records:
         columns: dict[str, Column] = {}
         for field in self.fields.fields:
-            each: list[Any] = [part.columns[field.name] for part in parts]
+            pieces: list[Any] = [part.columns[field.name] for part in parts]
             if field.kind in ("fixed", "object"):
                 whole = field.empty(rows)
-                for part, place in zip(each, slots, strict=True):
+                for part, place in zip(pieces, slots, strict=True):
                     put_rows(part, place, whole)
                 columns[field.name] = whole
             else:
-                columns[field.name] = _join_ragged(each, slots, rows) if each else Ragged.of([])
+                columns[field.name] = _join_ragged(pieces, slots, rows, each) if pieces else Ragged.of([])
         numbers = np.empty(rows, np.int64) if self.fields.numbered else None
         if numbers is not None:
             for rows_part, place in zip(parts, slots, strict=True):
@@ -319,13 +331,13 @@ class RecordForm:
         return None
 
 
-def _join_ragged(parts: Sequence[Ragged], slots: Sequence[SlotArray], rows: int) -> Ragged:
+def _join_ragged(parts: Sequence[Ragged], slots: Sequence[SlotArray], rows: int, each: Each) -> Ragged:
     lengths = np.zeros(rows, np.int64)
     for part, place in zip(parts, slots, strict=True):
         scatter_values(part.lengths, place, lengths)
     offsets = np.zeros(rows + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     values = np.empty(int(offsets[-1]), parts[0].values.dtype)
-    for part, place in zip(parts, slots, strict=True):
-        window_kernels.scatter_runs(part.values, part.offsets, place, offsets, values)
+    copies = ((part.values, part.offsets, place, offsets, values) for part, place in zip(parts, slots, strict=True))
+    each(window_kernels.scatter_runs, copies)
     return Ragged(offsets, values, parts[0].kind)

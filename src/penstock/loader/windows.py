@@ -26,7 +26,7 @@ from penstock.loader.decode_sparse import SparseDecoder, sparse_decoder
 from penstock.loader.direct_reads import aligned
 from penstock.loader.encoded_copy import EncodedCopy
 from penstock.loader.holdout import RowFilter
-from penstock.loader.row_forms import Decodes, FeatureForm, R, RecordForm, RowForm, Scaling, SlotsOf
+from penstock.loader.row_forms import Decodes, FeatureForm, R, RecordForm, RowForm, Scaling, SlotsOf, one_by_one
 from penstock.parallel import in_order
 from penstock.records import Records
 from penstock.shuffle import Window
@@ -201,7 +201,8 @@ class WindowReader(Generic[R]):
         counts = np.array([len(p) for p in parts], np.int64)
         slots, kept = window_slots(window, counts, part)
         pieces = np.split(slots, np.cumsum(counts)[:-1]) if len(parts) else []
-        return LoadedWindow(window.index, self._feed.form.join(parts, pieces, kept), window.blocks, counts, slots)
+        batch = self._feed.form.join(parts, pieces, kept, each=self._each)
+        return LoadedWindow(window.index, batch, window.blocks, counts, slots)
 
     def _gather(self, window: Window, part: RowFilter | None) -> LoadedWindow[R]:
         """Read rows of unequal length whose places are known: whole runs of blocks, without decoding each."""
@@ -211,7 +212,7 @@ class WindowReader(Generic[R]):
         for here, local, place in self._dealt(window, counts):
             parts.append(self._pool.submit(self._decoder.pick, np.repeat(window.blocks[here], counts[here]), local))
             pieces.append(slots[place])
-        batch = self._feed.form.join(self._all(parts), pieces, kept)
+        batch = self._feed.form.join(self._all(parts), pieces, kept, each=self._each)
         return LoadedWindow(window.index, batch, window.blocks, counts, slots)
 
     def _copy(self, decoder: SparseDecoder, window: Window, part: RowFilter | None) -> LoadedWindow[R] | None:
@@ -266,6 +267,12 @@ class WindowReader(Generic[R]):
 
     def _slots(self) -> list[SlotsOf[R]]:
         return [self._feed.form.empty(self._capacity) for _ in range(2)]
+
+    def _each(self, function: Callable[..., object], arguments: Iterable[tuple[Any, ...]]) -> None:
+        """Call a function with each tuple of arguments, a run of them to each thread."""
+        tuples = list(arguments)
+        runs = [tuples[start :: self._threads] for start in range(min(self._threads, len(tuples)))]
+        self._all([self._pool.submit(one_by_one, function, run) for run in runs])
 
     @staticmethod
     def _all(futures: list[Future[_T]]) -> list[_T]:
