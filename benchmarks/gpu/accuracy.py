@@ -186,7 +186,7 @@ def main() -> None:
             curves[run] = json.loads(done.stdout.splitlines()[-1])
             print(run.stored, run.block, run.order, run.seed, *(f"{one:.1f}" for one in curves[run]), flush=True)
             if given.out:
-                rows = [[each.stored, each.block, each.order, each.seed, *(f"{one:.2f}" for one in curve)] for each, curve in curves.items()]  # fmt: skip
+                rows = [[each.stored, str(each.block), each.order, str(each.seed), *(f"{one:.2f}" for one in curve)] for each, curve in curves.items()]  # fmt: skip
                 columns = [
                     "stored by",
                     "images of a block",
