@@ -32,7 +32,10 @@ class Section:
 SECTIONS = (
     Section("Shuffling", ("convergence", "defaults", "epochs", "reads", "encode_once")),
     Section("Kernels and parsers", ("throughput", "kernels", "parsing")),
-    Section("Loaders for neural networks", ("loaders", "warm_rows", "training", "images", "gpu", "gpu_images", "gpu_accuracy")),
+    Section(
+        "Loaders for neural networks",
+        ("loaders", "warm_rows", "training", "images", "gpu", "gpu_images", "gpu_accuracy"),
+    ),
     Section("Models bigger than memory", ("bigmodel", "threads", "factor", "hashed")),
     Section("A model for every group", ("groups", "groups_torch", "groups_trees")),
     Section("Tables with text and nulls", ("mixed_tables", "raw_to_model")),

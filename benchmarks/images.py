@@ -102,7 +102,11 @@ def cifar(folder: Path, setting: Setting) -> tuple[Images, Images] | None:
         return None
     code = f"from benchmarks.images import decode; decode({str(target)!r}, {setting.per_class})"
     done = subprocess.run(
-        [python, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
+        [python, "-c", code],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])},
     )
     if done.returncode:
         print(f"  the JPEGs cannot be decoded: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
