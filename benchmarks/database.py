@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ def run(quick: bool) -> list[Claim]:
                 load_postgres(address, f"{table}_test", kind, count // 50, seed=SEED + 1)
                 print(f"{table}: {count:,} rows, {size / 1e6:,.0f} MB", file=sys.stderr, flush=True)
             claims += _reading(address, rows, few, rounds)
+            claims += _explaining("PostgreSQL", address, ("higgs", "packed", "clicks"), rounds)
             for table, kind in (("higgs", "arrays"), ("packed", "packed features")):
                 claims += _to_accuracy(f"PostgreSQL, {kind}", address, table, rounds)
     return claims
@@ -83,7 +85,35 @@ def _duckdb(folder: Path, rows: int, rounds: int) -> list[Claim]:
     claims.append(
         Claim.at_most("DuckDB: an epoch over one without shuffle", epochs.ratio("corgipile", "none"), 1.1, note=told)
     )
+    claims += _explaining("DuckDB", str(path), ("higgs",), rounds)
     return claims + _to_accuracy("DuckDB", str(path), "higgs", rounds)
+
+
+def _explaining(what: str, db: str, tables: Sequence[str], rounds: int) -> list[Claim]:
+    """Measure EXPLAIN of trainings on tables and on a query of each; the first in a session, which loads libraries, is told apart."""
+    from penstock.sql import connect
+
+    queries = {name: f"SELECT * FROM {name}" for name in tables}
+    queries |= {f"{name}, a query": f"SELECT * FROM {name} WHERE label >= 0 ORDER BY label" for name in tables}
+    claims = []
+    with connect(db) as session:
+
+        def explain(query: str) -> float:
+            began = time.perf_counter()
+            session.sql(f"EXPLAIN {query} TRAIN BY logistic")
+            return time.perf_counter() - began
+
+        firsts = {name: explain(query) for name, query in queries.items()}
+        ways = {name: partial(explain, query) for name, query in queries.items()}
+        results = harness.interleave(ways, repeats=max(3, rounds))
+    print(f"{what}, EXPLAIN, seconds\n{results.table()}", file=sys.stderr)
+    for name in queries:
+        title, note = (
+            f"{what}: EXPLAIN of a training, {name}",
+            f"{firsts[name]:.2f} s the first time in a session, warm",
+        )
+        claims.append(Claim.at_most(title, results.median(name), 0.3, unit=" s", note=note))
+    return claims
 
 
 def _reading(address: str, rows: int, few: int, rounds: int) -> list[Claim]:

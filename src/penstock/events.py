@@ -134,6 +134,13 @@ class Stream:
         self._listeners = [log_event, *(listeners or [])]
         self._wording = wording
 
+    @classmethod
+    def muted(cls) -> Stream:
+        """Return a stream that nobody hears, the log included: for work whose warnings say nothing of what was asked for."""
+        stream = cls()
+        stream._listeners = []
+        return stream
+
     def emit(self, event: Event) -> None:
         """Tell every listener; warnings get the wording of the stream."""
         if isinstance(event, Warned) and self._wording is not PYTHON:

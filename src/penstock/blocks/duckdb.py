@@ -117,6 +117,15 @@ class DuckDBSource(Source):
         128 blocks.
     nulls : str
         ``fill`` serves nulls, for the recipe to fill; ``error`` refuses rows with one, ``skip`` leaves them out.
+    sample : int, optional
+        Serve so many blocks only, spread evenly over the table: for a plan, which takes the others to be like them.
+
+    Attributes
+    ----------
+    whole : TableSize
+        The rows, blocks and bytes of the table, estimated where a sample is served.
+    survey_seconds : float
+        About what looking for nulls and the lengths of lists takes in all rows.
 
     Examples
     --------
@@ -135,6 +144,7 @@ class DuckDBSource(Source):
         columns: Sequence[str] | None = None,
         block_size: int | None = None,
         nulls: Nulls = "fill",
+        sample: int | None = None,
     ) -> None:
         if nulls not in NULLS:
             raise UnknownOptionError.of("nulls", nulls, NULLS)
@@ -151,11 +161,14 @@ class DuckDBSource(Source):
                 place = database_name(self._root) if self._own is None else os.path.basename(os.fspath(database))
                 self._table = _stored(self._root, table, place=place)
                 self.name = f"{place}:{self._table}"
-                layout = survey_table(self._root, self._table, columns, block_size, place=self.name, nulls=nulls)
+                layout = survey_table(
+                    self._root, self._table, columns, block_size, place=self.name, nulls=nulls, sample=sample
+                )
         except BaseException:
             self.close()
             raise
         self._layout = layout
+        self.whole, self.survey_seconds = layout.whole, layout.survey_seconds
         self._named = {column.name: column for column in layout.columns}
         self.schema = pa.schema([(column.name, column.type) for column in layout.columns])
         self.block_rows = layout.rows

@@ -6,6 +6,7 @@ count per vector finds; without gaps nothing is counted.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,10 +21,12 @@ from penstock.blocks.duckdb_table import (
     fetch_rows,
     fix_lengths,
     null_conditions,
+    quote_name,
     refuse_nulls,
     served_columns,
     stored_columns,
 )
+from penstock.blocks.sampled_source import TableSize
 from penstock.errors import UsageError, some_of
 
 VECTOR = 2048
@@ -51,12 +54,24 @@ class TableLayout:
     rows: Int64s
     row_bytes: float
     state: tuple[int, int | None, int]
+    whole: TableSize
+    survey_seconds: float = 0.0
 
 
 def survey_table(
-    cursor: Any, table: TableName, columns: Sequence[str] | None, block_size: int | None, *, place: str, nulls: Nulls
+    cursor: Any,
+    table: TableName,
+    columns: Sequence[str] | None,
+    block_size: int | None,
+    *,
+    place: str,
+    nulls: Nulls,
+    sample: int | None = None,
 ) -> TableLayout:
-    """Find out how a table is read; lists of unequal length in columns asked for by name are refused, and so are null ones."""
+    """Find out how a table is read; lists of unequal length in columns asked for by name are refused, and so are null ones.
+
+    With ``sample`` so many blocks are looked at, which the layout has alone; its ``whole`` and ``survey_seconds`` are estimates.
+    """
     stored = dict(stored_columns(cursor, table.sql))
     if any(name.lower() == "rowid" for name in stored):
         raise UsageError(
@@ -68,6 +83,8 @@ def survey_table(
     if not wanted:
         raise UsageError("names no column", option="columns", value=wanted, fixes=[f"{place} has: {some_of(stored)}"])
     found = served_columns(cursor, [(name, stored[name]) for name in wanted])
+    if sample is not None:
+        return _sampled(cursor, table, found, block_size, sample, place=place, nulls=nulls, named=columns is not None)
     last = fetch_rows(cursor, f"SELECT max(rowid) FROM {table.sql}")[0][0]
     slots = 0 if last is None else last + 1
     groups, listed = [slots], {c.name for c in found if c.kind not in ("plain", "blob")}
@@ -76,14 +93,9 @@ def survey_table(
         listed &= with_nulls
         # Any ranges would do; those that are not as stored only cost more.
         groups = kept if sum(kept) >= slots else [min(ROW_GROUP, slots - at) for at in range(0, slots, ROW_GROUP)]
-    where = "true"
-    checked = [column for column in found if nulls != "fill" or column.kind != "plain"]
-    if checked and (columns is not None or nulls == "skip"):
-        conditions = null_conditions(cursor, table.sql, checked, listed)
-        if nulls != "skip":
-            refuse_nulls(cursor, table.sql, conditions, place=place)
-        where = " AND ".join(f"NOT ({each})" for each in conditions.values()) or "true"
-    found = fix_lengths(cursor, table.sql, found, where, place=place, strict=columns is not None)
+    began = time.perf_counter()
+    found, where = _checked(cursor, table.sql, found, listed, place=place, nulls=nulls, named=columns is not None)
+    seconds = time.perf_counter() - began
     state = state_of(cursor, table, where)
     row_bytes = _row_bytes(cursor, table, found, where)
     starts, ends = cut_row_groups(groups, _step(block_size, row_bytes, state[0]))
@@ -91,7 +103,90 @@ def survey_table(
     if state[0] != sum(groups) or where != "true":
         rows = count_blocks(cursor, table.sql, starts, ends, where=where)
         starts, ends, rows = (each[rows > 0] for each in (starts, ends, rows))
-    return TableLayout(tuple(found), where, starts, ends, rows, row_bytes, state)
+    whole = _size(int(rows.sum()), len(rows), row_bytes)
+    return TableLayout(tuple(found), where, starts, ends, rows, row_bytes, state, whole, seconds)
+
+
+def _checked(
+    cursor: Any,
+    rows: str,
+    columns: Sequence[DuckDBColumn],
+    holding: set[str],
+    *,
+    place: str,
+    nulls: Nulls,
+    named: bool,
+    sure: bool = False,
+) -> tuple[list[DuckDBColumn], str]:
+    """Return columns with lists of one length fixed in size, and the condition that rows without refused nulls meet.
+
+    ``holding`` are the columns whose lists may hold nulls; where that is ``sure``, all columns in which nulls may be.
+    """
+    where = "true"
+    checked = [column for column in columns if nulls != "fill" or column.kind != "plain"]
+    checked = [column for column in checked if column.name in holding] if sure else checked
+    listed = {column.name for column in columns if column.name in holding and column.kind not in ("plain", "blob")}
+    if checked and (named or nulls == "skip"):
+        conditions = null_conditions(cursor, rows, checked, listed)
+        if nulls != "skip":
+            refuse_nulls(cursor, rows, conditions, place=place)
+        where = " AND ".join(f"NOT ({each})" for each in conditions.values()) or "true"
+    return fix_lengths(cursor, rows, columns, where, place=place, strict=named), where
+
+
+def _sampled(
+    cursor: Any,
+    table: TableName,
+    columns: Sequence[DuckDBColumn],
+    block_size: int | None,
+    most: int,
+    *,
+    place: str,
+    nulls: Nulls,
+    named: bool,
+) -> TableLayout:
+    """Return the layout of a few blocks, evenly spread, the first and the last among them."""
+    count, last = fetch_rows(cursor, f"SELECT count(*), max(rowid) FROM {table.sql}")[0]
+    slots = 0 if last is None else last + 1
+    row_bytes = _row_bytes(cursor, table, columns, "true")
+    step = _step(block_size, row_bytes, count)
+    blocks = -(-slots // step)
+    starts = np.unique(np.linspace(0, max(blocks - 1, 0), min(most, blocks)).astype(np.int64)) * step
+    ends = np.minimum(starts + min(step, max(VECTOR, int(BLOCK_SIZE / row_bytes))), slots)
+    ranges = " OR ".join(f"(rowid >= {start} AND rowid < {end})" for start, end in zip(starts.tolist(), ends.tolist()))
+    rows = f"(SELECT rowid, * FROM {table.sql} WHERE {ranges or 'false'})"
+    holding = _with_nulls(cursor, table, columns)
+    began = time.perf_counter()
+    found, where = _checked(cursor, rows, columns, holding, place=place, nulls=nulls, named=named, sure=True)
+    seconds = time.perf_counter() - began
+    counts = [
+        f"(SELECT count(*) FROM {table.sql} WHERE rowid >= {start} AND rowid < {end} AND {where})"
+        for start, end in zip(starts.tolist(), ends.tolist())
+    ]
+    seen = np.array(fetch_rows(cursor, f"SELECT {', '.join(counts)}")[0] if counts else (), np.int64)
+    looked = max(int((ends - starts).sum()), 1)
+    if where != "true":  # of the rows some are left out
+        count = round(slots * int(seen.sum()) / looked)
+    starts, ends, seen = (each[seen > 0] for each in (starts, ends, seen))
+    state = state_of(cursor, table, f"({ranges or 'false'}) AND {where}")
+    whole = _size(max(count, int(seen.sum())), max(blocks, len(seen)), row_bytes)
+    return TableLayout(tuple(found), where, starts, ends, seen, row_bytes, state, whole, seconds * slots / looked)
+
+
+def _with_nulls(cursor: Any, table: TableName, columns: Sequence[DuckDBColumn]) -> set[str]:
+    """Return the columns that may hold nulls, or lists with nulls, by the statistics that DuckDB keeps of the whole table."""
+    asked = ", ".join(f"stats({quote_name(column.name)})" for column in columns)
+    rows = fetch_rows(cursor, f"SELECT {asked} FROM {table.sql} LIMIT 1")
+    found = set()
+    for column, stats in zip(columns, rows[0] if rows else ()):
+        inside = {"has_null": False} if column.kind in ("plain", "blob") else stats.get("child_stats", {})
+        if any(each.get("has_null") is not False for each in (stats, inside)):
+            found.add(column.name)
+    return found
+
+
+def _size(rows: int, blocks: int, row_bytes: float) -> TableSize:
+    return TableSize(rows, blocks, int(rows * row_bytes))
 
 
 def cut_vectors(cursor: Any, table: TableName, layout: TableLayout, rows: int, most: int) -> tuple[Int64s, TableLayout]:

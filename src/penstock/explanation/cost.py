@@ -62,12 +62,14 @@ class Setting:
 
 def strategy_costs(setting: Setting, speeds: Speeds) -> tuple[StrategyCost, ...]:
     """Predict every strategy's cost."""
-    costs = []
-    for name in STRATEGIES:
-        plan, copied = setting.plans[name], ORDERS[name].facts.copy != "never"
-        disk = int((speeds.packed or speeds.stored).stored_bytes * setting.rows) if copied else plan.kept_bytes
-        costs.append(replace(_cost(name, setting, speeds), memory_bytes=plan.memory, disk_bytes=disk))
-    return tuple(costs)
+    return tuple(strategy_cost(name, setting, speeds) for name in STRATEGIES)
+
+
+def strategy_cost(name: str, setting: Setting, speeds: Speeds) -> StrategyCost:
+    """Predict a strategy's cost."""
+    plan, copied = setting.plans[name], ORDERS[name].facts.copy != "never"
+    disk = int((speeds.packed or speeds.stored).stored_bytes * setting.rows) if copied else plan.kept_bytes
+    return replace(_cost(name, setting, speeds), memory_bytes=plan.memory, disk_bytes=disk)
 
 
 def _cost(name: str, setting: Setting, speeds: Speeds) -> StrategyCost:

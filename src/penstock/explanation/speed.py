@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -35,10 +36,11 @@ from penstock.loader.row_forms import Scaling
 from penstock.loader.windows import Feed, LoadedWindow, WindowReader
 from penstock.sgd import kernels, losses
 from penstock.sgd.model import Weights
-from penstock.shuffle import Window
+from penstock.shuffle import ORDERS, Window
 from penstock.shuffle.mixers import Reservoir, SlidingBuffer
 
-_TRIALS = 5
+_TRIALS, _SECONDS = 5, 0.5
+_Timer = Callable[[Callable[[], object]], tuple[float, int]]
 # A buffer that processors' caches cannot hold, as the loader's cannot be held either.
 _MIXED_BYTES = 48_000_000
 
@@ -93,26 +95,34 @@ class Speeds:
     copied: WorkSeconds | None = None
 
 
-def measure_speeds(sample: DataSample, *, seed: int = 0) -> Speeds:
-    """Time the work on a sample's blocks."""
+def measure_speeds(
+    sample: DataSample, *, seed: int = 0, orders: Sequence[str] = tuple(ORDERS), seconds: float = _SECONDS
+) -> Speeds:
+    """Time the work on a sample's blocks, as far as some orders need it; each piece for about so many ``seconds``."""
     feed, blocks = sample.feed, sample.timed
+    facts = [ORDERS[name].facts for name in orders]
+    typical = partial(_typical, seconds=seconds)
     parts = [feed.decoder.decode(int(b)) for b in blocks]
-    decode, _ = _typical(lambda: [feed.decoder.decode(int(b)) for b in blocks])
+    decode, _ = typical(lambda: [feed.decoder.decode(int(b)) for b in blocks])
     counts = np.array([len(p) for p in parts], np.int64)
     rows = max(1, int(counts.sum()))
     if divided(feed.source):
         stored, batch = _divided_layout(feed, decode / rows), Batch.concat(parts)
     else:
-        stored, batch = _layout(feed, blocks, seed)
+        stored, batch = _layout(feed, blocks, seed, typical)
     memory = replace(feed, decoder=ResidentDecoder(parts, feed.form), block_rows=counts, exact=True, units=None)
-    resident = _fill(memory, np.arange(len(parts)), seed, shuffled=True)[0]
+    resident = _fill(memory, np.arange(len(parts)), seed, typical, shuffled=True)[0]
     batch = _teachable(batch, sample)
     del parts, memory
-    packed, copy, copied = _copied(batch, sample.row_bytes * sample.rows_in_all, seed)
-    learning = _learning(batch, sample)
+    packed, copy, copied = None, None, None
+    if any(each.copy != "never" or each.by_row for each in facts):
+        packed, copy, copied = _copied(batch, sample.row_bytes * sample.rows_in_all, seed, typical)
+    learning = _learning(batch, sample, typical)
     # Rows in all or a buffer's worth, the sample repeated where it has fewer.
     count = int(max(2, min(sample.rows_in_all, _MIXED_BYTES / max(sample.row_bytes, 1.0))))
-    slide, reserve = _mixing(batch.take(np.arange(count) % len(batch)), seed)
+    slide = reserve = 0.0
+    if any(each.mixing != "none" for each in facts):
+        slide, reserve = _mixing(batch.take(np.arange(count) % len(batch)), seed)
     return Speeds(
         stored=stored,
         packed=packed,
@@ -126,9 +136,9 @@ def measure_speeds(sample: DataSample, *, seed: int = 0) -> Speeds:
     )
 
 
-def _layout(feed: Feed[Batch], blocks: Int64s, seed: int) -> tuple[LayoutSpeed, Batch]:
-    plain, touch, _ = _fill(feed, blocks, seed, shuffled=False)
-    shuffled, _, batch = _fill(feed, blocks, seed, shuffled=True)
+def _layout(feed: Feed[Batch], blocks: Int64s, seed: int, typical: _Timer) -> tuple[LayoutSpeed, Batch]:
+    plain, touch, _ = _fill(feed, blocks, seed, typical, shuffled=False)
+    shuffled, _, batch = _fill(feed, blocks, seed, typical, shuffled=True)
     source = feed.source
     rows, stored = int(feed.block_rows[blocks].sum()), int(source.block_bytes[blocks].sum())
     layout = LayoutSpeed(
@@ -152,7 +162,9 @@ def _divided_layout(feed: Feed[Batch], decode: float) -> LayoutSpeed:
     return LayoutSpeed(work, work, 0.0, stored / rows, float(source.block_bytes.mean()), threads, waits=False)
 
 
-def _fill(feed: Feed[Batch], blocks: Int64s, seed: int, *, shuffled: bool) -> tuple[WorkSeconds, float, Batch]:
+def _fill(
+    feed: Feed[Batch], blocks: Int64s, seed: int, typical: _Timer, *, shuffled: bool
+) -> tuple[WorkSeconds, float, Batch]:
     """Time the making of a window, and how much longer it takes in fresh memory; return its rows as a copy."""
     rows = int(feed.block_rows[blocks].sum())
     key = seeds.key(seed, "explain", "window") if shuffled else None
@@ -166,7 +178,7 @@ def _fill(feed: Feed[Batch], blocks: Int64s, seed: int, *, shuffled: bool) -> tu
         reader.read(window)
         first = time.perf_counter() - began
         cpu = time.process_time()
-        wall, tries = _typical(lambda: reader.read(window))
+        wall, tries = typical(lambda: reader.read(window))
         cpu = (time.process_time() - cpu) / tries
         touch = max(0.0, first - wall) / count if feed.filled else 0.0
         return WorkSeconds(wall / count, max(cpu, wall) / count), touch, batch.take(np.arange(len(batch)))
@@ -187,13 +199,13 @@ def _teachable(batch: Batch, sample: DataSample) -> Batch:
     return Batch(x, y, batch.weight)
 
 
-def _learning(batch: Batch, sample: DataSample) -> float:
+def _learning(batch: Batch, sample: DataSample, typical: _Timer) -> float:
     weights = Weights.zeros(batch.width, sample.outputs)
     # So small a rate that no data diverge; the time of a step does not depend on it.
     step = kernels.Step(losses.loss_of(sample.model), base=1e-9)
     some = batch.slice(0, min(len(batch), 100_000))
     kernels.train(some.slice(0, 1), weights, step=step, totals=kernels.Totals())
-    seconds, _ = _typical(lambda: kernels.train(some, weights, step=step, totals=kernels.Totals()))
+    seconds, _ = typical(lambda: kernels.train(some, weights, step=step, totals=kernels.Totals()))
     return seconds / max(1, len(some))
 
 
@@ -218,7 +230,9 @@ def _mixing(batch: Batch, seed: int) -> tuple[float, float]:
     return run("slide", windows), run("reserve", windows)
 
 
-def _copied(batch: Batch, data_bytes: float, seed: int) -> tuple[LayoutSpeed | None, float | None, WorkSeconds | None]:
+def _copied(
+    batch: Batch, data_bytes: float, seed: int, typical: _Timer
+) -> tuple[LayoutSpeed | None, float | None, WorkSeconds | None]:
     """Write the rows in the fast layout and as a shuffled copy, and time both."""
     try:
         with tempfile.TemporaryDirectory(prefix=".penstock-explain-") as folder:
@@ -233,7 +247,7 @@ def _copied(batch: Batch, data_bytes: float, seed: int) -> tuple[LayoutSpeed | N
                 recipe = choose_features(source.schema, label="label", weight=weight, place=path)
                 feed = Feed.of(source, recipe, Scaling.none())
                 with contextlib.closing(feed.decoder):
-                    layout, _ = _layout(feed, np.arange(len(source.block_rows)), seed)
+                    layout, _ = _layout(feed, np.arange(len(source.block_rows)), seed, typical)
                 tries = [_copy(source, recipe, batch.nbytes, folder) for _ in range(2)]
                 seconds, copied = min(tries, key=lambda each: each[0])
                 share = 1 / max(1, len(batch))
@@ -254,10 +268,10 @@ def _copy(source: BlockSource, recipe: Recipe, nbytes: int, folder: str) -> tupl
         return loader.prepare_seconds, WorkSeconds(wall, max(wall, cpu))
 
 
-def _typical(work: Callable[[], object]) -> tuple[float, int]:
+def _typical(work: Callable[[], object], *, seconds: float) -> tuple[float, int]:
     """Return the middle one of a few times, and how many there were: the machine as busy as it is."""
     times: list[float] = []
-    while len(times) < _TRIALS and sum(times) < 0.5:
+    while len(times) < _TRIALS and sum(times) < seconds:
         began = time.perf_counter()
         work()
         times.append(time.perf_counter() - began)

@@ -86,6 +86,8 @@ class Dialect:
         Whether quoted names that differ in case are different names.
     longest_name, most_columns : int or None
         Bytes of a name that are kept, and columns of a result.
+    own : callable
+        Writes an expression of ours so that no function, operator or type in it is looked for in a user's schemas.
     """
 
     title: str
@@ -98,6 +100,7 @@ class Dialect:
     case_sensitive: bool = True
     longest_name: int | None = None
     most_columns: int | None = None
+    own: Callable[[str], str] = str
 
     def fold(self, name: str) -> str:
         """Return a name such that equal results are equal names to the engine."""

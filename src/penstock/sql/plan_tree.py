@@ -1,54 +1,45 @@
 """``EXPLAIN`` of a training: the paper's operators SGD ← TupleShuffle ← BlockShuffle ← scan (section 5.2).
 
-What an epoch will take is predicted from a sample of blocks by `penstock.explain`; of a query that would first have to
-be copied, from a few of its rows. ``ANALYZE`` trains, says what it took beside what was predicted, and keeps no model.
+What a training will take is predicted from the engine's statistics and a few blocks of the table. Of a query that would first
+have to be copied nothing is run: its rows are those that the engine expects, and rows made up of the same types are copied in
+their place. ``ANALYZE`` trains, says what it took beside what was predicted, and keeps no model.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-import numpy as np
-
-from penstock.blocks.base import BlockSource
-from penstock.blocks.cached_source import CachedSource
+from penstock.blocks.sampled_source import TableSize
 from penstock.budget import show_bytes
-from penstock.columns.recipe import Recipe
-from penstock.errors import PenstockError
-from penstock.events import Stream
-from penstock.explanation.advice import plan_for
-from penstock.explanation.explanation import Explanation, Section, format_tree, show_seconds
+from penstock.events import Stream, Warned
+from penstock.explanation.explanation import Section, format_tree, show_seconds
 from penstock.explanation.fit import QuickFit
+from penstock.explanation.forecast import forecast_training
 from penstock.linear import LinearModel
 from penstock.loader.plan import Plan
 from penstock.metric_names import headline
-from penstock.parallel import in_order
-from penstock.sgd.losses import loss_of
-from penstock.solvers import DataShape
-from penstock.sql.engines.base import Engine, QueryScan
+from penstock.sql.engines.base import Engine, QuerySample, QueryScan
 from penstock.sql.group_training import explain_group_training
 from penstock.sql.options import Settings
+from penstock.sql.query_copy import BLOCK_SIZE
 from penstock.sql.result import Result
-from penstock.sql.statements import Explain, Query, Train
+from penstock.sql.stand_in_rows import FEW, enough_rows, stand_in_query
+from penstock.sql.statements import Explain, Train
 from penstock.sql.training_statement import (
-    PreparedTraining,
     features_of,
+    memory_notice,
     phase_times,
-    planning_recipe,
     prepare_training,
     server_for,
     training_settings,
 )
 from penstock.sql.transform import transformed_training
 
-_BLOCKS = 16
-"""Blocks whose labels are read to predict how long it takes to read all labels."""
-_SAMPLE = 20_000
-"""Rows of a query that are read to predict what the whole will take."""
 _LEARNERS = {"sgd": "SGD", "lbfgs": "L-BFGS", "gd": "GradientDescent", "exact": "NormalEquations"}
 """The nodes at the top of the tree, by the solver."""
 
@@ -57,7 +48,7 @@ def explain_training(statement: Explain, engine: Engine, *, stream: Stream) -> R
     """Return the tree of a training's operators, a line each, with what they are predicted to take (and took)."""
     train = transformed_training(statement.train, engine)
     schema = engine.describe(train.query)
-    chosen = training_settings(train, engine, schema, stream=stream)
+    chosen = training_settings(train, engine, schema, stream=stream, planned=True)
     if chosen.groups is not None:
         return explain_group_training(train, chosen, engine, analyze=statement.analyze, stream=stream)
     server = server_for(chosen, engine, schema)
@@ -65,9 +56,11 @@ def explain_training(statement: Explain, engine: Engine, *, stream: Stream) -> R
         plan = server.explain(train, chosen, features_of(chosen), analyze=statement.analyze)
         if plan is not None:
             return plan
-    view = _foreseen(train, chosen, engine, Stream() if statement.analyze else stream)
+    with _sampled(train, chosen, engine) as (sample, phases):
+        view = _View.of(chosen, sample, phases)
+    if (notice := memory_notice(chosen.config.memory, view.plan)) is not None and not statement.analyze:
+        stream.emit(Warned(notice))
     if statement.analyze:
-        # Opened anew: what was read for the prediction must not make the first epoch faster.
         with prepare_training(train, chosen, engine, stream=stream) as job:
             model, source = job.training.run(), job.opened.source
             model = replace(model, metrics={**model.metrics, **job.phases()})
@@ -77,15 +70,34 @@ def explain_training(statement: Explain, engine: Engine, *, stream: Stream) -> R
     return Result(("QUERY PLAN",), [(line,) for line in lines])
 
 
-def _foreseen(train: Train, chosen: Settings, engine: Engine, stream: Stream) -> _View:
-    """Look at a training without running it: at blocks of its table, or at a few rows of its query."""
-    whole = engine.estimate(train.query, chosen.wanted, chosen.reading)
-    if not whole.copied:
-        with prepare_training(train, chosen, engine, stream=stream) as job:
-            return _View.of(job)
-    sample = Query(f"SELECT * FROM ({train.query.alone}\n) AS q LIMIT {_SAMPLE}")
-    with prepare_training(replace(train, query=sample), chosen, engine, stream=stream) as job:
-        return _View.of(job, whole=whole)
+@contextmanager
+def _sampled(train: Train, chosen: Settings, engine: Engine) -> Iterator[tuple[QuerySample, Mapping[str, float]]]:
+    """Open a few blocks of a training's rows, or rows that stand for those of a query; with what opening all would take."""
+    reading = replace(chosen.reading, pack=tuple(features_of(chosen)))
+    sample = engine.sample(train.query, chosen.wanted, reading)
+    if sample is not None:
+        with sample:
+            yield sample, {"survey_seconds": sample.survey_seconds}
+        return
+    whole, schema = engine.estimate(train.query, chosen.wanted, reading), engine.describe(train.query)
+    stand_ins = partial(stand_in_query, schema, chosen.wanted, str(chosen.columns.label), engine)
+    reading = replace(reading, block_size=reading.block_size or BLOCK_SIZE)
+    seconds = []
+    for rows in (FEW, enough_rows(schema, chosen.wanted)):
+        began = time.perf_counter()
+        opened = engine.open(stand_ins(rows=rows), chosen.wanted, reading, stream=Stream.muted())
+        seconds.append(time.perf_counter() - began)
+        if rows == FEW:
+            opened.close()
+    with opened:
+        source = opened.source
+        times = max(whole.rows, 1) / max(int(source.block_rows.sum()), 1)
+        size = TableSize(
+            max(whole.rows, 1), max(1, round(times * len(source.block_rows))), int(times * source.block_bytes.sum())
+        )
+        copying = seconds[0] + max(0.0, seconds[1] - seconds[0]) * times
+        sample = QuerySample(source, size, replace(whole, nbytes=size.nbytes), 0.0)
+        yield sample, {"copy_seconds": whole.run_seconds + copying}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,32 +115,30 @@ class _View:
     fit: QuickFit | None
 
     @classmethod
-    def of(cls, job: PreparedTraining, whole: QueryScan | None = None) -> _View:
-        """Look at the rows of a training; ``whole`` is the query of which they are only a sample."""
-        chosen, opened, source = job.settings, job.opened, job.opened.source
-        recipe = planning_recipe(chosen, source)
-        plan = plan_for(source, recipe, chosen.config.shuffle, chosen.config.memory)
-        # Blocks that are kept are looked at twice: fetched over a connection first, then where later epochs find them.
-        looked = _looked(source, chosen)
-        again = _looked(source, chosen) if isinstance(source, CachedSource) else looked
-        first, later = (None if each is None else each.cost(chosen.config.shuffle).seconds for each in (looked, again))
-        scan = _scan_seconds(source, recipe, chosen, first)
-        if isinstance(source, CachedSource) and scan:
-            first = later  # all blocks have come by then, and been kept
-        phases = {**job.phases(), "scan_seconds": scan}
-        rows, blocks, reads, data_bytes = int(source.block_rows.sum()), plan.blocks, opened.scan, plan.data_bytes
-        if whole is not None and rows:
-            times = max(whole.rows / rows, 1.0)
-            rows, blocks, reads, data_bytes = whole.rows, round(blocks * times), whole, round(data_bytes * times)
-            phases = {name: seconds * times for name, seconds in phases.items()}
-            first, later = (None if seconds is None else seconds * times for seconds in (first, later))
-            plan = replace(plan, resident=plan.resident and plan.data_bytes * times * 3 < plan.memory)
-        shape = DataShape(rows, recipe.width or 0, in_memory=data_bytes <= plan.memory, sparse=recipe.sparse)
-        config = chosen.config
-        if looked is not None and looked.model == loss_of(config.model).several:
-            config = replace(config, model=looked.model)  # as a training does of three classes or more
-        chosen = replace(chosen, config=config.resolve(shape, held_out=True))
-        return cls(chosen, reads, plan, rows, blocks, first, later, phases, None if looked is None else looked.fit)
+    def of(cls, chosen: Settings, sample: QuerySample, phases: Mapping[str, float]) -> _View:
+        """Look at a few blocks of a training's rows."""
+        chosen = chosen.for_rows(sample.size.rows)
+        found = forecast_training(
+            sample.source,
+            sample.size,
+            chosen.columns,
+            chosen.config,
+            exact=sample.exact,
+            fits=not sample.scan.copied,
+            seed=chosen.config.seed,
+        )
+        first, later = (None, None) if found.cost is None else (found.cost.first_seconds, found.cost.seconds)
+        return cls(
+            replace(chosen, config=found.config),
+            sample.scan,
+            found.plan,
+            sample.size.rows,
+            found.plan.blocks,
+            first,
+            later,
+            {**phases, "scan_seconds": found.scan_seconds},
+            found.fit,
+        )
 
     def lines(self, model: LinearModel | None = None) -> list[str]:
         """Return the tree, with what was measured where a model was trained."""
@@ -183,38 +193,6 @@ class _View:
         scan = self.scan
         about = "" if scan.exact else "about "
         return scan.title, [f"{about}{scan.rows:,} rows, {about}{show_bytes(scan.nbytes)}", *scan.details]
-
-
-def _looked(source: BlockSource, chosen: Settings) -> Explanation | None:
-    """Look at a sample of the rows: what an epoch is predicted to take, and what a quick fit reaches."""
-    from penstock.explanation import explain as look
-
-    options: dict[str, Any] = {
-        **chosen.columns.to_options(),
-        **{name: getattr(chosen.config, name) for name in ("model", "memory", "seed")},
-    }
-    try:
-        return look(source, **options, measure=False)
-    except PenstockError:  # what is wrong with the rows is for the training to say
-        return None
-
-
-def _scan_seconds(source: BlockSource, recipe: Recipe, chosen: Settings, epoch: float | None) -> float:
-    """Return what the pass before the first epoch is predicted to take, by reading the labels of some blocks."""
-    config = chosen.config
-    whole = bool(config.standardize) or recipe.width is None
-    if not len(source.block_rows) or not (whole or loss_of(config.model).classifies):
-        return 0.0
-    if epoch is not None and (whole or isinstance(source, CachedSource)):  # which fetches all columns of a block
-        return epoch
-    blocks = np.unique(np.linspace(0, len(source.block_rows) - 1, _BLOCKS).astype(int))
-    began = time.perf_counter()
-    label = [str(chosen.columns.label)]
-    with closing(in_order(lambda block: source.read(block, label), blocks.tolist(), threads=source.threads)) as labels:
-        for _ in labels:
-            pass
-    seconds = time.perf_counter() - began
-    return seconds * int(source.block_rows.sum()) / max(int(source.block_rows[blocks].sum()), 1)
 
 
 def _measured_times(model: LinearModel) -> list[str]:

@@ -24,6 +24,7 @@ from penstock.events import Stream, Warned
 from penstock.explanation.advice import plan_for
 from penstock.explanation.explanation import show_seconds
 from penstock.linear import LinearModel
+from penstock.loader.plan import Plan
 from penstock.memory_learner import LinearJob, linear_job
 from penstock.messages import Given, Name, Text, Use
 from penstock.metric_names import headline, useless_reason
@@ -146,10 +147,15 @@ def quote_if_needed(name: str) -> str:
     return name if name.isidentifier() and name.islower() else '"' + name.replace('"', '""') + '"'
 
 
-def training_settings(statement: Train, engine: Engine, schema: pa.Schema, *, stream: Stream) -> Settings:
-    """Settle a statement's options for the columns of its query, and warn of a key among the features."""
+def training_settings(
+    statement: Train, engine: Engine, schema: pa.Schema, *, stream: Stream, planned: bool = False
+) -> Settings:
+    """Settle a statement's options for the columns of its query, and warn of a key among the features.
+
+    Where it is ``planned`` only, the query is not run to see whether the label has more than two classes.
+    """
     chosen = settings(statement, schema)
-    if statement.warehouse and (several := loss_of(chosen.config.model).several):
+    if not planned and statement.warehouse and (several := loss_of(chosen.config.model).several):
         chosen = _several_classes(statement, chosen, engine, several)
     for option in () if engine.remote else sorted(_OVER_A_WIRE & set(statement.options)):
         reason = f" is for rows that come over a wire; it changes nothing on {engine.dialect.title}"
@@ -267,11 +273,21 @@ def _roomy(chosen: Settings, source: BlockSource, stream: Stream) -> Settings:
     if not (isinstance(memory, str) and memory.rstrip().endswith("%")) or not len(source.block_rows):
         return chosen
     plan = plan_for(source, planning_recipe(chosen, source), chosen.config.shuffle, memory)
-    if plan.memory <= Budget.parse(memory).resolve(plan.data_bytes):
+    notice = memory_notice(memory, plan)
+    if notice is None:
         return chosen
-    reason = f" of these rows cannot hold two blocks; {show_bytes(plan.memory)} are used instead"
-    stream.emit(Warned(Text(Given("memory", memory), reason)))
+    stream.emit(Warned(notice))
     return replace(chosen, config=replace(chosen.config, memory=plan.memory))
+
+
+def memory_notice(memory: str | int, plan: Plan) -> Text | None:
+    """Say that a share of few rows cannot hold two blocks, and what is used instead; None where it can."""
+    if not (isinstance(memory, str) and memory.rstrip().endswith("%")):
+        return None
+    if plan.memory <= Budget.parse(memory).resolve(plan.data_bytes):
+        return None
+    reason = f" of these rows cannot hold two blocks; {show_bytes(plan.memory)} are used instead"
+    return Text(Given("memory", memory), reason)
 
 
 def _several_classes(statement: Train, chosen: Settings, engine: Engine, several: str) -> Settings:

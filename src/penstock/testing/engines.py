@@ -103,14 +103,22 @@ class EngineContract:
 
     @pytest.mark.parametrize("query", [_TABLE, Query("SELECT * FROM t WHERE id >= 0")])
     def test_opens_rows_as_blocks(self, engine: Engine, query: Query) -> None:
-        estimate = engine.estimate(query, ["x", "y"], Reading())
-        assert estimate.title
+        sample = engine.sample(query, ["x", "y"], Reading())
+        if sample is None:
+            estimate = engine.estimate(query, ["x", "y"], Reading())
+            assert estimate.title
+            assert estimate.copied
+        else:
+            with sample:
+                assert sample.scan.title
+                assert sample.size.rows >= int(sample.source.block_rows.sum()) > 0
+                assert len(sample.source.read(0, ["x", "y"]))
         with engine.open(query, ["x", "y"], Reading(), stream=Stream()) as opened:
             source = opened.source
             assert set(source.schema.names) == {"x", "y"}
             blocks = [source.read(block, ["x", "y"]) for block in range(len(source.block_rows))]
             assert opened.scan.rows == sum(map(len, blocks)) == _ROWS
-            assert opened.scan.copied == estimate.copied
+            assert opened.scan.copied == (sample is None)
         found = pa.Table.from_batches(blocks)
         assert sorted(zip(*found.to_pydict().values(), strict=True)) == sorted((x, y) for _, x, y in self.rows())
 

@@ -49,7 +49,8 @@ _TREE = qualified("""
         WHERE NOT heir.inhdetachpending
     )
     SELECT c.oid::int8, n.nspname, c.relname, c.relkind::text, c.relpersistence::text, a.amname, c.relispopulated,
-        pg_catalog.pg_relation_filenode(c.oid)::int8, pg_catalog.pg_relation_size(c.oid), pg_catalog.pg_table_size(c.oid)
+        pg_catalog.pg_relation_filenode(c.oid)::int8, pg_catalog.pg_relation_size(c.oid), pg_catalog.pg_table_size(c.oid),
+        CASE WHEN c.relpages > 0 AND c.reltuples >= 0 THEN c.reltuples::float8 / c.relpages END
     FROM tree
     JOIN pg_catalog.pg_class c ON c.oid = tree.oid
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -127,7 +128,10 @@ class StoredColumn:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A table with pages: its names, the file that holds it, and its bytes without and with what is stored beside."""
+    """A table with pages: its names, the file that holds it, and its bytes without and with what is stored beside.
+
+    ``page_rows`` is how many rows the server's statistics have for a page; None where the table was never analyzed.
+    """
 
     oid: int
     schema: str
@@ -135,6 +139,7 @@ class Leaf:
     file: int
     nbytes: int
     all_bytes: int
+    page_rows: float | None = None
 
     @property
     def identifier(self) -> sql.Identifier:
@@ -184,7 +189,7 @@ def look_up(connection: Connection, table: str, *, place: str) -> Relation:
     rows = connection.execute(_TREE, {"oid": oid}).fetchall()
     first = f"{rows[0][1]}.{rows[0][2]}"
     leaves: dict[int, Leaf] = {}
-    for number, schema, name, kind, persistence, method, populated, file, nbytes, all_bytes in rows:
+    for number, schema, name, kind, persistence, method, populated, file, nbytes, all_bytes, page_rows in rows:
         if kind == "p":
             continue
         shown = f"{schema}.{name}"
@@ -202,7 +207,7 @@ def look_up(connection: Connection, table: str, *, place: str) -> Relation:
             )
         if not populated:
             raise SourceError(f"{shown} in {place} has not been filled yet; run REFRESH MATERIALIZED VIEW first")
-        leaves.setdefault(number, Leaf(number, schema, name, file, nbytes, all_bytes))
+        leaves.setdefault(number, Leaf(number, schema, name, file, nbytes, all_bytes, page_rows))
     columns = tuple(_column(*row) for row in connection.execute(_COLUMNS, {"oid": oid}))
     page = connection.execute(qualified("SELECT current_setting('block_size')::int4")).fetchone()
     vectors = connection.execute(VECTORS).fetchone()

@@ -25,9 +25,10 @@ from penstock.blocks.postgres.faults import diagnose, serves_nulls, without_null
 from penstock.blocks.postgres.fetch import WAYS, ColumnForm, Fetch
 from penstock.blocks.postgres.relation import Leaf, StoredColumn, files, look_up, require_rights
 from penstock.blocks.postgres.snapshots import Snapshots
-from penstock.blocks.postgres.survey import Block, Survey, cut_pages, survey_relation
+from penstock.blocks.postgres.survey import Block, Survey, cut_pages, plan_blocks, spread_blocks, survey_relation
 from penstock.blocks.postgres.wire import WireError
 from penstock.blocks.refined_source import RefinedSource
+from penstock.blocks.sampled_source import TableSize
 from penstock.columns.pairs import PAIRS
 from penstock.errors import DataChangedError, SourceError, UnknownOptionError, UsageError
 from penstock.parallel import cores
@@ -64,11 +65,18 @@ class PostgresSource(Source):
         snapshot lasts, statements that rewrite the table wait.
     listen : callable, optional
         Is told warnings; they are logged if there is none.
+    sample : int, optional
+        Serve so many blocks only, at most a megabyte of each, spread evenly over the table: for a plan, which takes the others
+        to be like them. ``whole`` says how large the table is, and ``survey_seconds`` what counting all of it would take.
 
     Attributes
     ----------
     table : str
         The table's name with its schema.
+    whole : TableSize
+        The rows, blocks and bytes of the table, estimated where a sample is served.
+    survey_seconds : float
+        About what counting the rows of all blocks takes.
     snapshots : list of Snapshot
         Every snapshot read from, and when it was taken.
     warnings : list of str
@@ -88,6 +96,7 @@ class PostgresSource(Source):
         connections: int | None = None,
         exact: bool = True,
         listen: Callable[[str], None] | None = None,
+        sample: int | None = None,
     ) -> None:
         if nulls not in NULLS:
             raise UnknownOptionError.of("nulls", nulls, NULLS)
@@ -120,11 +129,12 @@ class PostgresSource(Source):
         self._nulls = nulls
         self._where: sql.Composable = without_nulls(chosen) if nulls == "skip" else sql.SQL("")
         try:
+            sampled = None if sample is None else spread_blocks(self.relation, chosen, block_size, sample)
             found = survey_relation(
                 self._run,
                 self.relation,
                 chosen,
-                block_size=block_size,
+                plan_blocks(self.relation, chosen, block_size) if sampled is None else sampled.blocks,
                 nulls=nulls,
                 cover=not exact,
                 threads=self.threads,
@@ -146,6 +156,11 @@ class PostgresSource(Source):
         self._blocks: tuple[Block, ...] = found.blocks
         self.block_rows = np.array([block.rows for block in found.blocks], np.int64)
         self.block_bytes = np.array([block.nbytes for block in found.blocks], np.int64)
+        self.whole = TableSize(int(self.block_rows.sum()), len(found.blocks), int(self.block_bytes.sum()))
+        self.survey_seconds = found.seconds / self.threads
+        if sampled is not None:
+            self.whole = TableSize(sampled.rows(self.relation, found.blocks), sampled.count, sampled.nbytes)
+            self.survey_seconds *= sampled.nbytes / max(1, sum(block.nbytes for block in sampled.blocks))
 
     @property
     def snapshots(self) -> list[Snapshot]:

@@ -1,21 +1,24 @@
 """A table's blocks: ranges of pages of about equal rows, and what was learnt while counting them.
 
-Pages are taken for what they hold together with what is stored beside them: an array of some thousand values leaves but
+A plan looks at a few of the blocks, and takes the others to be like them. Pages are taken for what they hold together with what is stored beside them: an array of some thousand values leaves but
 twenty bytes on its page. Every range is counted in the snapshot that will be read; nulls and the lengths of arrays are
 found in the same pass.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 from psycopg import sql
 
 from penstock.blocks.base import Nulls
+from penstock.blocks.postgres.connect import Connection
 from penstock.blocks.postgres.faults import Flaws, and_check, checks, first_match, length, serves_nulls, without_nulls
 from penstock.blocks.postgres.fetch import PageRange
 from penstock.blocks.postgres.relation import Leaf, Relation, StoredColumn
@@ -58,19 +61,21 @@ class Survey:
     lengths: dict[str, tuple[int, int]]
     flaws: dict[str, Flaws]
     nullable: frozenset[str] = frozenset()
+    seconds: float = 0.0
+    """What counting the blocks has taken, one after another."""
 
 
 def survey_relation(
     run: RunQuery,
     relation: Relation,
     columns: Sequence[StoredColumn],
+    cuts: Sequence[Block],
     *,
-    block_size: int | None,
     nulls: Nulls,
     cover: bool,
     threads: int,
 ) -> Survey:
-    """Count the rows of every block.
+    """Count the rows of blocks.
 
     Parameters
     ----------
@@ -80,8 +85,8 @@ def survey_relation(
         The table.
     columns : sequence of Column
         Those that are wanted.
-    block_size : int or None
-        Bytes of a block.
+    cuts : sequence of Block
+        The blocks, their rows not counted yet.
     nulls : str
         Whether rows with nulls are left out, and whether nulls of plain values are served.
     cover : bool
@@ -89,7 +94,6 @@ def survey_relation(
     threads : int
         Ranges counted at once.
     """
-    cuts = plan_blocks(relation, columns, block_size)
     looked = [check for column in columns for check in checks(column) if not (nulls == "skip" and check.null)]
     sized = [column for column in columns if column.kind in ("array", "vector", "bytes")]
     asked: list[sql.Composable] = [sql.SQL("count(*)")]
@@ -103,7 +107,13 @@ def survey_relation(
         query = sql.SQL("SELECT {} FROM ONLY {} WHERE {}{}").format(
             sql.SQL(", ").join(asked), relation.leaves[rows.leaf].identifier, rows.condition, where
         )
-        return run(lambda connection: connection.execute(query, rows.bounds).fetchone()) or ()
+
+        def timed(connection: Connection) -> Sequence[Any]:
+            began = time.perf_counter()
+            counted = connection.execute(query, rows.bounds).fetchone() or ()
+            return (*counted, time.perf_counter() - began)
+
+        return run(timed)
 
     with closing(in_order(count, range(len(cuts)), threads=threads)) as results:
         found = list(results)
@@ -124,11 +134,34 @@ def survey_relation(
         if seen:
             lengths[column.name] = (min(ends[0] for ends in seen), max(ends[1] for ends in seen))
     counted = [replace(block, rows=int(row[0])) for block, row in zip(cuts, found, strict=True)]
-    return Survey(tuple(join_blocks(counted, cover=cover)), lengths, flaws, frozenset(nullable))
+    seconds = sum(float(row[-1]) for row in found)
+    return Survey(tuple(join_blocks(counted, cover=cover)), lengths, flaws, frozenset(nullable), seconds)
 
 
-def plan_blocks(relation: Relation, columns: Sequence[StoredColumn], block_size: int | None) -> list[Block]:
-    """Cut a table's pages into ranges of about equal bytes; the last of each leaf has no end."""
+@dataclass(frozen=True, slots=True)
+class _LeafCut:
+    """How a leaf's pages are cut: into ranges of ``step`` pages, of which each takes ``page_bytes``."""
+
+    leaf: int
+    pages: int
+    step: int
+    page_bytes: float
+
+    @property
+    def count(self) -> int:
+        """How many ranges there are."""
+        return -(-self.pages // self.step)
+
+    def block(self, number: int, most: int | None = None) -> Block:
+        """Return a range, of as many pages at most; the last one has no end."""
+        start = number * self.step
+        pages = min(self.step, self.pages - start, most or self.pages)
+        stop = None if start + pages >= self.pages else start + pages
+        return Block(PageRange(self.leaf, start, stop), 0, max(1, int(pages * self.page_bytes)))
+
+
+def _cuts(relation: Relation, columns: Sequence[StoredColumn], block_size: int | None) -> list[_LeafCut]:
+    """Cut each leaf's pages into ranges of about equal bytes."""
     wide = any(column.wide for column in columns)
 
     def size(leaf: Leaf) -> int:
@@ -136,18 +169,58 @@ def plan_blocks(relation: Relation, columns: Sequence[StoredColumn], block_size:
 
     total = sum(size(leaf) for leaf in relation.leaves)
     wanted = block_size or max(LEAST_BLOCK, min(BLOCK_SIZE, total // BLOCKS_WANTED))
-    blocks = []
+    cuts = []
     for number, leaf in enumerate(relation.leaves):
         pages = max(1, leaf.nbytes // relation.page)
         each = max(size(leaf) / pages, 1.0)
         count = -(-pages // max(1, int(wanted / each)))
-        step = -(-pages // count)
-        starts = range(0, pages, step)
-        for start in starts:
-            stop = None if start == starts[-1] else start + step
-            here = min(step, pages - start)
-            blocks.append(Block(PageRange(number, start, stop), 0, max(1, int(here * each))))
-    return blocks
+        cuts.append(_LeafCut(number, pages, -(-pages // count), each))
+    return cuts
+
+
+def plan_blocks(relation: Relation, columns: Sequence[StoredColumn], block_size: int | None) -> list[Block]:
+    """Cut a table's pages into ranges of about equal bytes; the last of each leaf has no end."""
+    return [cut.block(number) for cut in _cuts(relation, columns, block_size) for number in range(cut.count)]
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadBlocks:
+    """A few of a table's blocks, and how many it has; ``pages`` and ``nbytes`` are of all, ``page_rows`` by the statistics."""
+
+    blocks: tuple[Block, ...]
+    count: int
+    pages: int
+    nbytes: int
+    page_rows: float | None
+
+    def rows(self, relation: Relation, counted: Sequence[Block]) -> int:
+        """Return about how many rows the table has: by the server's statistics, or by the rows counted in the blocks."""
+        page_rows = self.page_rows
+        if page_rows is None:
+            ends = [max(1, leaf.nbytes // relation.page) for leaf in relation.leaves]
+            pages = sum((b.range.stop or ends[b.range.leaf]) - b.range.start for b in self.blocks)
+            page_rows = sum(block.rows for block in counted) / max(pages, 1)
+        return max(round(page_rows * self.pages), sum(block.rows for block in counted))
+
+
+def spread_blocks(
+    relation: Relation, columns: Sequence[StoredColumn], block_size: int | None, most: int
+) -> SpreadBlocks:
+    """Return a few of the blocks that `plan_blocks` cuts, evenly spread, the first and the last among them; at most a megabyte of each."""
+    cuts = _cuts(relation, columns, block_size)
+    count = sum(cut.count for cut in cuts)
+    ends = np.cumsum([cut.count for cut in cuts])
+    blocks = []
+    for number in np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64)).tolist():
+        place = int(np.searchsorted(ends, number, side="right"))
+        cut = cuts[place]
+        pages = max(1, int(BLOCK_SIZE / cut.page_bytes))
+        blocks.append(cut.block(number - int(ends[place]) + cut.count, pages))
+    known = [leaf.page_rows for leaf in relation.leaves]
+    pages, nbytes = sum(cut.pages for cut in cuts), int(sum(cut.pages * cut.page_bytes for cut in cuts))
+    rows = [rows * cut.pages for rows, cut in zip(known, cuts, strict=True) if rows is not None]
+    page_rows = sum(rows) / pages if len(rows) == len(cuts) and pages else None
+    return SpreadBlocks(tuple(blocks), count, pages, nbytes, page_rows)
 
 
 def cut_pages(

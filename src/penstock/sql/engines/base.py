@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from penstock.blocks.base import BlockSource
+from penstock.blocks.sampled_source import TableSize
 from penstock.budget import show_bytes
 from penstock.closing import Closing
 from penstock.errors import DatabaseError, PenstockError
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from penstock.sql.statements import Train
 
 _COPY = "Copy of the query's result"
+SAMPLED_BLOCKS = 4
+"""Blocks of a table that a plan looks at."""
 _GUESSED = 128
 """Bytes of a list, a text or the like whose length nobody told."""
 
@@ -59,6 +62,23 @@ class QueryScan:
     nbytes: int
     exact: bool = True
     copied: bool = False
+    run_seconds: float = 0.0
+    """What the engine itself is expected to take to make the rows that are copied."""
+
+
+@dataclass(slots=True)
+class QuerySample(Closing):
+    """A few blocks of a stored table, for a plan: how large the table is, how its rows are read, what surveying it takes."""
+
+    source: BlockSource
+    size: TableSize
+    scan: QueryScan
+    survey_seconds: float
+    exact: bool = True
+
+    def close(self) -> None:
+        """Close the source."""
+        self.source.close()
 
 
 @dataclass(slots=True)
@@ -82,10 +102,14 @@ def blocks_of_copy(copied: QueryCopy, why: str) -> QueryBlocks:
     return QueryBlocks(copied.source, QueryScan(_COPY, tuple(details), copied.rows, copied.nbytes, copied=True), copied)
 
 
-def estimate_copy(why: str, rows: int, kinds: Iterable[pa.DataType]) -> QueryScan:
-    """Return how a query would be read that has to be copied, by an estimate of its rows and its columns' types."""
+def estimate_copy(why: str, rows: int, kinds: Iterable[pa.DataType], *, seconds: float = 0.0) -> QueryScan:
+    """Return how a query would be read that has to be copied, by an estimate of its rows and its columns' types.
+
+    ``seconds`` are those in which the engine is expected to make the rows.
+    """
     detail = f"would be copied once to a temporary file, because {why}"
-    return QueryScan(_COPY, (detail,), rows, rows * sum(map(estimated_bytes, kinds)), exact=False, copied=True)
+    nbytes = rows * sum(map(estimated_bytes, kinds))
+    return QueryScan(_COPY, (detail,), rows, nbytes, exact=False, copied=True, run_seconds=seconds)
 
 
 def estimated_bytes(kind: pa.DataType) -> int:
@@ -262,7 +286,11 @@ class Engine(Protocol):
         ...
 
     def estimate(self, query: Query, columns: Sequence[str], reading: Reading) -> QueryScan:
-        """Say how `open` would read a query, without running it."""
+        """Say how `open` would read a query that it would have to copy, without running any of it."""
+        ...
+
+    def sample(self, query: Query, columns: Sequence[str], reading: Reading) -> QuerySample | None:
+        """Open a few blocks of a query's rows, as many whatever the size of the table; None where `open` would copy the rows."""
         ...
 
     def stream_rows(self, query: Query) -> AbstractContextManager[pa.RecordBatchReader]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
 
 _PIECE = 16_384
 """Rows of a batch that is streamed."""
+_ROW_SECONDS = 2e-8
+"""About what DuckDB takes for a row that passes through a node of a plan; it has no estimate of its own."""
 _COLUMNS = (
     "SELECT database_name, schema_name, table_name, column_name, data_type FROM duckdb_columns() ORDER BY column_index"
 )
@@ -155,17 +158,34 @@ class DuckDBEngine(Closing):
             return base.blocks_of_copy(self._copied(query, columns, reading, stream), why)
 
     def estimate(self, query: Query, columns: Sequence[str], reading: base.Reading) -> base.QueryScan:
-        """Say how `open` would read a query, by what DuckDB estimates of it."""
+        """Say how `open` would copy a query, by what DuckDB estimates of it."""
         with self._errors():
-            table, why = self._way(query)
+            _, why = self._way(query)
             schema = self.describe(query)
-            kinds = [schema.field(name).type for name in columns]
-            if table is not None:
-                rows = self._fetch(f"SELECT count(*) FROM {table.sql}")[0][0]
-                return self._scan(table, rows, rows * sum(map(base.estimated_bytes, kinds)), exact=False)
             plan = json.loads(self._fetch(f"EXPLAIN (FORMAT JSON) {query.alone}")[0][1])
         rows = max((_estimated(node) for node in plan), default=0)
-        return base.estimate_copy(why, rows, kinds)
+        kinds = [schema.field(name).type for name in columns]
+        return base.estimate_copy(why, rows, kinds, seconds=_ROW_SECONDS * sum(map(_passed, plan)))
+
+    def sample(self, query: Query, columns: Sequence[str], reading: base.Reading) -> base.QuerySample | None:
+        """Open a few blocks of a stored table; None for what would be copied."""
+        with self._errors():
+            table, _ = self._way(query)
+            if table is None:
+                return None
+            parts, began = (table.database, table.schema, table.table), time.perf_counter()
+            source = DuckDBSource(
+                self._connection,
+                parts,
+                columns=columns,
+                block_size=reading.block_size,
+                nulls=reading.nulls,
+                sample=base.SAMPLED_BLOCKS,
+            )
+        seconds = time.perf_counter() - began + source.survey_seconds
+        return base.QuerySample(
+            source, source.whole, self._scan(table, source.whole.rows, source.whole.nbytes), seconds
+        )
 
     @contextmanager
     def stream_rows(self, query: Query) -> Iterator[pa.RecordBatchReader]:
@@ -391,6 +411,12 @@ def _estimated(node: dict[str, Any]) -> int:
     if told is not None:
         return int(told)
     return max((_estimated(child) for child in node.get("children", ())), default=0)
+
+
+def _passed(node: dict[str, Any]) -> int:
+    """Return the rows that all nodes of a plan are expected to give, one after another."""
+    told = node.get("extra_info", {}).get("Estimated Cardinality")
+    return int(told or 0) + sum(map(_passed, node.get("children", ())))
 
 
 _SCHEMAS = "SELECT 1 FROM information_schema.schemata WHERE schema_name = 'penstock' AND catalog_name = $1"

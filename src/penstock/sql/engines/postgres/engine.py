@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
 _SCAN = "TID Range Scan on {}"
 _CACHE = 20_000_000_000
+_COST_SECONDS = 4e-6
+"""About the seconds of a unit of the server's costs, which is a page of 8 kB read in order; in memory it takes no longer."""
 _IDLE, _IN_TRANSACTION = 0, 2
 _VERSION = qualified("SELECT extversion FROM pg_catalog.pg_extension WHERE extname = 'penstock'")
 _PATH, _SET_PATH = (
@@ -126,13 +129,44 @@ class PostgresEngine(Closing):
         return base.blocks_of_copy(self._copied(query, columns, reading, stream), why)
 
     def estimate(self, query: Query, columns: Sequence[str], reading: base.Reading) -> base.QueryScan:
-        """Say how `open` would read a query, by what the server estimates of it."""
-        table, why = self._way(query)
-        if table is not None:
-            return base.QueryScan(_SCAN.format(table.name), (), table.rows, table.nbytes, exact=False)
+        """Say how `open` would copy a query, by what the server estimates of it."""
+        _, why = self._way(query)
         plan = self._ask(f"EXPLAIN (FORMAT JSON) {query.alone}")[0][0][0]["Plan"]
         schema = self.describe(query)
-        return base.estimate_copy(why, int(plan["Plan Rows"]), [schema.field(name).type for name in columns])
+        kinds = [schema.field(name).type for name in columns]
+        return base.estimate_copy(why, int(plan["Plan Rows"]), kinds, seconds=_COST_SECONDS * float(plan["Total Cost"]))
+
+    def sample(self, query: Query, columns: Sequence[str], reading: base.Reading) -> base.QuerySample | None:
+        """Open a few blocks of a stored table; None for what would be copied."""
+        table, _ = self._way(query)
+        if table is None:
+            return None
+        from penstock.blocks.cached_source import CachedSource
+        from penstock.blocks.postgres.source import PostgresSource
+        from penstock.blocks.sampled_source import SampledSource
+
+        began = time.perf_counter()
+        source = PostgresSource(
+            self._address,
+            table.name,
+            columns=columns,
+            block_size=reading.block_size,
+            nulls=reading.nulls,
+            connections=reading.connections,
+            listen=lambda warning: None,
+            sample=base.SAMPLED_BLOCKS,
+        )
+        seconds, size = time.perf_counter() - began + source.survey_seconds, source.whole
+        limit = self._cache_limit(SampledSource(source, size), columns, reading)
+        scan = base.QueryScan(
+            _SCAN.format(table.name),
+            tuple(_details(table, source.threads, reading, limit)),
+            size.rows,
+            size.nbytes,
+            exact=False,
+        )
+        rows = source if limit is None else CachedSource(source, list(columns), folder=reading.folder)
+        return base.QuerySample(rows, size, scan, seconds, exact=limit is not None)
 
     @contextmanager
     def stream_rows(self, query: Query) -> Iterator[pa.RecordBatchReader]:
@@ -303,7 +337,7 @@ class PostgresEngine(Closing):
         self, table: StoredTable, columns: Sequence[str], reading: base.Reading, stream: Stream
     ) -> tuple[BlockSource, list[str]]:
         """Open a table in blocks: cached where there is room, or else with a snapshot for each epoch."""
-        from penstock.blocks.cached_source import CachedSource, fits
+        from penstock.blocks.cached_source import CachedSource
         from penstock.blocks.postgres.source import PostgresSource
 
         def listen(warning: str) -> None:
@@ -311,20 +345,22 @@ class PostgresEngine(Closing):
 
         connect = partial(PostgresSource, self._address, table.name, columns=columns, block_size=reading.block_size)
         connect = partial(connect, nulls=reading.nulls, connections=reading.connections, listen=listen)
-        folder = reading.folder or tempfile.gettempdir()
-        limit = reading.cache if not isinstance(reading.cache, bool) else _CACHE
-        limit = min(limit, shutil.disk_usage(folder).free // 2)
-        details = [f"{table.leaves} partitions, one after another"] if table.leaves > 1 else []
         if reading.cache:
             source = connect(exact=True)
-            if fits(source, list(columns), limit, folder=folder):
-                details.append(f"kept in a local file from the first epoch on, over {source.threads} connections")
-                return CachedSource(source, list(columns), folder=folder, limit=limit, listen=listen), details
+            limit = self._cache_limit(source, columns, reading)
+            if limit is not None:
+                kept = CachedSource(source, list(columns), folder=reading.folder, limit=limit, listen=listen)
+                return kept, _details(table, source.threads, reading, limit)
             source.close()
-            details.append(f"not kept: a local file of it would take more than {show_bytes(limit)}")
         source = connect(exact=False)
-        details.append(f"every epoch over {source.threads} connections, in a snapshot of its own")
-        return source, details
+        return source, _details(table, source.threads, reading, None)
+
+    def _cache_limit(self, source: BlockSource, columns: Sequence[str], reading: base.Reading) -> int | None:
+        """Return the most bytes that a local file of a table's rows may take; None where they are not to be kept, or do not fit."""
+        from penstock.blocks.cached_source import fits
+
+        limit = _most_kept(reading)
+        return limit if reading.cache and fits(source, list(columns), limit, folder=reading.folder) else None
 
     def _copied(self, query: Query, columns: Sequence[str], reading: base.Reading, stream: Stream) -> QueryCopy:
         present = self._columns(query)
@@ -335,6 +371,22 @@ class PostgresEngine(Closing):
         kept = [names.index(name) for name in columns]
         with self._session() as connection, stream_query(connection, query.alone, present, kept) as rows:
             return base.copy_rows(rows, columns, reading, stream=stream)
+
+
+def _most_kept(reading: base.Reading) -> int:
+    """Return the most bytes that a local file may take."""
+    limit = reading.cache if not isinstance(reading.cache, bool) else _CACHE
+    return min(limit, shutil.disk_usage(reading.folder or tempfile.gettempdir()).free // 2)
+
+
+def _details(table: StoredTable, connections: int | None, reading: base.Reading, limit: int | None) -> list[str]:
+    """Return in words how a table's rows are read; ``limit`` is of the local file in which they are kept, if they are."""
+    details = [f"{table.leaves} partitions, one after another"] if table.leaves > 1 else []
+    if limit is not None:
+        return [*details, f"kept in a local file from the first epoch on, over {connections} connections"]
+    if reading.cache:
+        details.append(f"not kept: a local file of it would take more than {show_bytes(_most_kept(reading))}")
+    return [*details, f"every epoch over {connections} connections, in a snapshot of its own"]
 
 
 def _words(error: Any, text: str, shift: int, place: str) -> str:

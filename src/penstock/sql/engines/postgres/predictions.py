@@ -19,6 +19,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from penstock.blocks.postgres.qualify import qualified
 from penstock.errors import UsageError
 from penstock.sql.dialect import (
     AttributionFormula,
@@ -358,4 +359,5 @@ POSTGRES = Dialect(
     attributions=PostgresAttributions(),
     longest_name=63,
     most_columns=1600,
+    own=qualified,
 )
