@@ -176,6 +176,9 @@ class SqliteEngine(Closing):
     def pack(self, table: str, into: str, chosen: PackSettings, *, stream: Stream) -> int:
         raise UsageError("SQLite has no type for packed features")
 
+    def user(self) -> None:
+        """Return None: a file knows no users."""
+
     def quote(self, name: str) -> str:
         return quote_identifier(name)
 

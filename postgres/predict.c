@@ -160,7 +160,11 @@ load_model(FunctionCallInfo fcinfo, text *wanted)
 		"regexp_replace(c #>> '{}', '[.]0$', '') ELSE c #>> '{}' END "
 		"FROM json_array_elements(header->'classes') AS c) ELSE '{}' END, ctid, xmin, "
 		"(header->'encoder'->'parts')::jsonb "
-		"FROM penstock.models WHERE name = $1";
+		"FROM penstock.models WHERE name = $1 "
+		/* m@3 is a row of that name, or the default version, if that is its number: a model's first version may have none. */
+		"OR (name <> $1 AND name = regexp_replace($1, '@[1-9][0-9]{0,8}$', '') AND coalesce(substring(substr(header::text, 1, 100) "
+		"FROM '^[[:space:]]*[{][[:space:]]*\"version\"[[:space:]]*:[[:space:]]*[{][[:space:]]*\"number\"[[:space:]]*:[[:space:]]*([0-9]+)'), "
+		"'1') = substring($1 FROM '[0-9]+$')) ORDER BY name <> $1";
 	MemoryContext kept = AllocSetContextCreate(fcinfo->flinfo->fn_mcxt, "penstock model", ALLOCSET_SMALL_SIZES),
 				before;
 	char	   *name = text_to_cstring(wanted);

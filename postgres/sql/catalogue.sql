@@ -36,6 +36,46 @@ EXCEPTION
         NULL;  -- another session has just made it
 END $$;
 
+-- Gives the number of a model's next version. With `moved` the row of its default version, if there is one, gets the name of an earlier
+-- version, such as m@2, and its number into its header where that does not begin with it, as it does since there are versions.
+CREATE FUNCTION penstock.next_version(model text, moved boolean) RETURNS int
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    numbers_of CONSTANT text := '^[[:space:]]*[{][[:space:]]*"version"[[:space:]]*:[[:space:]]*[{][[:space:]]*"number"[[:space:]]*:'
+        '[[:space:]]*([0-9]+)([[:space:]]*,[[:space:]]*"last"[[:space:]]*:[[:space:]]*([0-9]+))?';
+    highest int;
+    others int[];
+    numbers text[];
+    number int;
+BEGIN
+    IF moved THEN
+        PERFORM FROM penstock.models AS m WHERE m.name = model FOR UPDATE;  -- so that no other session moves it
+    END IF;
+    SELECT coalesce(array_agg(s.number), '{}'), coalesce(max(greatest(s.number, (s.numbers)[1]::int, (s.numbers)[3]::int)), 0)
+    INTO others, highest
+    FROM (
+        SELECT substr(m.name, length(model) + 2)::int AS number, regexp_match(substr(m.header::text, 1, 100), numbers_of) AS numbers
+        FROM penstock.models AS m
+        WHERE substr(m.name, 1, length(model) + 1) = model || '@' AND substr(m.name, length(model) + 2) ~ '^[1-9][0-9]{0,8}$'
+        OFFSET 0
+    ) AS s;
+    SELECT coalesce(regexp_match(substr(m.header::text, 1, 100), numbers_of), '{}') INTO numbers
+    FROM penstock.models AS m WHERE m.name = model;
+    IF NOT FOUND THEN
+        RETURN highest + 1;
+    END IF;
+    number := coalesce(numbers[1]::int, CASE WHEN 1 = ANY (others) THEN highest + 1 ELSE 1 END);
+    IF moved THEN
+        UPDATE penstock.models AS m SET name = format('%s@%s', model, number), header = CASE
+            WHEN numbers[1] IS NOT NULL THEN m.header
+            WHEN json_typeof(m.header) = 'object' AND m.header::text !~ '^[[:space:]]*[{][[:space:]]*[}]'
+                THEN (format('{"version" : {"number" : %s}, ', number) || substr(ltrim(m.header::text, E' \t\r\n'), 2))::json
+            ELSE json_build_object('version', json_build_object('number', number)) END
+        WHERE m.name = model;
+    END IF;
+    RETURN 1 + greatest(highest, number, numbers[3]::int);
+END $$;
+
 -- The schema, and a table of models that Penstock's shell has made before, go to the superuser whose rights this script has. Who
 -- owned them keeps the rights to use them, and to pass these on.
 DO $$

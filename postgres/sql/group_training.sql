@@ -87,6 +87,8 @@ DECLARE
     header json;
     without bigint;
     saved text;
+    statement CONSTANT text := coalesce(options->>'statement', format('SELECT * FROM penstock.train(%s)', concat_ws(', ', quote_literal(source),
+        quote_literal(model), quote_nullable(by) || '::text[]', quote_nullable(options), quote_nullable(name))));
 BEGIN
     PERFORM penstock.require_keeping(name, replaced);
     IF unseen NOT IN ('pooled', 'null') THEN
@@ -157,7 +159,7 @@ BEGIN
             'pooled', CASE WHEN whole.weights IS NOT NULL THEN json_build_object(
                 'index', groups || jsonb_build_object('by', '[]'::jsonb, 'held_out', penstock.held_out_figures(ARRAY[whole], measure)),
                 'table', penstock.group_table('[]', ARRAY[whole], ARRAY[chosen])) END));
-    saved := penstock.keep(name, format('%s_%s', job.stem, model), replaced, model, outputs, width, coef, '{}', header, 2);
+    saved := penstock.keep(name, format('%s_%s', job.stem, model), replaced, model, outputs, width, coef, '{}', header, 2, statement);
     RETURN QUERY
         SELECT k.key, r.rows, CASE jsonb_typeof(given->'l2') WHEN 'number' THEN given->'l2' ELSE penalties->r.config END::float8,
             r.held_out_rows, r.held_out_loss, r.held_out_score, r.reason

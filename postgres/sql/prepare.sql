@@ -183,7 +183,7 @@ BEGIN
     END IF;
     asked := jsonb_strip_nulls(asked);
     named_all := coalesce((asked->>'named')::boolean, asked ? 'features');
-    options := asked - '{label,features,exclude,weight,replace,named,narrow}'::text[] - CASE WHEN by IS NULL THEN '{}' ELSE '{unseen}' END::text[];
+    options := asked - '{label,features,exclude,weight,replace,named,narrow,statement}'::text[] - CASE WHEN by IS NULL THEN '{}' ELSE '{unseen}' END::text[];
     IF jsonb_typeof(weights) = 'object' THEN
         IF model = 'linear' THEN
             RAISE EXCEPTION '"class_weight" is for labels that are classes, and linear models predict a number'

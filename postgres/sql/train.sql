@@ -77,31 +77,33 @@ BEGIN
     ELSIF name = '' OR octet_length(name) > 1000 THEN
         RAISE EXCEPTION 'the name of a model has 1 to 1000 bytes, not %', octet_length(name)
             USING ERRCODE = 'invalid_parameter_value';
+    ELSIF name ~ '.@[1-9][0-9]{0,8}$' THEN
+        RAISE EXCEPTION 'a model cannot be called "%", which means a version of another one', name
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave out what comes after the @, and the @.';
     END IF;
 END $$;
 
--- Keeps a model, under a name or the first that is free after a stem; gives the name.
+-- Keeps a model, under a name or the first that is free after a stem, with the statement that it comes from; gives the name. One that it
+-- replaces stays as an earlier version.
 CREATE FUNCTION penstock.keep(
     name text, stem text, replaced boolean, kind text, outputs int, width bigint, coef real[], intercept real[], header json, format int,
-    OUT saved text
+    statement text, OUT saved text
 ) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
     number int := 1;
+    version int;
 BEGIN
     LOOP
         saved := coalesce(name, stem || CASE number WHEN 1 THEN '' ELSE '_' || number END);
+        version := penstock.next_version(saved, name IS NOT NULL AND replaced);
         INSERT INTO penstock.models AS m (name, kind, outputs, width, coef, intercept, header, format, penstock_version)
-        VALUES (saved, kind, outputs, width, coef, intercept, header, format, '0.2.0')
+        VALUES (saved, kind, outputs, width, coef, intercept,
+            (format('{"version" : {"number" : %s, "statement" : %s, "owner" : %s, "snapshot" : "%s"}, ', version, to_json(statement),
+                to_json(current_user::text), pg_current_snapshot()) || substr(header::text, 2))::json, format, '0.2.0')
         ON CONFLICT ON CONSTRAINT models_pkey DO NOTHING;
         EXIT WHEN FOUND;
-        IF name IS NOT NULL AND replaced THEN
-            UPDATE penstock.models AS m SET kind = kind, outputs = outputs, width = width,
-                coef = coef, intercept = intercept, header = header, format = format, created_at = now(),
-                penstock_version = '0.2.0'
-            WHERE m.name = saved;
-            EXIT WHEN FOUND;
-        ELSIF name IS NOT NULL THEN
+        IF name IS NOT NULL AND NOT replaced THEN
             RAISE EXCEPTION 'there is a model "%" already, made while this one was trained', name USING ERRCODE = 'unique_violation';
         END IF;
         number := number + 1;
@@ -130,6 +132,8 @@ DECLARE
     intercept real[];
     header json;
     saved text;
+    statement CONSTANT text := coalesce(options->>'statement', format('SELECT * FROM penstock.train(%s)',
+        concat_ws(', ', quote_literal(source), quote_literal(model), quote_nullable(name), quote_nullable(options))));
 BEGIN
     model := lower(model);
     PERFORM penstock.require_keeping(name, replaced);
@@ -210,7 +214,8 @@ BEGIN
         'fingerprint', '',
         'metrics', jsonb_strip_nulls(jsonb_build_object('progressive_loss', progressive_loss, 'progressive_' || measure,
             progressive_score, 'training_' || measure, training_score)));
-    saved := penstock.keep(name, format('%s_%s', job.stem, model), replaced, model, array_length(intercept, 1), width, coef, intercept, header, 1);
+    saved := penstock.keep(name, format('%s_%s', job.stem, model), replaced, model, array_length(intercept, 1), width, coef, intercept, header, 1,
+        statement);
     RAISE NOTICE 'model "%" saved in penstock.models; its % on % of its training rows is %', saved,
         CASE model WHEN 'linear' THEN 'R2' ELSE 'accuracy' END, each.sample_rows, round(training_score::numeric, 4);
 END $$;

@@ -128,7 +128,7 @@ def test_a_view_keeps_to_its_model(session: Session) -> None:
     both = "SELECT count(*) FROM (SELECT * FROM visits PREDICT BY m) AS a"
     assert session.sql("SELECT count(prediction) FROM seen").rows == session.sql(both).rows == [(ROWS,)]
     session.sql("DROP MODEL v")
-    with pytest.raises(DatabaseError, match="dropped or replaced"):
+    with pytest.raises(DatabaseError, match="dropped or renamed"):
         session.sql("SELECT count(prediction) FROM seen")
 
 

@@ -225,7 +225,11 @@ def test_names_are_kept_apart(clustered: Session) -> None:
     for _ in range(3):
         clustered.execute("SELECT penstock.train('points', 'svm', options => %s)", (few,))
     found = clustered.execute("SELECT name, kind FROM penstock.models ORDER BY name").fetchall()
-    assert found == [("m", "logistic"), *((name, "svm") for name in ("points_svm", "points_svm_2", "points_svm_3"))]
+    assert found == [
+        ("m", "logistic"),
+        ("m@1", "svm"),
+        *((name, "svm") for name in ("points_svm", "points_svm_2", "points_svm_3")),
+    ]
     hostile = 'O\'Brien "x"; DROP TABLE points --'
     clustered.execute(
         'CREATE TABLE "T\'; DROP" AS SELECT features_v AS "f\'""]", label AS "La;bel" FROM points LIMIT 15000'

@@ -159,7 +159,7 @@ def test_wide_weights_come_as_arrays_or_from_the_catalogue(engine: Any, kind: st
     assert len(text) < 4000  # the weights are not in it
 
 
-def test_a_view_over_a_model_that_was_replaced_says_so(engine: Any) -> None:
+def test_a_view_keeps_to_its_version_until_that_is_dropped(engine: Any) -> None:
     rows, catalog = vectors(1200), Catalog(engine)
     model = model_of(rows, "linear", scale=0.1)
     catalog.save("m", model, exists="replace")
@@ -171,8 +171,13 @@ def test_a_view_over_a_model_that_was_replaced_says_so(engine: Any) -> None:
     )
     engine.run(f"CREATE OR REPLACE VIEW foretold AS {text}")
     assert len(engine.run("SELECT prediction FROM foretold").rows) == 4
-    catalog.save("m", model, exists="replace")
-    with pytest.raises(DatabaseError, match="the model m was dropped or replaced"):
+    before = engine.run("SELECT prediction FROM foretold").rows
+    catalog.save("m", model_of(rows, "linear", scale=0.7), exists="replace")
+    assert engine.run("SELECT prediction FROM foretold").rows == before
+    catalog.set_default("m", catalog.versions("m")[-2][0].number)
+    assert engine.run("SELECT prediction FROM foretold").rows == before
+    catalog.drop("m")
+    with pytest.raises(DatabaseError, match="the model m was dropped or renamed"):
         engine.run("SELECT prediction FROM foretold")
     engine.run("DROP VIEW foretold")
 

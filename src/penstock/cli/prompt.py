@@ -31,6 +31,7 @@ statements end with a semicolon; Tab completes names, Ctrl-C stops a statement, 
   SELECT * FROM t PREDICT BY m;                 CREATE TABLE p AS SELECT * FROM t PREDICT BY m;
   EVALUATE MODEL m ON SELECT * FROM t;          EXPLAIN ANALYZE SELECT * FROM t TRAIN BY svm;
   SHOW MODELS;   DESCRIBE MODEL m;   DROP MODEL m;   EXPORT MODEL m TO 'm.penstock';
+  SHOW VERSIONS m;   ALTER MODEL m SET DEFAULT VERSION 2;   SELECT * FROM t PREDICT BY m@1;
 
   \\d [TABLE]  tables and their columns, or one   \\dt         tables
                table's columns with their types  \\m          models

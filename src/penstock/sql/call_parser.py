@@ -113,7 +113,7 @@ def _predict(search: _Search, at: int, opened: int) -> PlacedCall:
     part = search.part
     first, verb = _begin(part, opened + 1, at)
     reader = TokenReader(part, at + 2)
-    name = reader.name()
+    name = reader.model_name()
     inside = next((each for each in search.calls if each.first >= first), None)
     if inside is not None:
         raise _nested(part, inside.first)
@@ -188,7 +188,7 @@ def _function(search: _Search, at: int) -> PlacedCall:
     before = part.tokens[at - 1] if at else None
     if before is None or (before.kind == "word" and not before.says(*_BEFORE_TABLE)):
         raise reader.wrong(f"ML.{word} stands where a table does: SELECT * FROM ML.{word}(MODEL …)", at)
-    name, signature = reader.name(), FUNCTIONS[word]
+    name, signature = reader.model_name(), FUNCTIONS[word]
     query: Query | None = None
     settings: dict[str, StatementOption] = {}
     while not settings and reader.accept(","):

@@ -66,18 +66,21 @@ def keywords() -> tuple[str, ...]:
     Examples
     --------
     >>> keywords()[:3]
-    ('CREATE MODEL', 'CREATE OR REPLACE MODEL', 'DESCRIBE MODEL')
+    ('ALTER MODEL', 'CREATE MODEL', 'CREATE OR REPLACE MODEL')
     """
     return (
-        *("CREATE MODEL", "CREATE OR REPLACE MODEL", "DESCRIBE MODEL", "DROP MODEL", "EVALUATE MODEL"),
+        *("ALTER MODEL", "CREATE MODEL", "CREATE OR REPLACE MODEL", "DESCRIBE MODEL", "DROP MODEL", "EVALUATE MODEL"),
         *("EXPLAIN ANALYZE", "EXPORT MODEL", "IF EXISTS", "IF NOT EXISTS", "IMPORT MODEL"),
         *(f"ML.{name}(MODEL" for name in FUNCTIONS),
         *("OPTIONS(model_type=", "PACK TABLE"),
         *(
             "PREDICT BY",
+            "RENAME TO",
+            "SET DEFAULT VERSION",
             "SHOW MODEL",
             "SHOW MODELS",
             "SHOW TRAINING",
+            "SHOW VERSIONS",
             "TRAIN BY",
             "TRANSFORM (",
             "USING",
@@ -122,26 +125,41 @@ def _about_models(reader: TokenReader) -> s.ModelStatement | None:
         if len(part.tokens) == 2 or part.says(2, "."):  # a table of that name, or in a schema of that name
             return None
         reader.at = 2
-        name = reader.name()
+        name = reader.model_name()
         return s.DescribeModel(name, _group_key(reader) if reader.accept("FOR") else None)
     if reader.accept("SHOW", "TRAINING"):
-        return s.ShowTraining(reader.name())
+        return s.ShowTraining(reader.model_name())
     if part.says(0, "SHOW", "MODEL") and len(part.tokens) > 2:
         reader.at = 2
-        return s.ShowModel(reader.name())
+        return s.ShowModel(reader.model_name())
+    if part.says(0, "SHOW", "VERSIONS") and len(part.tokens) > 2:
+        reader.at = 2
+        return s.ShowVersions(reader.name())
+    if reader.accept("ALTER", "MODEL"):
+        return _alter(reader)
     if reader.accept("DROP", "MODEL"):
         skip = reader.accept("IF", "EXISTS")
-        return s.DropModel(reader.name(), "skip" if skip else "error")
+        return s.DropModel(reader.model_name(), "skip" if skip else "error")
     replaces = reader.accept("IMPORT", "OR", "REPLACE", "MODEL")
     if replaces or reader.accept("IMPORT", "MODEL"):
-        name = reader.name()
+        name = reader.model_name()
         reader.expect("FROM", expected="FROM 'file'")
-        return s.ImportModel(name, reader.string("the file's path in quotes"), "replace" if replaces else "error")
+        path = reader.string("the file's path in quotes")
+        return s.ImportModel(name, path, "replace" if replaces else "error", text=part.text)
     if reader.accept("EXPORT", "MODEL"):
-        name = reader.name()
+        name = reader.model_name()
         reader.expect("TO", expected="TO 'file'")
         return s.ExportModel(name, reader.string("the file's path in quotes"))
     return None
+
+
+def _alter(reader: TokenReader) -> s.SetDefaultVersion | s.RenameModel:
+    """Read what comes after ``ALTER MODEL``."""
+    name = reader.name()
+    if reader.accept("RENAME", "TO"):
+        return s.RenameModel(name, reader.name("the new name"))
+    reader.expect("SET", "DEFAULT", "VERSION", expected="SET DEFAULT VERSION and its number, or RENAME TO and a name")
+    return s.SetDefaultVersion(name, reader.version())
 
 
 def _group_key(reader: TokenReader) -> tuple[s.OptionValue, ...]:
@@ -172,7 +190,7 @@ def _pack(reader: TokenReader) -> s.Pack:
 def _evaluate(reader: TokenReader) -> s.Evaluate:
     part = reader.part
     reader.expect("MODEL")
-    name = reader.name()
+    name = reader.model_name()
     query, options, stop = None, {}, len(part.tokens)
     asked = [at for at in part.level(reader.at, stop) if part.says(at, "WITH", "(")]
     if asked:
@@ -215,12 +233,12 @@ def _train(reader: TokenReader) -> s.Train:
     query = _plain_query(reader, first, clause, "training")
     reader.at = clause + 2
     model = reader.model()
-    name = reader.name() if reader.accept("AS") else None
+    name = reader.model_name() if reader.accept("AS") else None
     options = reader.options() if reader.accept("WITH") else {}
     by = _group_columns(reader)
     left = [] if options or by else ["WITH (…)"] if name else ["AS name", "WITH (…)"]
     reader.end(", ".join([*left, "or the end of the statement"]) if left else "the end of the statement")
-    return s.Train(query, model, name, options, by=by)
+    return s.Train(query, model, name, options, by=by, text=part.text)
 
 
 def _creates(reader: TokenReader) -> bool:
@@ -239,7 +257,7 @@ def _create(reader: TokenReader) -> s.Train:
             raise reader.wrong("OR REPLACE and IF NOT EXISTS exclude one another; leave one out")
         reader.at += 3
         exists = "skip"
-    name = reader.name()
+    name = reader.model_name()
     transform = read_transform(reader) if part.says(reader.at, "TRANSFORM") else ()
     options: dict[str, s.StatementOption] = {}
     usual = reader.accept("USING")
@@ -259,7 +277,7 @@ def _create(reader: TokenReader) -> s.Train:
     by = _group_columns(reader)
     reader.expect("AS", expected="AS and a query" if options or by or not usual else "WITH (…) or AS and a query")
     query = _plain_query(reader, reader.at, len(part.tokens), "training")
-    return s.Train(query, model, name, options, exists, warehouse=not usual, transform=transform, by=by)
+    return s.Train(query, model, name, options, exists, warehouse=not usual, transform=transform, by=by, text=part.text)
 
 
 def _plain_query(reader: TokenReader, first: int, stop: int, work: str) -> s.Query:

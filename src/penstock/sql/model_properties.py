@@ -37,6 +37,17 @@ def show_model(statement: ShowModel | ShowTraining | DescribeModel, catalog: Cat
     return training_info_rows(model) if isinstance(statement, ShowTraining) else model_properties(model, name)
 
 
+def show_versions(name: str, catalog: Catalog) -> Result:
+    """Return a row for each version of a model, the earliest first."""
+    names = ("version", "is_default", "owner", "created_at", "statement", "snapshot", "rows", "score")
+    rows = []
+    for version, entry in catalog.versions(name):
+        origin = entry.origin
+        told = (origin.owner, entry.created_at, origin.statement or None, origin.snapshot, entry.rows, entry.score)
+        rows.append((version.number, version.is_default, *told))
+    return Result(names, rows)
+
+
 def _group_properties(model: GroupModels, name: str) -> Result:
     """Return what is known of a model per group, a row for each property."""
     told = figures(model)

@@ -159,11 +159,20 @@ TermKind = Literal["number", "date", "category", "array", "packed", "vector", "p
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """A model in the catalogue: the quoted table, the name, and when it was made, which tells it from its successors."""
+    """A model in the catalogue: the quoted table, its row's name, and when it was made, which tells it from its successors.
+
+    ``later`` is the name that the row gets where another version takes its place.
+    """
 
     table: str
     name: str
     made: int
+    later: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that the row may have, the surest first."""
+        return (self.name,) if self.later is None else (self.later, self.name)
 
 
 @dataclass(frozen=True, slots=True)

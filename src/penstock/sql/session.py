@@ -19,7 +19,8 @@ from penstock.sql.engines.registry import open_engine
 from penstock.sql.grammar import parse
 from penstock.sql.model_functions import fill_calls
 from penstock.sql.model_measures import evaluate_call
-from penstock.sql.model_properties import show_model
+from penstock.sql.model_properties import show_model, show_versions
+from penstock.sql.model_versions import ModelOrigin
 from penstock.sql.options import pack_settings, wording_of
 from penstock.sql.plan_tree import explain_training
 from penstock.sql.result import Result
@@ -82,12 +83,20 @@ class Session(Closing):
             case s.Evaluate():
                 return evaluate_call(statement, self.engine, self.catalog, stream=self.stream)
             case s.ShowModels():
-                names = ("name", "kind", "label", "features", "groups", "rows", "score", "created_at")
+                names = ("name", "version", "kind", "label", "features", "groups", "rows", "score", "created_at")
                 return Result(
                     names, [tuple(getattr(entry, name) for name in names) for entry in self.catalog.entries()]
                 )
             case s.ShowModel() | s.DescribeModel() | s.ShowTraining():
                 return show_model(statement, self.catalog)
+            case s.ShowVersions():
+                return show_versions(statement.model, self.catalog)
+            case s.SetDefaultVersion():
+                self.catalog.set_default(statement.model, statement.number)
+                return Result(status="ALTER MODEL")
+            case s.RenameModel():
+                self.catalog.rename(statement.model, statement.new)
+                return Result(status="ALTER MODEL")
             case s.DropModel():
                 self.catalog.drop(statement.model, missing=statement.missing)
                 return Result(status="DROP MODEL")
@@ -100,17 +109,18 @@ class Session(Closing):
                 return self._pack(statement)
 
     def _import(self, statement: s.ImportModel) -> Result:
+        kept: dict[str, Any] = {"exists": statement.exists, "origin": ModelOrigin(statement.text)}
         with open_model(statement.path) as model:
             if isinstance(model, GroupModels):
                 unseen = "null" if model.pooled is None else "pooled"
-                self.catalog.save(statement.model, model.answering(unseen), exists=statement.exists)
+                self.catalog.save(statement.model, model.answering(unseen), **kept)
                 return Result(status="IMPORT MODEL")
             if model.linear is None:
                 raise ModelFileError(
                     f"{statement.path} is a {model.kind} model that has no linear form in memory, and stays where it is: ",
                     Command(("penstock", "predict", statement.path, "DATA")),
                 )
-            self.catalog.save(statement.model, model.linear, exists=statement.exists)
+            self.catalog.save(statement.model, model.linear, **kept)
         return Result(status="IMPORT MODEL")
 
     def _export(self, statement: s.ExportModel) -> None:

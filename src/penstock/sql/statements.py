@@ -80,7 +80,8 @@ class Train:
 
     ``model`` is logistic, svm, linear or softmax. ``name`` is None where none was given. ``warehouse`` says whether
     the options have the warehouses' names (``OPTIONS``). ``transform`` makes the columns to learn from of those of the query.
-    ``by`` has the columns of GROUP BY: a model is learned for each of their values.
+    ``by`` has the columns of GROUP BY: a model is learned for each of their values. ``text`` is the whole statement, to be kept with
+    the model.
     """
 
     query: Query
@@ -91,6 +92,7 @@ class Train:
     warehouse: bool = False
     transform: tuple[TransformItem, ...] = ()
     by: tuple[str, ...] = ()
+    text: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +220,31 @@ class DescribeModel:
 
 
 @dataclass(frozen=True, slots=True)
+class ShowVersions:
+    """``SHOW VERSIONS name``: a row for each version, the earliest first."""
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetDefaultVersion:
+    """``ALTER MODEL name SET DEFAULT VERSION number``: what the name stands for from now on."""
+
+    model: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class RenameModel:
+    """``ALTER MODEL name RENAME TO new``, with all versions."""
+
+    model: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
 class DropModel:
-    """``DROP MODEL [IF EXISTS] name``."""
+    """``DROP MODEL [IF EXISTS] name``, all versions of it, or one: ``m@2``."""
 
     model: str
     missing: Literal["error", "skip"] = "error"
@@ -232,6 +257,7 @@ class ImportModel:
     model: str
     path: str
     exists: Exists = "error"
+    text: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +285,15 @@ class Plain:
 
 
 ModelStatement: TypeAlias = (
-    ShowModels | ShowModel | ShowTraining | DescribeModel | DropModel | ImportModel | ExportModel
+    ShowModels
+    | ShowModel
+    | ShowTraining
+    | ShowVersions
+    | DescribeModel
+    | SetDefaultVersion
+    | RenameModel
+    | DropModel
+    | ImportModel
+    | ExportModel
 )
 Statement: TypeAlias = Train | Explain | Evaluate | Embedded | ModelStatement | Pack | Plain

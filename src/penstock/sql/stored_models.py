@@ -35,9 +35,7 @@ _MOST_SCALES = 1_000
 
 
 def row_of_model(name: str, model: StoredKind, *, most_weights: int | None, engine: str) -> list[Any]:
-    """Return the values of a model's row, checked; ``most_weights`` is how many the engine keeps in a field."""
-    if not name or "\0" in name:
-        raise UsageError(f"a model cannot be called {name!r}; give it a name of letters")
+    """Return the values of a model's row, checked, with the header as JSON has it; ``most_weights`` is how many a field takes."""
     if isinstance(model, LinearModel):
         weights = model.weights.settled()
         coef, intercept = np.ascontiguousarray(weights.coef, np.float32), np.asarray(weights.intercept, np.float32)
@@ -57,8 +55,7 @@ def row_of_model(name: str, model: StoredKind, *, most_weights: int | None, engi
             f" {engine} keeps up to {most_weights:,} in a field",
             fixes=[Text("keep one so wide in files: penstock.bigmodel (", Use("model_dir"), ")")],
         )
-    header = json.dumps(_plain(content), allow_nan=False)
-    return [name, model.kind, outputs, width, coef.ravel(), intercept, header, version, __version__]
+    return [name, model.kind, outputs, width, coef.ravel(), intercept, _plain(content), version, __version__]
 
 
 def model_of_row(row: list[Any], *, place: str) -> StoredKind:

@@ -6,6 +6,8 @@ it only names a table.
 
 from __future__ import annotations
 
+import re
+
 from penstock.errors import SQLSyntaxError, line_and_column, nearest
 from penstock.messages import Location
 from penstock.sgd.losses import linear_models
@@ -69,6 +71,25 @@ class TokenReader:
         while self.accept("."):
             names.append(self._name(expected))
         return ".".join(names)
+
+    def model_name(self) -> str:
+        """Read a model's name, with the number of a version where one is written right after it: ``m@2``."""
+        name, tokens = self.name(), self.part.tokens[self.at - 1 : self.at + 2]
+        together = len(tokens) == 3 and tokens[0].stop == tokens[1].start and tokens[1].stop == tokens[2].start
+        if not (together and tokens[1].says("@") and tokens[2].kind == "number"):
+            return name
+        if not re.fullmatch("[1-9][0-9]*", tokens[2].text):
+            raise self.wrong("versions are numbered 1, 2, 3, …", self.at + 1)
+        self.at += 2
+        return f"{name}@{tokens[2].text}"
+
+    def version(self) -> int:
+        """Read the number of a version."""
+        token = self.token
+        if token is None or not re.fullmatch("[1-9][0-9]*", token.text):
+            raise self.missing("the number of a version, such as 2")
+        self.at += 1
+        return int(token.text)
 
     def _name(self, expected: str) -> str:
         token = self.token

@@ -32,6 +32,7 @@ from penstock.sgd.losses import loss_of
 from penstock.sql.catalog import Catalog
 from penstock.sql.engines.base import Engine, QueryBlocks, ServerTraining
 from penstock.sql.group_training import group_result, train_groups
+from penstock.sql.model_versions import ModelOrigin, require_name
 from penstock.sql.options import Settings, settings
 from penstock.sql.result import Result
 from penstock.sql.statements import Exists, Train
@@ -91,6 +92,8 @@ def run_training(statement: Train, engine: Engine, catalog: Catalog, *, stream: 
     """Learn a model, put it into the catalogue, and return a row for each epoch."""
     began = time.perf_counter()
     name = statement.name
+    if name is not None:
+        require_name(name)
     taken = name is not None and name in catalog
     if taken and statement.exists == "skip":
         return Result(status=f"model {name!r} is there already; nothing was trained")
@@ -105,11 +108,12 @@ def run_training(statement: Train, engine: Engine, catalog: Catalog, *, stream: 
     catalog.require_writable()
     stem = statement.query.selected.table if statement.query.selected else "model"
     exists: Exists = "replace" if chosen.replace else "error"
+    origin = ModelOrigin(statement.text)
     name = name or catalog.free_name(f"{unquote_table(stem)}_{chosen.config.model}")
     note = f"model {name!r} saved in {engine.place}; use it: SELECT … PREDICT BY {quote_if_needed(name)}"
     if chosen.groups is not None:
         models = train_groups(statement, chosen, engine, stream=stream)
-        catalog.save(name, models, exists=exists)
+        catalog.save(name, models, exists=exists, origin=origin)
         return group_result(models, time.perf_counter() - began, [note])
     server = server_for(chosen, engine, schema)
     statement = replace(statement, name=name)
@@ -121,7 +125,7 @@ def run_training(statement: Train, engine: Engine, catalog: Catalog, *, stream: 
     else:
         with prepare_training(statement, chosen, engine, stream=stream) as job:
             model = replace(job.learn(schema), transform=saved_transform(statement, engine))
-            catalog.save(name, model, exists=exists)
+            catalog.save(name, model, exists=exists, origin=origin)
     useless = model.metrics.get("useless") or useless_reason(model.metrics)
     notes = [*score_note(model), *time_note(model, time.perf_counter() - began), note]
     if useless is not None:

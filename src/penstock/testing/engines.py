@@ -193,6 +193,13 @@ class EngineContract:
         ]
         assert np.array_equal(catalog.load_linear("n", "this").weights.coef, model.weights.coef)
         assert catalog.load_linear("n", "this").header() == model.header()
+        versions = [(version.number, version.is_default) for version, _ in catalog.versions("n")]
+        assert versions == [(1, False), (2, True)]
+        assert np.array_equal(catalog.load_linear("n@1", "this").weights.coef, model.weights.coef)
+        catalog.set_default("n", 1)
+        catalog.rename("n", "k")
+        assert [(version.number, version.is_default) for version, _ in catalog.versions("k")] == [(1, True), (2, False)]
+        catalog.rename("k", "n")
         assert catalog.drop("n")
         with pytest.raises(ModelFileError, match="no model 'n'"):
             catalog.load("n")

@@ -305,6 +305,10 @@ class Engine(Protocol):
         """Copy a table, named as the user wrote it, with its features as one packed column; return its rows."""
         ...
 
+    def user(self) -> str | None:
+        """Return who runs the session's statements, to be kept with models; None where that is not known."""
+        ...
+
     def quote(self, name: str) -> str:
         """Write a name as an identifier."""
         ...

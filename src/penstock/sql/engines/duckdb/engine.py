@@ -7,6 +7,7 @@ once on the session's own connection and copied to a file.
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import re
@@ -281,6 +282,13 @@ class DuckDBEngine(Closing):
         """Run one statement on the table of models."""
         with self.catalog_transaction() as run:
             return run(text, parameters)
+
+    def user(self) -> str | None:
+        """Return the user of the machine: DuckDB knows none."""
+        try:
+            return getpass.getuser()
+        except (OSError, KeyError):  # one without a name, as in a container
+            return None
 
     def quote(self, name: str) -> str:
         """Write a name as an identifier."""

@@ -73,7 +73,7 @@ def _join_weights(formula: Formula) -> str:
     groups, stored = formula.groups, formula.stored
     if groups is None or stored is None:
         return ""
-    row = f"FROM {stored.table} WHERE name = {_literal(stored.name)} AND {CREATED} = {stored.made}"
+    row = f"FROM {stored.table} WHERE {_pinned(stored)}"
     weights = groups.weights(formula, "k.place", coef="m.coef")
     texts = [f"json_extract(m.header, '$.groups.keys[{at}]')::varchar[]" for at in range(len(groups.keys))]
     lists = ", ".join(f"unnest({text}) AS t{at}" for at, text in enumerate(texts))
@@ -228,14 +228,20 @@ def _weights(formula: Formula, output: int, term: FeatureTerm, *, ends: bool = F
         return _doubles([float("nan"), *values, 0.0] if ends else values)
     stored = formula.stored
     first, last = formula.places(output, term)
-    found = f"SELECT coef[{first}:{last}]::float8[] FROM {stored.table} WHERE name = {_literal(stored.name)} AND {CREATED} = {stored.made}"
+    found = f"SELECT coef[{first}:{last}]::float8[] FROM {stored.table} WHERE {_pinned(stored)}"
     whole = f"coalesce(({found}), error({_gone(stored)})::float8[])"
     return f"(SELECT ['NaN'::float8] || {whole} || [0::float8])" if ends else f"(SELECT {whole})"
 
 
+def _pinned(stored: StoredModel) -> str:
+    """Write the condition and order that find a version in the catalogue, whatever version has since taken its name."""
+    names = ", ".join(map(_literal, stored.names))
+    return f"name IN ({names}) AND {CREATED} = {stored.made} ORDER BY name <> {_literal(stored.names[0])} LIMIT 1"
+
+
 def _gone(stored: StoredModel) -> str:
     name = f" {stored.name}" if stored.name.isidentifier() else ""
-    return _literal(f"the model{name} was dropped or replaced; run or make this statement again")
+    return _literal(f"the model{name} was dropped or renamed; run or make this statement again")
 
 
 def _doubles(values: Iterable[float]) -> str:

@@ -246,6 +246,10 @@ class PostgresEngine(Closing):
         found = self.run(_VERSION).rows
         return str(found[0][0]) if found else None
 
+    def user(self) -> str:
+        """Return the role that models are written as."""
+        return str(self.run_in_catalog("SELECT current_user")[0][0])
+
     def quote(self, name: str) -> str:
         """Write a name as an identifier."""
         return quote_identifier(name)

@@ -75,7 +75,7 @@ class PostgresModelTable:
         """Return what the owner has to grant, or to make where ``rights`` is None; None for other errors."""
         if error.code != _FORBIDDEN:
             return None
-        user = self._engine.quote(str(self._engine.run_in_catalog("SELECT current_user")[0][0]))
+        user = self._engine.quote(str(self._engine.user()))
         if rights is not None:
             return WriteError(
                 f"this user may not do that with the models of {self._engine.place}; have their owner run:\n"

@@ -283,15 +283,17 @@ def _weights(formula: Formula, output: int, term: FeatureTerm) -> str:
 
 
 def _pinned(stored: StoredModel) -> str:
-    """Write the condition that finds a model in the catalogue, and no other that has since taken its name."""
+    """Write the condition and order that find a version in the catalogue, whatever version has since taken its name."""
     made = f"extract(epoch FROM created_at) * 1000000::numeric = {stored.made}::numeric"
-    return f"name = {_literal(stored.name)} AND {made}"
+    first, *more = map(_literal, stored.names)
+    found = " OR ".join(f"name = {each}" for each in (first, *more))
+    return f"({found}) AND {made} ORDER BY name <> {first} LIMIT 1"
 
 
 def _gone(stored: StoredModel, kind: str = "float8[]") -> str:
     """Write an array that cannot be read, whose error says why; naming the user keeps it from being read beforehand."""
     name = f" {stored.name}" if stored.name.isidentifier() else ""
-    told = f"""{{"the model{name} was dropped or replaced; run or make this statement again"}}"""
+    told = f"""{{"the model{name} was dropped or renamed; run or make this statement again"}}"""
     return f"({_literal(told)} OPERATOR(pg_catalog.||) pg_catalog.left(current_user, 0))::{kind}"
 
 

@@ -83,6 +83,7 @@ class ExtensionTraining:
         None where the server refuses a row, for a null as a rule, and nulls are to be filled.
         """
         options = {**server_options(statement, chosen, features), "replace": chosen.replace}
+        options["statement"] = statement.text
         text = "SELECT * FROM penstock.train($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.jsonb)"
         try:
             with self._engine.savepoint():
