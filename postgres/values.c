@@ -1,7 +1,7 @@
 /*
  * values.c: reads stored values, after Penstock's columns/number.py, date.py and base.py.
  *
- * Numbers, booleans and times of the day are numbers; dates with and without a time are moments in UTC; all else is the text that
+ * Numbers, booleans, times of the day and intervals are numbers; dates with and without a time are moments in UTC; all else is the text that
  * its type writes it as.
  */
 #include "postgres.h"
@@ -13,6 +13,7 @@
 #include "utils/builtins.h"
 #include "utils/date.h"
 #include "utils/datetime.h"
+#include "utils/float.h"
 #include "utils/lsyscache.h"
 #include "utils/numeric.h"
 #include "utils/timestamp.h"
@@ -70,6 +71,7 @@ read_text(Reader *reader, Datum datum, bool isnull, const char *column, Value *v
 		case FLOAT8OID:
 		case NUMERICOID:
 		case TIMEOID:
+		case INTERVALOID:
 		case DATEOID:
 		case TIMESTAMPOID:
 		case TIMESTAMPTZOID:
@@ -79,6 +81,21 @@ read_text(Reader *reader, Datum datum, bool isnull, const char *column, Value *v
 	}
 	if (!isnull)
 		set_text(reader, datum, value);
+}
+
+/* As extract(epoch FROM …) has it: a year has 365.25 days, any other month 30. */
+static double
+interval_seconds(const Interval *interval)
+{
+	double		days;
+
+#ifdef INTERVAL_NOT_FINITE
+	if (INTERVAL_NOT_FINITE(interval))
+		return get_float8_infinity();
+#endif
+	days = interval->month / MONTHS_PER_YEAR * 365.25 + interval->month % MONTHS_PER_YEAR * 30.0 + interval->day;
+
+	return days * 86400.0 + interval->time / 1e6;
 }
 
 void
@@ -116,6 +133,9 @@ read_value(Reader *reader, Datum datum, bool isnull, Value *value)
 			break;
 		case TIMEOID:
 			value->number = (double) DatumGetTimeADT(datum) / 1e6;
+			break;
+		case INTERVALOID:
+			value->number = interval_seconds(DatumGetIntervalP(datum));
 			break;
 		case DATEOID:
 			value->form = FORM_MOMENT;

@@ -119,7 +119,7 @@ END $$;
 -- How a column is looked at.
 CREATE FUNCTION penstock.form_of(type regtype) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT CASE WHEN type = ANY ('{smallint,integer,bigint,real,double precision,numeric,boolean,oid,time}'::regtype[]) THEN 'number'
+    SELECT CASE WHEN type = ANY ('{smallint,integer,bigint,real,double precision,numeric,boolean,oid,time,interval}'::regtype[]) THEN 'number'
         WHEN type = ANY ('{date,timestamp,timestamptz}'::regtype[]) THEN 'date'
         WHEN type = 'bytea'::regtype THEN 'binary' ELSE 'text' END
 $$;
@@ -168,8 +168,9 @@ BEGIN
         CASE penstock.form_of(types[i])
         WHEN 'number' THEN
             shown := CASE types[i] WHEN 'boolean'::regtype THEN each || '::pg_catalog.int4::pg_catalog.float8'
-                WHEN 'time'::regtype THEN format('pg_catalog.date_part(''epoch'', %s)', each) ELSE each || '::pg_catalog.float8' END;
-            IF types[i] IN ('real', 'double precision', 'numeric') THEN
+                WHEN 'time'::regtype THEN format('pg_catalog.date_part(''epoch'', %s)', each)
+                WHEN 'interval'::regtype THEN format('pg_catalog.date_part(''epoch'', %s)', each) ELSE each || '::pg_catalog.float8' END;
+            IF types[i] IN ('real', 'double precision', 'numeric', 'interval') THEN
                 sums := sums || format('pg_catalog.count(CASE WHEN %s OPERATOR(pg_catalog.<) ''NaN''::pg_catalog.float8 THEN 1 END)%s',
                     shown, labelled);
                 shown := penstock.finite(shown);
@@ -216,7 +217,7 @@ BEGIN
             of_column := ARRAY[CASE WHEN s[at] = 0 THEN to_jsonb('empty'::text)
                 ELSE penstock.number_part(wanted[i], rows, rows - s[at], coalesce(s[at + 1], 0), coalesce(s[at + 2], 0), NULL, scaled) END];
             IF NOT named AND rows >= 100 AND s[at] = rows AND s[at + 4] - s[at + 3] >= 0.92 * rows - 1
-                    AND s[at + 4] - s[at + 3] < 2 * rows AND types[i] <> 'boolean'::regtype THEN
+                    AND s[at + 4] - s[at + 3] < 2 * rows AND types[i] NOT IN ('boolean', 'time', 'interval') THEN
                 runs := runs || wanted[i];
             END IF;
             at := at + 5;

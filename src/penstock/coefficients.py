@@ -111,7 +111,7 @@ def describe_columns(model: LinearModel) -> list[ColumnSummary]:
         spread = np.where(scale > 0, 1 / scale.astype(np.float64), 0.0)
     size = size * spread if len(scale) else size
     found, at = [], 0
-    for part, summary in zip(model.recipe.parts, column_summaries(model.recipe)):
+    for part, summary in zip(model.recipe.described_parts, column_summaries(model.recipe)):
         width = part.width or len(size) - at
         alone, mean = part.kind in ("number", "date"), summary.mean
         if part.kind == "date" and mean is not None and len(shift):

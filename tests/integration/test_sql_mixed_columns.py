@@ -20,11 +20,12 @@ TABLE = """
         CASE WHEN i % 11 <> 0 THEN (ARRAY['red', 'blue', 'green', 'ünï'])[1 + (i * 31 % 4)] END AS color,
         CASE WHEN i % 5 <> 0 THEN (i * 13 % 17) > 8 END AS flag, DATE '2024-01-01' + (i * 7 % 500)::int AS day,
         CASE WHEN i % 13 <> 0 THEN TIMESTAMP '2024-01-01' + (i * 7919 % 100000) * INTERVAL '1 minute' END AS moment,
+        CASE WHEN i % 9 <> 0 THEN (i * 53 % 211) * INTERVAL '7 hours' END AS span,
         CASE WHEN i % 3 = 0 THEN '?' ELSE ((i * 17 % 97) / 4.0)::text END AS written,
         CASE WHEN i % 19 <> 0 THEN CASE WHEN (i * 37 % 101) + (i * 31 % 4) * 20 > 80 THEN 'yes' ELSE 'no' END END AS bought
     FROM {} AS g(i)
 """
-COLUMNS = "amount, color, flag, day, moment, written"
+COLUMNS = "amount, color, flag, day, moment, span, written"
 
 
 @pytest.fixture(params=["duckdb", "postgresql"])
@@ -50,7 +51,7 @@ def test_one_line_trains_on_columns_of_every_type(session: Any, query: str) -> N
     model = session.catalog.load("m")
     assert set(model.recipe.left_out) == {"id"}
     assert {(part.column, part.kind) for part in model.recipe.parts} == {
-        *((name, "number") for name in ("amount", "flag", "written")),
+        *((name, "number") for name in ("amount", "flag", "span", "written")),
         *((name, "date") for name in ("day", "moment")),
         *((name, "category") for name in ("color", "day", "moment")),
     }
@@ -83,8 +84,8 @@ def test_rows_without_a_label_are_predicted_as_the_model_does(session: Any) -> N
 
 def test_new_levels_and_nulls_are_predicted(session: Any) -> None:
     run(session, "SELECT * FROM t TRAIN BY logistic AS m WITH (label = 'bought')")
-    nothing = "NULL::float8 AS amount, NULL::text AS color, NULL::boolean AS flag, NULL::date AS day, NULL::timestamp AS moment"
-    other = f"SELECT {nothing}, 'NA' AS written UNION ALL SELECT 1, 'mauve', true, DATE '2031-05-05', NULL, '3'"
+    nothing = "NULL::float8 AS amount, NULL::text AS color, NULL::boolean AS flag, NULL::date AS day, NULL::timestamp AS moment, NULL::interval AS span"
+    other = f"SELECT {nothing}, 'NA' AS written UNION ALL SELECT 1, 'mauve', true, DATE '2031-05-05', NULL, INTERVAL '1 month', '3'"
     found = run(session, f"SELECT prediction FROM ({other} PREDICT BY m) AS p")
     assert all(row[0] in ("yes", "no") for row in found.rows)
     run(session, f"CREATE VIEW v AS SELECT prediction FROM (SELECT {COLUMNS} FROM t PREDICT BY m) AS p")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,13 @@ def test_types_of_columns_are_the_engines(session: Session, rows: str) -> None:
     assert table.num_rows == len(found) == (0 if rows else 1)
     if not rows:
         assert table.to_pylist()[0]["c12"] == "499b79ad-0083-4e0a-998d-73438e174801"
+
+
+def test_times_with_a_zone_are_those_moments(session: Session) -> None:
+    found = session.sql(
+        "SELECT TIMESTAMPTZ '2026-03-01 12:00:00+02' AS t, 1 AS one UNION ALL SELECT NULL, 2 ORDER BY one"
+    )
+    assert found.rows == [(datetime.datetime(2026, 3, 1, 10, tzinfo=datetime.UTC), 1), (None, 2)]
 
 
 def test_lists_and_names_that_stand_twice(session: Session) -> None:

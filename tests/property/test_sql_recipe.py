@@ -44,7 +44,17 @@ VALUES: dict[str, tuple[pa.DataType, Any]] = {
     "small": (pa.int16(), st.integers(-9, 9)),
     "large": (pa.int64(), st.integers(-999, 999)),
     "flag": (pa.bool_(), st.booleans()),
+    "tiny": (pa.uint8(), st.integers(0, 255)),
+    "count": (pa.uint64(), st.integers(0, 9999)),
+    "price": (pa.decimal128(9, 2), st.decimals(-999, 999, places=2)),
     "clock": (pa.time64("us"), st.times()),
+    "span": (pa.duration("us"), st.timedeltas(datetime.timedelta(days=-9), datetime.timedelta(days=900))),
+    "term": (
+        pa.month_day_nano_interval(),
+        st.tuples(
+            st.integers(-40, 40), st.integers(-99, 99), st.integers(-(10**9), 10**9).map(lambda each: 1000 * each)
+        ),
+    ),
     "figures": (pa.string(), NUMBERS),
     "text": (pa.string(), TEXTS),
     "code": (pa.int32(), st.integers(0, 4)),
@@ -109,7 +119,8 @@ def models(draw: st.DrawFn) -> tuple[LinearModel, pa.Table]:
     recipe = Recipe(tuple(found), "label", labels=labels)
     rng = np.random.default_rng(draw(st.integers(0, 99)))
     size = (3 if several else 1, recipe.width or 0)
-    scale = np.concatenate([np.full(part.width or 0, 1e-3 if part.kind == "date" else 0.05) for part in found])
+    sizes = {"span": 1e-8, "term": 1e-8} | {part.columns[0]: 1e-3 for part in found if part.kind == "date"}
+    scale = np.concatenate([np.full(part.width or 0, sizes.get(part.columns[0], 0.05)) for part in found])
     weights = Weights((scale * rng.normal(size=size)).astype(np.float32), np.zeros(size[0], np.float32))
     return LinearModel("softmax" if several else "logistic", weights, recipe), pa.table(columns)
 

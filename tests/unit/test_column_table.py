@@ -196,3 +196,68 @@ def test_estimators_log_what_training_did_not_see(tmp_path: Path, caplog: pytest
     lines = [line for line in caplog.messages if "3 rows have levels of 'town' that training did not see" in line]
     assert len(lines) == 2
     assert model.model_.recipe.unseen is None
+
+
+def test_a_column_of_lists_goes_by_its_name() -> None:
+    lists = pa.FixedSizeListArray.from_arrays(np.arange(2 * ROWS) % 5, 2)
+    columns = penstock.columns.summary.column_summaries(trained(rows(v=lists)).model_.recipe)
+    assert next(each.column for each in columns if each.kind == "vector") == "v"
+
+
+def test_a_model_of_a_converted_file_names_the_columns_that_it_was_packed_from(tmp_path: Path) -> None:
+    penstock.convert(rows(towns=60), tmp_path / "rows.arrow", label="y")
+    trained(tmp_path / "rows.arrow").save(tmp_path / "m.penstock")
+    found = json.loads(run("show", str(tmp_path / "m.penstock"), "--json"))
+    table = {each["column"]: each for each in found["columns"]}
+    assert {"x", "holes", "town", "day", "day month"} <= table.keys()
+    assert (table["town"]["levels"], table["holes"]["missing"]) == (60, "own feature")
+    assert table["x"]["mean"] == pytest.approx(3, abs=0.3)
+    assert "town=t1" in {each["feature"] for each in found["coefficients"]}
+
+
+def test_a_model_on_disk_has_means_and_scales_and_counts_no_column_that_is_there(tmp_path: Path) -> None:
+    pq.write_table(rows(), tmp_path / "rows.parquet")
+    words = ["--label", "y", "--model-dir", str(tmp_path / "model"), "--epochs", "2", "--keep-anyway"]
+    run("train", str(tmp_path / "rows.parquet"), *words)
+    table = {each["column"]: each for each in json.loads(run("show", str(tmp_path / "model"), "--json"))["columns"]}
+    assert (table["x"]["mean"], table["x"]["scale"]) == (pytest.approx(3, abs=0.3), pytest.approx(2, abs=0.3))
+    pq.write_table(strangers(), tmp_path / "new.parquet")
+    words = ["predict", str(tmp_path / "model"), str(tmp_path / "new.parquet"), "--out", str(tmp_path / "p.parquet")]
+    assert json.loads(run(*words, "--json"))["unseen"]["missing"] == {"day": 1, "x": 2}
+
+
+def test_groups_have_the_table_and_the_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shops = [f"s{each % 3}" for each in range(ROWS)]
+    pq.write_table(rows(shop=shops), tmp_path / "rows.parquet")
+    pq.write_table(strangers().append_column("shop", [shops[:100]]), tmp_path / "new.parquet")
+    models, new = str(tmp_path / "models"), str(tmp_path / "new.parquet")
+    run("groups", "train", str(tmp_path / "rows.parquet"), "--by", "shop", "--label", "y", "--out", models)
+    found = json.loads(run("show", models, "--json"))
+    assert {each["column"]: each["levels"] for each in found["columns"]}["town"] == 3
+    assert found["left_out"]["id"] == "row numbers"
+    assert "town" in run("show", models)
+    out = ["--out", str(tmp_path / "p.parquet")]
+    for words in (["predict", models, new, *out], ["evaluate", models, new]):
+        told = json.loads(run("groups", *words, "--json"))["unseen_values"]
+        assert (told["levels"]["town"], told["missing"]["x"]) == (3, 2)
+        assert "3 rows have levels of 'town' that training did not see" in run("groups", *words)
+    known = penstock.load(models)
+    known.predict(new, out=tmp_path / "q.parquet")
+    known.score(new)
+    assert sum("3 rows have levels of 'town'" in line for line in caplog.messages) == 2
+
+
+def test_explain_has_means_and_scales_and_some_columns_of_every_kind(tmp_path: Path) -> None:
+    numbers = {f"n{at:02}": np.arange(ROWS) % (at + 2) for at in range(40)}
+    pq.write_table(rows(towns=60, **numbers), tmp_path / "rows.parquet")
+    words = ["explain", str(tmp_path / "rows.parquet"), "--label", "y"]
+    table = {each["column"]: each for each in json.loads(run(*words, "--json"))["columns"]}
+    assert (table["x"]["mean"], table["x"]["scale"]) == (pytest.approx(3, abs=0.3), pytest.approx(2, abs=0.3))
+    assert table["n08"]["mean"] == pytest.approx(4.5, abs=0.1)
+    assert table["day"]["mean"] == pytest.approx(20_239, abs=20)  # days since 1970
+    assert table["town"]["levels"] == 60
+    text = run(*words)
+    assert "more columns" in text
+    lines = text.splitlines()
+    for name, kind in (("town", "category"), ("day", "date"), ("x", "number")):
+        assert any(line.split()[:2] == [name, kind] for line in lines)

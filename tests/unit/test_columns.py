@@ -391,3 +391,18 @@ def test_rows_sorted_by_label_in_little_memory(tmp_path):
     ]
     assert scores[0] > 0.8
     assert abs(scores[0] - scores[1]) < 0.01
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint64()])
+def test_whole_numbers_beyond_those_of_a_double_are_rounded_beside_missing_ones(kind):
+    into = np.empty((1, 3), np.float32)
+    Number("n", 0.0).write(pa.array([2**53 + 1, None, 2**62], kind), into, Place())
+    assert into.tolist() == [[2.0**53, 0.0, 2.0**62]]
+
+
+def test_intervals_of_databases_are_numbers():
+    spans = pa.array([(0, at % 7, 10**9) if at % 3 else None for at in range(ROWS)], pa.month_day_nano_interval())
+    model = penstock.LogisticRegression().fit(table(c=spans), y="label")
+    part = next(part for part in model.model_.recipe.parts if part.columns == ("c",))
+    assert (part.kind, part.missing, part.fill) == ("number", True, pytest.approx(1 + 86_400 * 3, rel=0.05))
+    assert np.isfinite(model.predict_proba(table(c=spans))).all()

@@ -10,7 +10,7 @@ import pytest
 from pyarrow import csv, parquet
 
 import penstock
-from penstock.errors import FeatureError
+from penstock.errors import FeatureError, LabelError
 from penstock.events import Warned
 
 
@@ -96,3 +96,30 @@ def test_text_and_folders_are_fitted_too(tmp_path):
     with penstock.open(tmp_path / "t.arrow") as source:
         names = penstock.LogisticRegression(epochs=1).fit(source, y="y").model_.recipe.names
     assert {"shop=s0", "shop=s1", "x", "x is missing", "level=v0", "level is missing", "day in days"} <= set(names)
+
+
+def test_rows_without_a_label_are_left_out_and_counted_or_refused(tmp_path):
+    data, heard = table(500), []
+    labels = pa.array([None if at % 10 == 3 else each for at, each in enumerate(data["y"].to_pylist())])
+    data = data.set_column(5, "y", labels)
+    done = penstock.convert(data, tmp_path / "t.arrow", label="y", listen=heard.append)
+    assert (done.rows, done.left_out) == (450, 50)
+    assert any(isinstance(event, Warned) and "50 rows have no 'y', the label" in event.message for event in heard)
+    with penstock.open(tmp_path / "t.arrow") as source:
+        kept = pa.concat_arrays([source.read(block, ["y"]).column("y") for block in range(len(source.block_rows))])
+    assert kept.to_pylist() == labels.drop_null().to_pylist()
+    with pytest.raises(LabelError, match="row 3"):
+        penstock.convert(data, tmp_path / "u.arrow", label="y", missing="refuse", exclude=["x", "z", "level"])
+
+
+def test_kinds_and_what_is_done_with_missing_values_are_as_in_a_training(tmp_path):
+    data = table(500)
+    options = {"category": ["z"], "missing": "drop", "null_values": ["v2"], "exclude": ["id"]}
+    done = penstock.convert(data, tmp_path / "t.arrow", label="y", **options)
+    rows = zip(*(data[name].to_pylist() for name in ("x", "z", "level")), strict=True)
+    there = [x is not None and z is not None and level not in (None, "v2") for x, z, level in rows]
+    assert (done.rows, done.rows + done.left_out) == (sum(there), 500)
+    with penstock.open(tmp_path / "t.arrow") as source:
+        names = penstock.LogisticRegression(epochs=1).fit(source, y="y").model_.recipe.feature_names(range(400))
+    assert {"z=50", "level=v3"} <= set(names)
+    assert "level=v2" not in names

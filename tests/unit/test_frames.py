@@ -14,6 +14,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 import penstock
 from penstock import LinearRegression, LogisticRegression, SoftmaxRegression
+from penstock.columns.base import without_dictionary
 from penstock.errors import UsageError
 
 pandas = pytest.importorskip("pandas")
@@ -217,3 +218,23 @@ def test_partitioned_data_set_keeps_its_partitions(frame, tmp_path):
     with penstock.open(dataset) as source:
         assert source.schema.names == ["age", "member", "label"]
     assert LogisticRegression().fit(dataset, y="label").classes_.tolist() == ["no", "yes"]
+
+
+def test_frames_with_lists_and_with_categories_of_string_views(frame):
+    """Columns of lists are found by name in frames, and categories may have their text as Polars has it."""
+    words = pa.array(["Rome", "Oslo", "Lima"]).cast(pa.string_view())
+    rows = np.random.default_rng(3)
+    table = pa.table(
+        {
+            "city": pa.DictionaryArray.from_arrays(pa.array(rows.integers(0, 3, 300), pa.int8()), words),
+            "place": pa.FixedSizeListArray.from_arrays(rows.normal(size=600), 2),
+            "label": pa.array(rows.integers(0, 2, 300)),
+        }
+    )
+    want = LogisticRegression().fit(table, y="label")
+    assert [part.kind for part in want.model_.recipe.parts] == ["category", "vector"]
+    plain = table.set_column(0, "city", [table["city"].to_pylist()])
+    for other in (StreamOnly(table), plain.to_pandas(types_mapper=pandas.ArrowDtype)):
+        np.testing.assert_allclose(want.predict_proba(other), want.predict_proba(table), rtol=1e-5)
+    for column in (table["city"], table["city"].chunk(0)):
+        assert without_dictionary(column).to_pylist() == plain["city"].to_pylist()

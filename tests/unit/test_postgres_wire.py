@@ -91,6 +91,16 @@ def test_numbers_side_by_side():
     assert [str(column.type) for column in found] == ["float", "double", "int16", "int32", "int64", "bool"]
 
 
+def test_intervals_keep_months_and_days_apart():
+    rows = [(1_500_000, 2, -3), (-7, 0, 14)]
+    data, kind = b"".join(struct.pack(">qii", *row) for row in rows), pa.month_day_nano_interval()
+    found = wire.decode_nullable(data, bytes([0, 1]), 2, [wire.SENT_INTERVAL], [kind], nullable=[True])
+    assert found[0].to_pylist() == [(-3, 2, 1_500_000_000), None]
+    with pytest.raises(wire.WireError, match="292 years") as caught:
+        wire.decode_numbers(data + struct.pack(">qii", 2**63 - 1, 0, 0), 3, [wire.SENT_INTERVAL], [kind])
+    assert caught.value.row == 2
+
+
 def test_vectors_and_packed_rows():
     rows = [[1.0, math.nan, 3.0], [4.0, 5.0, math.inf]]
     same(wire.decode_vectors(b"".join(struct.pack(">hh3f", 3, 0, *row) for row in rows), 2, 3), rows)

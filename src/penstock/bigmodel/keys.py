@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.ipc as ipc
 from numpy.typing import NDArray
 
+from penstock.columns.base import without_dictionary
 from penstock.columns.hashing import murmur3
 from penstock.errors import ColumnError, DataError, ModelFileError
 from penstock.native import kernel
@@ -37,8 +38,7 @@ def as_keys(array: pa.Array, column: str, *, first_row: int = 0, place: str = ""
     >>> as_keys(pa.array([3.0, 4.0]), "user").to_pylist()
     [3, 4]
     """
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+    array = without_dictionary(array)
     if array.null_count:
         row = first_row + int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
         raise DataError(f"{place} has no {column!r} in row {row}; remove such rows, or fill the gaps")

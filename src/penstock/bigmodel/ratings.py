@@ -30,6 +30,7 @@ from penstock.bigmodel.keys import KeyCounts, KeyTable, as_keys
 from penstock.bigmodel.store import Int64s
 from penstock.blocks.base import BlockSource, naming_rows
 from penstock.closing import Closing
+from penstock.columns.base import without_dictionary
 from penstock.errors import ColumnError, CorruptFileError, DataError, LabelError, UsageError
 from penstock.events import Advanced, Finished, Started, Stream
 from penstock.loader.holdout import SplitPart
@@ -303,9 +304,7 @@ def _decoded(rows: pa.RecordBatch, roles: Roles, rated: bool, place: str, first_
     items = as_keys(rows.column(roles.item), roles.item, first_row=first_row, place=place)
     if not rated:
         return Read(users, items, np.zeros(0, np.float32))
-    column = rows.column(roles.rating)
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+    column = without_dictionary(rows.column(roles.rating))
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
         raise ColumnError(f"{place}: the rating column {roles.rating!r} is {kind}; ratings are numbers")

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.blocks.storage import require_equal
-from penstock.columns.base import is_number, is_text
+from penstock.columns.base import is_number, is_text, without_dictionary
 from penstock.columns.schema_notes import layout_of
 
 _UNITS = ("s", "ms", "us", "ns")
@@ -110,6 +110,5 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if array.type == kind:
         return array
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+    array = without_dictionary(array)
     return array.cast(kind, safe=False)  # whole numbers beyond 2^53 are rounded beside floats

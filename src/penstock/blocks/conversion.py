@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from penstock.batch import Csr
 from penstock.blocks.open import JSON_LINES, SUFFIXES
@@ -25,10 +26,10 @@ from penstock.blocks.row_streams import RowStream, rows_of
 from penstock.blocks.storage import PathLike, is_remote
 from penstock.blocks.write import BlockWriter
 from penstock.budget import parse_size
-from penstock.columns.base import column_of, flag_ranges_of
+from penstock.columns.base import column_of, flag_ranges_of, without_dictionary
 from penstock.columns.choose import can_fit, choose_features, fit_batches
 from penstock.columns.hashing import Hashed
-from penstock.columns.labels import numeric, refuse_missing
+from penstock.columns.labels import missing_labels, numeric, refuse_missing
 from penstock.columns.number import Number
 from penstock.columns.pairs import PAIRS
 from penstock.columns.recipe import Recipe
@@ -62,6 +63,8 @@ class Converted:
     seconds: float
     skipped: int = 0
     """Files passed over because they hold no rows, such as a text beside images."""
+    left_out: int = 0
+    """Rows that lack the label or, if that was asked for, a feature."""
 
 
 def convert(
@@ -73,6 +76,11 @@ def convert(
     features: Sequence[str] | None = None,
     exclude: Sequence[str] = (),
     hash: Sequence[str | Hashed] = (),
+    category: Sequence[str] = (),
+    number: Sequence[str] = (),
+    date: Sequence[str] = (),
+    missing: str | None = None,
+    null_values: Sequence[str] = (),
     keep: Sequence[str] = (),
     block_size: int | str = "auto",
     format: str | None = None,
@@ -91,8 +99,9 @@ def convert(
         The Arrow file to make; it appears when it is complete.
     label, weight : str, optional
         The columns of the target and of the row's weight; kept under their names and types.
-    features, exclude, hash
-        Which columns are features, as in `choose_features`.
+    features, exclude, hash, category, number, date, missing, null_values
+        Which columns are features, and what becomes of missing values, as in `choose_features`. Rows without a label are left out
+        and counted, and with ``missing="drop"`` rows that lack a feature; with ``missing="refuse"`` both are refused.
     keep : list of str
         Further columns to keep as they are.
     block_size : int or str
@@ -136,6 +145,11 @@ def convert(
             weight=weight,
             features=features,
             hash=hash,
+            category=category,
+            number=number,
+            date=date,
+            missing=missing,
+            null_values=null_values,
             place=rows.name,
             exclude=[*exclude, *(k for k in keep if k in rows.schema.names)],
             fit=partial(fit_batches, partial(_read, rows), rows.schema) if rows.repeatable else None,
@@ -146,7 +160,8 @@ def convert(
         else:
             others = {label, weight, *exclude, *keep, *(Hashed.parse(each).column for each in hash if each != "*")}
             fitted = [f for f in rows.schema if f.name not in others and (features is None or f.name in features)]
-            fill = rows.repeatable and any(map(can_fit, fitted))  # the pass that is made anyway looks at numbers too
+            passes = any(map(can_fit, fitted)) or bool(category or number or date) or missing == "indicator"
+            fill = rows.repeatable and passes  # the pass that is made anyway looks at numbers too
             form = _Packed.of(rows, choose(fill=fill), keep)
         try:
             writer = _write(path, rows, form, size, stream, exclude=exclude)
@@ -154,7 +169,7 @@ def convert(
             form = _Packed.of(rows, choose(fill=True), keep)
             writer = _write(path, rows, form, size, stream, exclude=exclude)
     seconds = time.perf_counter() - started
-    return Converted(path, writer.rows, writer.blocks, writer.nbytes, seconds, rows.skipped)
+    return Converted(path, writer.rows, writer.blocks, writer.nbytes, seconds, rows.skipped, form.left_out_rows)
 
 
 def _write(
@@ -183,6 +198,8 @@ def _write(
                 writer.write(batch)
             writer.width = form.width
     stream.emit(Finished(task))
+    for notice in form.notices(rows.name):
+        stream.emit(Warned(notice))
     return writer
 
 
@@ -209,7 +226,9 @@ class _Packed:
         self.asked: list[str] | None = list(dict.fromkeys([*recipe.columns, *others]))
         self.width = recipe.width
         self._recipe = recipe
-        self._bare = Recipe(recipe.parts, place=recipe.place)
+        self._bare = Recipe(recipe.parts, place=recipe.place, members=recipe.members)
+        self._drops = recipe.missing == "drop"
+        self._unlabelled = self._incomplete = 0
         self._others = others
         names = recipe.names
         self.metadata: dict[str, Any] = {
@@ -244,12 +263,38 @@ class _Packed:
             raise UsageError(f"the columns {others} cannot be named 'indices' or 'values' beside sparse features")
         return cls(recipe, pa.schema([*packed, *fields]), columns, others, watch=rows.repeatable)
 
+    @property
+    def left_out_rows(self) -> int:
+        """How many rows were left out."""
+        return self._unlabelled + self._incomplete
+
+    def notices(self, place: str) -> Iterator[str]:
+        """Tell of rows that were left out."""
+        if self._unlabelled:
+            yield f"{place}: {self._unlabelled:,} rows have no {self._recipe.label!r}, the label, and are left out"
+        if self._incomplete:
+            yield f"{place}: {self._incomplete:,} rows lack a feature and are left out"
+
+    def _left_out(self, batch: pa.RecordBatch, first_row: int) -> NDArray[np.bool_]:
+        """Return which rows lack the label or, if that was asked for, a feature; refuse the first without a label if so asked."""
+        label = self._recipe.label
+        gone = np.zeros(len(batch), np.bool_)
+        if label is not None:
+            if self._recipe.missing == "refuse":
+                refuse_missing(batch.column(label), label, first_row=first_row)
+            gone = missing_labels(batch.column(label))
+        self._unlabelled += int(gone.sum())
+        if self._drops:
+            lacking = ~gone & self._recipe.lacking(batch)
+            self._incomplete += int(lacking.sum())
+            gone = gone | lacking
+        return gone
+
     def shape(self, batch: pa.RecordBatch, first_row: int, place: str) -> pa.RecordBatch:
         """Return the batch in the fast layout; a row that cannot be used is named by its place."""
         recipe = self._recipe.at(place)
         try:
-            if recipe.label is not None:
-                refuse_missing(batch.column(recipe.label), recipe.label, first_row=first_row)
+            gone = self._left_out(batch, first_row)
             if recipe.weight is not None:
                 numeric(batch.column(recipe.weight), column=recipe.weight, first_row=first_row, weight=True)
         except LabelError as error:
@@ -270,8 +315,9 @@ class _Packed:
         else:
             flat = pa.array(x.reshape(-1))
             arrays = [pa.FixedSizeListArray.from_arrays(flat, type=self.schema.field(0).type)]
-        arrays += [_plain(batch.column(name)) for name in self._others]
-        return pa.RecordBatch.from_arrays(arrays, names=self.schema.names)
+        arrays += [without_dictionary(batch.column(name)) for name in self._others]
+        shaped = pa.RecordBatch.from_arrays(arrays, names=self.schema.names)
+        return shaped.filter(pa.array(~gone)) if gone.any() else shaped
 
 
 class _AsIs:
@@ -283,6 +329,11 @@ class _AsIs:
         self.metadata = metadata
         self.width: int | None = metadata.get("width")
         self.left_out: Mapping[str, str] = {}
+        self.left_out_rows = 0
+
+    def notices(self, place: str) -> Iterator[str]:
+        """Tell of nothing: all rows are kept."""
+        return iter(())
 
     @classmethod
     def of(cls, rows: RowStream, exclude: Sequence[str]) -> _AsIs:
@@ -359,10 +410,6 @@ def _mixed_text(batches: Sequence[pa.RecordBatch], place: str) -> Iterator[str]:
                 f"{place}: column {field.name!r} is kept as text, though {count:,} of its first {len(values):,} values are"
                 f" numbers: {other!r} is none; for a column of numbers, correct such values or leave the fields empty"
             )
-
-
-def _plain(array: pa.Array) -> pa.Array:
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
 def _refuse_own_input(path: str, rows: RowStream) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.blocks.ipc_rows import offset_type
-from penstock.columns.base import Place
+from penstock.columns.base import Place, without_dictionary
 from penstock.columns.recipe import Recipe
 from penstock.columns.table_rows import TableRows
 from penstock.errors import ColumnError, DataError, UsageError
@@ -73,8 +73,7 @@ class Field:
 
     def decode(self, array: pa.Array, *, place: str, first_row: int) -> Column:
         """Return a column's values; fixed-width ones share the array's memory where they can."""
-        if pa.types.is_dictionary(array.type):
-            array = array.dictionary_decode()
+        array = without_dictionary(array)
         if array.null_count:
             row = first_row + int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
             raise DataError(

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.columns.base import without_dictionary
 from penstock.errors import UsageError
 
 
@@ -114,7 +115,7 @@ def values_to_arrow(values: Any) -> pa.Array:
         values = pa.array(array.tolist() if array.dtype.kind in "UO" else np.ascontiguousarray(array), from_pandas=True)
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
-    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+    return without_dictionary(values)
 
 
 def with_column(table: pa.Table, values: pa.Array, names: Sequence[str]) -> tuple[pa.Table, str]:

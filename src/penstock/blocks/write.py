@@ -22,6 +22,7 @@ from penstock.blocks.block_sums import write_sums
 from penstock.blocks.ipc import CHECKSUMS
 from penstock.blocks.storage import PathLike
 from penstock.checksum import checksum
+from penstock.columns.base import without_dictionary
 from penstock.columns.schema_notes import METADATA_KEY, index_columns
 from penstock.errors import DataError, UsageError, WriteError
 from penstock.outputs import Draft, read_at, sync_folder, write_failure
@@ -201,9 +202,7 @@ class BlockWriter:
     def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         arrays = []
         for field in self._plain:
-            array = batch.column(field.name)
-            if pa.types.is_dictionary(array.type):
-                array = array.dictionary_decode()
+            array = without_dictionary(batch.column(field.name))
             if not field.nullable and array.null_count:
                 raise DataError(f"column {field.name!r} holds a null, but the layout of {self.path} has none there")
             arrays.append(array if array.type == field.type else array.cast(field.type))

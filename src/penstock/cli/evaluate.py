@@ -16,6 +16,7 @@ def evaluate_command(**params: Any) -> None:
     from penstock.cli.models import open_data, opened_model
     from penstock.cli.screen import Screen
     from penstock.columns.base import UnseenValues
+    from penstock.groups.results import GroupModels
     from penstock.linear import EncodedModel
     from penstock.measure_lines import evaluation_lines
     from penstock.outputs import require_file
@@ -30,7 +31,7 @@ def evaluate_command(**params: Any) -> None:
     ):
         page = None if target is None else EvaluationPage.of(known, model_file, target)
         values = UnseenValues()
-        model = known.counting(values) if isinstance(known, EncodedModel) else known
+        model = known.counting(values) if isinstance(known, (EncodedModel, GroupModels)) else known
         found = model.evaluate(
             source, label=params["label"], memory=memory, on_scores=None if page is None else page.add
         )
@@ -53,7 +54,7 @@ def evaluate_command(**params: Any) -> None:
                 "data": source.name,
                 "classes": classes,
                 **found,
-                **({"unseen": values.to_dict()} if isinstance(known, EncodedModel) else {}),
+                **({"unseen_values" if known.by else "unseen": values.to_dict()} if model is not known else {}),
                 f"test_{known.metric}": found[known.metric],
                 "seconds": time.perf_counter() - began,
                 "peak_memory_bytes": peak_memory(),

@@ -16,6 +16,7 @@ def predict_command(**params: Any) -> None:
     from penstock.cli.models import open_data, opened_model
     from penstock.cli.screen import Screen
     from penstock.columns.base import UnseenValues
+    from penstock.groups.results import GroupModels
     from penstock.linear import EncodedModel
     from penstock.model import write_predictions
     from penstock.outputs import require_parquet
@@ -31,7 +32,7 @@ def predict_command(**params: Any) -> None:
         open_data(known, params) as source,
     ):
         values = UnseenValues()
-        model = known.counting(values) if isinstance(known, EncodedModel) else known
+        model = known.counting(values) if isinstance(known, (EncodedModel, GroupModels)) else known
         rows = write_predictions(model, source, target, keep=o.names(params["keep"]), stream=screen.stream)
         without = _nulls(target) if known.by else 0
         seconds, peak = time.perf_counter() - began, peak_memory()
@@ -47,7 +48,7 @@ def predict_command(**params: Any) -> None:
                 "data": source.name,
                 "rows": rows,
                 **({"models": model_file, "without_model": without, "unseen": unseen or "null"} if known.by else {}),
-                **({"unseen": values.to_dict()} if isinstance(known, EncodedModel) else {}),
+                **({"unseen_values" if known.by else "unseen": values.to_dict()} if model is not known else {}),
                 "seconds": seconds,
                 "peak_memory_bytes": peak,
                 "out": str(target),

@@ -61,6 +61,8 @@ class UnseenValues:
 
     def count_missing(self, column: str, rows: int) -> None:
         """Take in rows in which a column is missing."""
+        if not rows:
+            return
         with self._lock:
             self.missing[column] = self.missing.get(column, 0) + rows
 
@@ -292,12 +294,31 @@ def stored_column(schema: pa.Schema, name: str) -> str:
     return name if name in schema.names or "." not in name else name.split(".", 1)[0]
 
 
+def without_dictionary(array: Any) -> Any:
+    """Return an array, or a chunked one, with its values themselves where it has their places in a dictionary.
+
+    Examples
+    --------
+    >>> words = pa.array(["a", "b"]).cast(pa.string_view())
+    >>> without_dictionary(pa.DictionaryArray.from_arrays(pa.array([1, None, 0]), words)).to_pylist()
+    ['b', None, 'a']
+    """
+    if not pa.types.is_dictionary(array.type):
+        return array
+    values = array.type.value_type
+    if pa.types.is_string_view(values) or pa.types.is_binary_view(values):  # which Arrow does not take values from
+        plain = pa.large_string() if pa.types.is_string_view(values) else pa.large_binary()
+        if isinstance(array, pa.ChunkedArray):
+            return pa.chunked_array([without_dictionary(chunk) for chunk in array.chunks], plain)
+        array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(plain))
+    return array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array.cast(values)
+
+
 def as_texts(array: pa.Array, null_values: Sequence[str] = ()) -> pa.Array:
     """Return a column as text; ``null_values`` become missing."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+    array = without_dictionary(array)
     if not pa.types.is_large_string(array.type):
         array = array.cast(pa.large_string())
     if null_values:

@@ -24,6 +24,7 @@ from penstock.columns.number import (
     Number,
     as_numbers,
     inverse_spread,
+    is_elapsed,
     is_null_number,
     null_numbers,
     to_doubles,
@@ -202,7 +203,7 @@ class NumberTally:
         elif self._whole is not None:
             self._whole.add(array)
             self._whole = self._whole if self._whole.possible else None
-        if pa.types.is_duration(array.type) or pa.types.is_time(array.type):
+        if is_elapsed(array.type):
             array = to_seconds(array)
         values = to_doubles(array)
         if request.null_values and not is_text(request.field.type):

@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.batch import Csr, Floats, indices_of, join_parts
-from penstock.columns.base import NO_FLAGS, Place, as_texts, is_list, null_mask, require_type, saved
+from penstock.columns.base import NO_FLAGS, Place, as_texts, is_list, null_mask, require_type, saved, without_dictionary
 from penstock.errors import ColumnError, UsageError
 from penstock.messages import Name, Text, Use
 from penstock.native import kernel
@@ -204,8 +204,7 @@ def _as_text(array: pa.Array, column: str) -> tuple[NDArray[np.int64], NDArray[n
 
 def text_bytes(array: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """Return where each value's UTF-8 bytes lie, and the bytes; of anything that can be written as text."""
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+    array = without_dictionary(array)
     kind = array.type
     if not (pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)):
         array = array.cast(pa.large_binary() if pa.types.is_binary(kind) else pa.large_string())

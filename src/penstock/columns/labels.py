@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.batch import Floats
+from penstock.columns.base import without_dictionary
 from penstock.errors import LabelError
 from penstock.messages import Text, Use
 
@@ -255,10 +256,8 @@ def to_numbers(array: pa.Array) -> Floats:
 
 
 def _plain(array: pa.Array) -> pa.Array:
+    array = without_dictionary(array)
     kind = array.type
-    if pa.types.is_dictionary(kind):
-        array = array.dictionary_decode()
-        kind = array.type
     if pa.types.is_null(kind):
         return array
     if pa.types.is_decimal(kind) or pa.types.is_float16(kind):

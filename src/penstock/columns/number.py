@@ -38,6 +38,8 @@ _PLAIN = _WHOLE | {pa.float32().id, pa.float64().id}
 """Types that become numbers as they are; few comparisons count where blocks are small and columns many."""
 _ROUNDING = 1e-12
 """A spread below this share of the mean is what is left of the digits of doubles."""
+INTERVAL = np.dtype([("months", "<i4"), ("days", "<i4"), ("nanoseconds", "<i8")])
+"""How Arrow stores an interval."""
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
@@ -108,7 +110,7 @@ class Number:
                 array = _parsed(as_texts(array, self.null_values), self.column, place)
             elif pa.types.is_null(array.type):
                 array = array.cast(pa.float64())
-            elif pa.types.is_duration(array.type) or pa.types.is_time(array.type):
+            elif is_elapsed(array.type):
                 array = to_seconds(array)
         row = into[0]
         if self.missing:
@@ -123,7 +125,7 @@ class Number:
         elif self.fill is None:
             row[:] = to_numbers(array)
         elif array.null_count:
-            row[:] = to_numbers(array.cast(pa.float64()))  # a null comes to NaN
+            row[:] = to_numbers(array.cast(pa.float64(), safe=False))  # a null comes to NaN
             self._fill(into, np.isnan(row), place)
         else:
             row[:] = to_numbers(array)
@@ -177,8 +179,12 @@ class Number:
 
 def is_numeric(kind: pa.DataType) -> bool:
     """Whether values of a type become one number each."""
-    others = pa.types.is_boolean(kind) or pa.types.is_duration(kind) or pa.types.is_time(kind)
-    return bool(is_number(kind) or others)
+    return bool(is_number(kind) or pa.types.is_boolean(kind) or is_elapsed(kind))
+
+
+def is_elapsed(kind: pa.DataType) -> bool:
+    """Whether a type is one of durations, times of the day or intervals as databases have them."""
+    return bool(pa.types.is_duration(kind) or pa.types.is_time(kind) or kind == pa.month_day_nano_interval())
 
 
 def number_view(array: pa.Array) -> NDArray[Any] | None:
@@ -204,13 +210,26 @@ def null_numbers(null_values: Sequence[str]) -> tuple[str, ...]:
 
 def is_null_number(array: pa.Array, null_values: Sequence[str]) -> NDArray[np.bool_]:
     """Return which numbers stand for a missing one, to the precision of float32."""
-    numbers = to_numbers(array.cast(pa.float64()) if array.null_count else array)
+    if is_elapsed(array.type):
+        array = to_seconds(array)
+    numbers = to_numbers(array.cast(pa.float64(), safe=False) if array.null_count else array)
     return np.isin(numbers, np.array(null_numbers(null_values), np.float64).astype(np.float32))
 
 
 def to_seconds(array: pa.Array) -> pa.Array:
-    """Return durations, or times of the day, as seconds."""
+    """Return durations, times of the day or intervals as seconds; a year has 365.25 days, any other month 30, as in SQL.
+
+    Examples
+    --------
+    >>> to_seconds(pa.array([(0, 1, 5 * 10**8), (13, 0, 0), None], pa.month_day_nano_interval())).to_pylist()
+    [86400.5, 34149600.0, None]
+    """
     kind = array.type
+    if kind == pa.month_day_nano_interval():
+        values = np.frombuffer(array.buffers()[1] or b"", INTERVAL)[array.offset : array.offset + len(array)]
+        years, months = np.fmod(values["months"], 12), values["months"]
+        days = (months - years) / 12 * 365.25 + 30.0 * years + values["days"]
+        return pa.array(days * 86_400 + values["nanoseconds"] / 1e9, mask=np.asarray(array.is_null()))
     whole = array.cast(pa.int32()).cast(pa.int64()) if kind.bit_width == 32 else array.cast(pa.int64())
     return pc.multiply(whole.cast(pa.float64(), safe=False), _SECONDS[kind.unit])
 

@@ -108,6 +108,11 @@ class Recipe:
         return tuple(dict.fromkeys([*wanted, *(n for n in (self.label, self.weight) if n is not None)]))
 
     @property
+    def described_parts(self) -> tuple[FeatureColumn, ...]:
+        """The columns as people know them: of a converted file those that it was packed from."""
+        return self.parts if self.origin is None else tuple(map(column_from_dict, self.origin))
+
+    @property
     def sparse(self) -> bool:
         """Whether rows come out as CSR."""
         return any(part.sparse for part in self.parts)
@@ -140,11 +145,12 @@ class Recipe:
         >>> Recipe((Number("age"), Hashed("city", bits=4))).feature_names([0, 1, 16])
         ['age', 'city#0', 'city#15']
         """
-        ends = np.cumsum([part.width or 0 for part in self.parts])
+        parts = self.described_parts
+        ends = np.cumsum([part.width or 0 for part in parts])
         found = []
         for feature in features:
-            at = min(int(np.searchsorted(ends, feature, side="right")), len(self.parts) - 1)
-            found.append(self.parts[at].feature_name(feature - int(ends[at - 1] if at else 0)))
+            at = min(int(np.searchsorted(ends, feature, side="right")), len(parts) - 1)
+            found.append(parts[at].feature_name(feature - int(ends[at - 1] if at else 0)))
         return found
 
     @property
@@ -392,10 +398,10 @@ class Recipe:
         if self.unlabelled and self.label is not None:
             weights = np.where(missing_labels(batch.column(self.label)), np.float32(0), weights)
         if self.missing == "drop":
-            weights = np.where(self._missing_rows(batch), np.float32(0), weights)
+            weights = np.where(self.lacking(batch), np.float32(0), weights)
         return weights
 
-    def _missing_rows(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
+    def lacking(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
         """Return which rows lack a feature."""
         found = np.zeros(len(batch), np.bool_)
         for part in self.parts:

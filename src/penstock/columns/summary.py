@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from penstock.columns.category import Category
 from penstock.columns.date import Date
 from penstock.columns.number import Number
 from penstock.columns.recipe import Recipe
@@ -53,18 +55,20 @@ def column_summaries(recipe: Recipe) -> list[ColumnSummary]:
     [('age', None, 'filled', 40.0), ('color', 2, 'own feature', None)]
     """
     found = []
-    for part in recipe.parts:
-        facts, of = part.facts(), getattr(part, "of", "")
-        name = ", ".join(part.columns) + (f" {of}" if of else "")
-        mean = part.fill if isinstance(part, Number) else part.origin if isinstance(part, Date) else None
-        found.append(ColumnSummary(name, part.kind, facts.get("levels"), str(facts["missing"]), mean))
+    for part in recipe.described_parts:
+        facts, mean, scale = part.facts(), None, None
+        name = part.name if isinstance(part, Category) else ", ".join(part.columns)
+        if isinstance(part, (Number, Date)):
+            mean = part.fill if isinstance(part, Number) else part.origin
+            scale = 1 / part.scale if part.scale not in (0, 1) else None  # a recipe that scales by itself
+        found.append(ColumnSummary(name, part.kind, facts.get("levels"), str(facts["missing"]), mean, scale))
     return found
 
 
 def column_lines(
-    columns: Sequence[ColumnSummary], left_out: Mapping[str, str], *, most: int | None = None
+    columns: Sequence[ColumnSummary], left_out: Mapping[str, str], *, most: int | None = None, varied: bool = False
 ) -> list[str]:
-    """Return the table of columns, and a line about those that are left out.
+    """Return the table of columns, ``most`` of them (``varied``: some of every kind), and a line about those that are left out.
 
     Examples
     --------
@@ -74,7 +78,7 @@ def column_lines(
     age     number           filled           40
     left out: id (row numbers)
     """
-    shown = list(columns)[:most]
+    shown = some_of_each_kind(columns, most) if varied and most is not None else list(columns)[:most]
     cells = [_cells(each) for each in shown]
     headings = [name for name in _HEADINGS if any(row[name] for row in cells)]
     wide = max(map(len, ["column", *(each.column for each in shown)]))
@@ -82,12 +86,29 @@ def column_lines(
     lines = ["", f"{'column':<{wide}}  {'kind':<10}{heads}"]
     for each, row in zip(shown, cells):
         values = "".join(f"{row[name]:>{_HEADINGS[name]}}" for name in headings)
-        lines.append(f"{each.column:<{wide}}  {each.kind:<10}{values}")
+        lines.append(f"{each.column:<{wide}}  {each.kind:<10}{values}".rstrip())
     if len(columns) > len(shown):
         lines.append(f"and {len(columns) - len(shown):,} more columns")
     if left_out:
         lines.append(f"left out: {some_of((f'{name} ({why})' for name, why in left_out.items()), 20)}")
     return lines
+
+
+def some_of_each_kind(columns: Sequence[ColumnSummary], most: int) -> list[ColumnSummary]:
+    """Return so many columns in their order: of each kind the first ones, as many of one kind as of another as far as there are.
+
+    Examples
+    --------
+    >>> columns = [ColumnSummary(name, kind, None, "") for name, kind in zip("abcde", ["number"] * 4 + ["date"])]
+    >>> [each.column for each in some_of_each_kind(columns, 3)]
+    ['a', 'b', 'e']
+    """
+    turns: Counter[str] = Counter()
+    ranked = []
+    for place, each in enumerate(columns):
+        ranked.append((turns[each.kind], place))
+        turns[each.kind] += 1
+    return [columns[place] for place in sorted(place for _, place in sorted(ranked)[:most])]
 
 
 def _cells(summary: ColumnSummary) -> dict[str, str]:

@@ -34,7 +34,6 @@ from penstock.budget import parse_cache
 from penstock.class_weights import BALANCED, ClassWeighting, ClassWeights, class_codes
 from penstock.closing import Closing
 from penstock.columns.choose import choose_features
-from penstock.columns.kinds import column_from_dict
 from penstock.columns.labels import LabelMap
 from penstock.columns.pairs import Pairs
 from penstock.columns.vector import Vector
@@ -284,10 +283,13 @@ class LinearEstimator(Closing, BaseEstimator):
         """Whether features are to be found by their columns' names: stored data, or a DataFrame that has them."""
         if _is_stored(X):
             return True
-        names = _columns_of(self.model_)
-        if names is None or not is_frame(X):
+        if not is_frame(X):
             return False
-        return self.model_.weights.width != len(names) or set(names) <= set(frame_names(X))
+        present, names = set(frame_names(X)), _columns_of(self.model_)
+        stored = [name for part in self.model_.recipe.described_parts for name in part.columns]
+        if all(name in present or name.partition(".")[0] in present for name in stored):
+            return True
+        return names is not None and self.model_.weights.width != len(names)
 
     def _named_columns(self, X: Any) -> pa.Table:
         """Return the rows of an array as a table with the columns that the estimator was fitted with, in their order."""
@@ -392,8 +394,7 @@ def _present(labels: pa.Array) -> NDArray[Any]:
 
 def _columns_of(model: LinearModel) -> list[str] | None:
     """Return the columns that a model was learnt from; None where some are lists, of many features each."""
-    origin, parts = model.recipe.origin, model.recipe.parts
-    parts = parts if origin is None else tuple(map(column_from_dict, origin))
+    parts = model.recipe.described_parts
     if any(isinstance(part, (Vector, Pairs)) for part in parts):
         return None
     return list(dict.fromkeys(name for part in parts for name in part.columns))

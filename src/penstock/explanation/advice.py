@@ -358,7 +358,8 @@ def _wanted_rows(clustering: Clustering | None, rows: int) -> int:
 
 
 def _clustered(clustering: Clustering | None) -> str:
-    return f"the rows are clustered by {clustering.by}" if clustering is not None else "the rows may be clustered"
+    known = clustering is not None and clustering.clustered
+    return f"the rows are clustered by {clustering.by}" if known and clustering else "the rows may be clustered"
 
 
 def _times(one: _Choice, other: _Choice) -> str:

@@ -15,16 +15,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from penstock import seeds
 from penstock.batch import Batch, Csr
 from penstock.blocks.base import BlockSource, Int64s, row_place
 from penstock.budget import show_share
-from penstock.columns.base import column_of, field_of, is_list, is_text
+from penstock.columns.base import column_of, field_of, is_list, is_text, without_dictionary
 from penstock.columns.fit import ColumnRequest, NumberTally
 from penstock.columns.labels import LabelMap, missing_labels, refuse_missing
 from penstock.columns.number import Number
 from penstock.columns.recipe import Recipe
+from penstock.columns.summary import ColumnSummary, column_summaries
 from penstock.errors import DataError
 from penstock.loader.fit_columns import read_columns
 from penstock.loader.row_forms import FeatureForm, Scaling
@@ -79,6 +81,21 @@ class DataSample:
     def rows(self) -> int:
         """Rows kept."""
         return sum(len(p) for p in self.parts)
+
+    def column_summaries(self) -> list[ColumnSummary]:
+        """Return a line for each column, with the mean and the spread of numbers and dates in the rows that were looked at."""
+        width = self.recipe.dense_width
+        rows = max(1, sum(len(batch) for batch in self.fitted))
+        mean = sum((_column_sums(batch, width, np.zeros(width), 1) for batch in self.fitted), np.zeros(width)) / rows
+        squares = sum((_column_sums(batch, width, mean, 2) for batch in self.fitted), np.zeros(width)) / rows
+        found, at = [], 0
+        for part, summary in zip(self.recipe.described_parts, column_summaries(self.recipe), strict=True):
+            if part.kind in ("number", "date") and at < width:
+                origin = summary.mean or 0.0 if part.kind == "date" else 0.0
+                summary = replace(summary, mean=origin + float(mean[at]), scale=float(np.sqrt(squares[at])))
+            found.append(summary)
+            at += part.width or 0
+        return found
 
     @property
     def width(self) -> int:
@@ -291,8 +308,18 @@ def _with_labels(
 
 
 def _distinct(arrays: Sequence[pa.Array]) -> pa.Array:
-    values = [pc.unique(a.dictionary_decode() if pa.types.is_dictionary(a.type) else a) for a in arrays]
+    values = [pc.unique(without_dictionary(a)) for a in arrays]
     return pc.unique(pa.chunked_array(values, type=values[0].type)) if values else pa.array([])
+
+
+def _column_sums(batch: Batch, width: int, about: NDArray[np.float64], power: int) -> NDArray[np.float64]:
+    """Return the sums of the first features, or of their squares, about some numbers; those of sparse rows are all stored."""
+    if not isinstance(batch.x, Csr):
+        return np.asarray(((batch.x[:, :width].astype(np.float64) - about) ** power).sum(axis=0))
+    here = batch.x.indices < width
+    places = batch.x.indices[here].astype(np.int64)
+    values = (batch.x.values[here] - about[places]) ** power
+    return np.bincount(places, values, minlength=width).astype(np.float64)
 
 
 def _mend(part: Batch) -> int:

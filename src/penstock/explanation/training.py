@@ -21,7 +21,7 @@ from penstock.blocks.open import split_table, without_password
 from penstock.blocks.storage import expand, is_remote
 from penstock.budget import Budget, available_memory, show_bytes, show_share
 from penstock.columns.schema_notes import index_notice
-from penstock.columns.summary import ColumnSummary, column_lines, column_summaries
+from penstock.columns.summary import ColumnSummary, column_lines
 from penstock.config import Config
 from penstock.errors import DataError
 from penstock.explanation import advice
@@ -191,7 +191,7 @@ def _explain(
     costs = tuple(replace(cost, quality=_quality(cost, setting)) for cost in strategy_costs(setting, speeds))
     block_bytes = advice.best_block(curve, layout=speeds.packed or speeds.stored, speeds=speeds)
     gain = None
-    if _can_convert(sampled):
+    if sampled.recipe.missing != "drop":
         gain = conversion_gain(
             source, columns, name, setting=setting, speeds=speeds, costs=costs, block_bytes=block_bytes
         )
@@ -222,7 +222,7 @@ def _explain(
         "memory_bytes": plan.memory,
         "resident": plan.resident,
         "shape": DataSummary.of(source, sample, plan, units),
-        "columns": [_summary(each) for each in column_summaries(sampled.recipe)],
+        "columns": [_summary(each) for each in sample.column_summaries()],
         "left_out": dict(sampled.recipe.left_out),
         "storage": curve,
         "storage_note": storage if isinstance(storage, str) else "",
@@ -245,17 +245,9 @@ def _explain(
     )
 
 
-def _can_convert(sampled: SampledColumns) -> bool:
-    """Whether `penstock.convert` takes the columns: it packs numbers without gaps, lists, and hashed text."""
-    fitted = any(
-        part.kind in ("category", "date") or part.to_dict().get("null_values") for part in sampled.recipe.parts
-    )
-    return not (fitted or sampled.missing or sampled.recipe.missing == "drop")
-
-
 def _summary(summary: ColumnSummary) -> dict[str, Any]:
     """Return what is known of a column before training."""
-    return {name: getattr(summary, name) for name in ("column", "kind", "levels", "missing")}
+    return {name: getattr(summary, name) for name in ("column", "kind", "levels", "missing", "mean", "scale")}
 
 
 def _quality(cost: StrategyCost, setting: Setting) -> float | None:
@@ -294,7 +286,7 @@ def _name(data: Any, source: BlockSource) -> str:
     return without_password(os.fspath(data)) if isinstance(data, (str, os.PathLike)) else source.name
 
 
-_COLUMNS_SHOWN = 20
+_COLUMNS_SHOWN = 30
 _CACHE = {True: "cold: out of the page cache", False: "warm: partly from the page cache", None: "perhaps cached"}
 
 
@@ -326,7 +318,7 @@ def _data(facts: Mapping[str, Any]) -> Section:
 
 def _columns(facts: Mapping[str, Any]) -> Section:
     summaries = [ColumnSummary(**each) for each in facts["columns"]]
-    return Section("Columns", column_lines(summaries, facts["left_out"], most=_COLUMNS_SHOWN)[1:])
+    return Section("Columns", column_lines(summaries, facts["left_out"], most=_COLUMNS_SHOWN, varied=True)[1:])
 
 
 def _clustering(facts: Mapping[str, Any]) -> Section:

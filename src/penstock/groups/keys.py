@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from penstock.columns.base import without_dictionary
 from penstock.errors import ColumnError, DataError, UsageError
 
 Key = tuple[Any, ...]
@@ -155,8 +156,7 @@ def from_columns(columns: Sequence[pa.Array | pa.ChunkedArray]) -> list[Key]:
 
 def _as_kind(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+    array = without_dictionary(array)
     if array.type == kind:
         return array
     try:

@@ -7,10 +7,12 @@ its group's model; what rows of other groups get is said beforehand.
 
 from __future__ import annotations
 
+import copy
 import os
 import shutil
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from numpy.typing import NDArray
 from penstock.batch import Batch, Floats
 from penstock.blocks.base import BlockSource, require_columns, row_place
 from penstock.closing import Closing
+from penstock.columns.base import UnseenValues
 from penstock.columns.recipe import Recipe
 from penstock.errors import (
     ColumnError,
@@ -290,9 +293,18 @@ class GroupModels(Closing):
         with ExitStack() as stack:
             source = stack.enter_context(open_partitioned(data, self.by))
             if out is not None:
-                return write_predictions(asked, source, out, keep=keep, stream=stream)
+                unseen_values = UnseenValues()
+                count = write_predictions(asked.counting(unseen_values), source, out, keep=keep, stream=stream)
+                unseen_values.warn(out)
+                return count
             batches = list(stack.enter_context(closing(asked.predictions(source, keep=keep))))
         return pa.Table.from_batches(batches) if batches else pa.table({"prediction": pa.array([], pa.float32())})
+
+    def counting(self, unseen: UnseenValues) -> GroupModels:
+        """Return the same models, which count values that training did not see in the rows that they score."""
+        models = copy.copy(self)
+        models.recipe = replace(self.recipe, unseen=unseen)
+        return models
 
     def answering(self, unseen: str) -> GroupModels:
         """Return the same models with another answer to rows whose group has none; see ``unseen``."""
@@ -321,11 +333,18 @@ class GroupModels(Closing):
         memory: str | int = "512MB",
         on_scores: OnScores | None = None,
     ) -> dict[str, Any]:
-        """Measure the models on labelled rows, each by its group's model; see `penstock.groups.evaluation.evaluate_groups`."""
+        """Measure the models on labelled rows, each by its group's model; see `penstock.groups.evaluation.evaluate_groups`.
+
+        Values that training did not see are counted in the log, unless somebody else counts them.
+        """
         from penstock.groups.evaluation import evaluate_groups
 
+        unseen = UnseenValues()
+        asked = self.counting(unseen) if self.recipe.unseen is None else self
         with open_partitioned(data, self.by) as source:
-            return evaluate_groups(self, source, label=label, memory=memory, on_scores=on_scores)
+            found = evaluate_groups(asked, source, label=label, memory=memory, on_scores=on_scores)
+            unseen.warn(source.name)
+        return found
 
     def describe(self, *, most: int | None = None) -> Description:
         """Say how the models came out: figures of all groups, and the config chosen for each, the largest groups first."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from penstock.columns.summary import column_lines, column_summaries
 from penstock.errors import UsageError
 from penstock.groups.results import GroupModels
 from penstock.groups.search_space import Choice
@@ -33,8 +35,11 @@ def describe_groups(result: GroupModels, *, most: int | None = None) -> Descript
     """Say how the models came out; see `GroupModels.describe`. All groups are among the values, ``most`` among the lines."""
     told, rows = figures(result), best(result)
     common = {"label": result.label, "classes": result.classes, "metrics": result.metrics, "config": result.config}
-    values = {"models": str(result.registry.folder), **common, **told, "best": rows}
-    return Description(strict_json(values), (*lines(told), "", *table(rows, result, most=most)))
+    columns, left_out = column_summaries(result.recipe), dict(result.recipe.left_out)
+    more = {"columns": [asdict(each) for each in columns], "left_out": left_out}
+    values = {"models": str(result.registry.folder), **common, **told, **more, "best": rows}
+    listed = column_lines(columns, left_out, most=most)
+    return Description(strict_json(values), (*lines(told), *listed, "", *table(rows, result, most=most)))
 
 
 def figures(result: GroupModels) -> dict[str, Any]:

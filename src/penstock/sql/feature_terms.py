@@ -31,7 +31,7 @@ class ValueWriter:
     column : callable
         Writes the value of a term's column.
     double : callable
-        Writes a number, a boolean or a time of the day, of an Arrow type, as a double.
+        Writes a number, a boolean, a time of the day or an interval, of an Arrow type, as a double.
     parsed : callable
         Writes a text as a double, or as a timestamp: the second argument tells which.
     days : callable

@@ -148,7 +148,7 @@ def labelled_rows(
     weight = recipe.weight if recipe.weight in present else None
     wanted = list(dict.fromkeys([*features, *by, str(label), *([weight] if weight is not None else [])]))
     unseen = UnseenValues()
-    counting = model if isinstance(model, GroupModels) else model.counting(unseen)
+    counting = model.counting(unseen)
     # One pass: there is nothing to keep rows for.
     with engine.open(query, wanted, replace(chosen.reading, cache=False), stream=stream) as opened:
         unit = recipe.weight_mean if weight is not None else 1.0

@@ -26,7 +26,7 @@ from penstock.blocks.arrow import ArrowSource
 from penstock.blocks.base import Nulls
 from penstock.blocks.write import BlockWriter
 from penstock.closing import Closing
-from penstock.columns.base import Place, is_list, is_number
+from penstock.columns.base import Place, is_list, is_number, without_dictionary
 from penstock.columns.choose import choose_features
 from penstock.columns.fit import WholeNumbers
 from penstock.columns.number import Number
@@ -353,8 +353,7 @@ def as_features(
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+    array = without_dictionary(array)
     return array.cast(pa.float64()) if pa.types.is_decimal(array.type) else array
 
 

@@ -35,14 +35,16 @@ DTYPES = {
     "time": np.dtype(">i8"),
     "timestamp": np.dtype(">i8"),
     "timestamptz": np.dtype(">i8"),
+    "interval": wire.SENT_INTERVAL,
 }
 _MOMENTS = {
     "date": pa.date32(),
     "time": pa.time64("us"),
     "timestamp": pa.timestamp("us"),
     "timestamptz": pa.timestamp("us", "UTC"),
+    "interval": pa.month_day_nano_interval(),
 }
-_FILLERS = {"bool": "false", "time": "'00:00'::time"} | {
+_FILLERS = {"bool": "false", "time": "'00:00'::time", "interval": "'0'::interval"} | {
     name: f"'2000-01-01'::{name}" for name in ("date", "timestamp", "timestamptz")
 }
 """What stands in a row for a null, if not 0, beside the flag that tells of it."""

@@ -19,7 +19,7 @@ from penstock.errors import ColumnError, SourceError, SourceNotFoundError, neare
 
 Kind = Literal["number", "array", "vector", "bytes", "text"]
 
-_PLAIN = ("bool", "int2", "int4", "int8", "float4", "float8", "date", "time", "timestamp", "timestamptz")
+_PLAIN = ("bool", "int2", "int4", "int8", "float4", "float8", "date", "time", "timestamp", "timestamptz", "interval")
 _NUMBERS = {**dict.fromkeys(_PLAIN, ""), "numeric": "float8"}
 """Types sent as numbers, dates and times among them, and what a type is cast to before."""
 _ELEMENTS = {

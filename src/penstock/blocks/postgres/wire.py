@@ -16,11 +16,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.blocks.base import Int64s
+from penstock.columns.number import INTERVAL
 
 _MATRIX = struct.Struct(">iiIiiii")
 """The head of an array of two dimensions: their number, nulls or not, the element's type, then size and first index each."""
 
 
+SENT_INTERVAL = np.dtype([("microseconds", ">i8"), ("days", ">i4"), ("months", ">i4")])
 _DAYS_TO_2000, _MICROSECONDS_TO_2000 = 10_957, 946_684_800_000_000
 """From 1970, where Arrow counts from, to 2000, where the server does."""
 
@@ -76,8 +78,26 @@ def _moments(values: NDArray[Any], kind: pa.DataType, missing: NDArray[np.bool_]
         ends = np.iinfo(values.dtype)
         _require_all((values != ends.min) & (values != ends.max), "infinity is no date")
         values = values + values.dtype.type(_DAYS_TO_2000 if pa.types.is_date(kind) else _MICROSECONDS_TO_2000)
+    if kind == pa.month_day_nano_interval():
+        return intervals(values, missing)
     array = pa.array(values, mask=missing)
     return array if array.type == kind else array.view(kind)
+
+
+def intervals(values: NDArray[Any], missing: NDArray[np.bool_] | None) -> pa.Array:
+    """Return intervals, which the server counts in microseconds, days and months.
+
+    Examples
+    --------
+    >>> intervals(np.array([(1_500_000, 2, 3)], SENT_INTERVAL), None).to_pylist()
+    [MonthDayNano(months=3, days=2, nanoseconds=1500000000)]
+    """
+    made = np.empty(len(values), INTERVAL)
+    made["months"], made["days"] = values["months"], values["days"]
+    made["nanoseconds"] = values["microseconds"].astype(np.int64) * 1000
+    _require_all(made["nanoseconds"] // 1000 == values["microseconds"], "an interval is beyond 292 years, or infinite")
+    valid = None if missing is None else pa.array(~missing).buffers()[1]
+    return pa.Array.from_buffers(pa.month_day_nano_interval(), len(made), [valid, pa.py_buffer(made)])
 
 
 def decode_matrix(data: bytes | None, rows: int, width: int, *, element: np.dtype[Any]) -> pa.Array:

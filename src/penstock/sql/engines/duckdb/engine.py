@@ -12,9 +12,11 @@ import json
 import os
 import re
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from importlib.util import find_spec
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -120,7 +122,7 @@ class DuckDBEngine(Closing):
             found = self._connection.execute(text, list(parameters))
             kind = kinds[-1] if kinds else ""
             described = [(str(name), str(kind)) for name, kind, *_ in found.description or ()]
-            touched, rows = found.rowcount, found.fetchall()
+            touched, rows = found.rowcount, _python_rows(found, [kind for _, kind in described])
             names = tuple(name for name, _ in described)
         # Statements without rows of their own give back a count, or whether they succeeded.
         if touched < 0 and names and kind != "CREATE" and (kind == "SELECT" or names != ("Success",)):
@@ -406,6 +408,17 @@ class DuckDBEngine(Closing):
         """Tell DuckDB's errors as ours, in its own words; ``whole`` with the statement, where it is the user's own."""
         with translated_errors(lambda told, error: DatabaseError(str(error).strip() if whole else told)):
             yield
+
+
+def _python_rows(found: Any, kinds: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Return a result's rows as Python values; DuckDB itself makes times with a zone only where pytz is installed."""
+    zoned = any("TIME ZONE" in kind or "TIMESTAMPTZ" in kind for kind in kinds)
+    if zoned and find_spec("pytz") is None:
+        with warnings.catch_warnings(action="ignore"):  # that it makes a copy
+            table = found.to_arrow_table()
+        return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    rows: list[tuple[Any, ...]] = found.fetchall()
+    return rows
 
 
 def _as_table(query: Query) -> str:

@@ -13,6 +13,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from penstock.columns.number import is_elapsed
 from penstock.sql.dialect import (
     AttributionFormula,
     Dialect,
@@ -144,7 +145,7 @@ def _column(term: FeatureTerm) -> str:
 
 
 def _double(value: str, kind: pa.DataType) -> str:
-    return f"epoch({value})::float8" if pa.types.is_time(kind) else f"{value}::float8"
+    return f"epoch({value})::float8" if is_elapsed(kind) else f"{value}::float8"
 
 
 def _parsed(value: str, to: str) -> str:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.blocks.postgres.qualify import qualified
+from penstock.blocks.postgres.wire import SENT_INTERVAL, WireError, intervals
 from penstock.errors import DataError
 from penstock.sql.dialect import quote_identifier
 from penstock.sql.prediction_query import VECTOR
@@ -54,6 +55,7 @@ _NUMBERS = {
     "timestamptz": NumberType(
         pa.timestamp("us", "UTC"), np.dtype(">i8"), "timestamptz_send", "'2000-01-01'::pg_catalog.timestamptz"
     ),
+    "interval": NumberType(pa.month_day_nano_interval(), SENT_INTERVAL, "interval_send", "'0'::pg_catalog.interval"),
 }
 _ELEMENTS = ("bool", "int2", "int4", "int8", "float4", "float8", "numeric")
 LOOK_UP = qualified("""
@@ -84,6 +86,7 @@ _STORED = {
     pa.uint16(): "integer",
     pa.int32(): "integer",
     pa.uint32(): "bigint",
+    pa.uint64(): "numeric",
     pa.int64(): "bigint",
     pa.float32(): "real",
     pa.float64(): "double precision",
@@ -92,6 +95,7 @@ _STORED = {
     pa.time64("us"): "time",
     pa.timestamp("us"): "timestamp",
     pa.timestamp("us", "UTC"): "timestamptz",
+    pa.month_day_nano_interval(): "interval",
 }
 
 
@@ -163,7 +167,18 @@ def _stored(kind: pa.DataType) -> str:
     types = pa.types
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return f"{_stored(kind.value_type)}[]"
-    return _STORED.get(kind, "text")
+    if types.is_decimal(kind):
+        return f"numeric({kind.precision}, {kind.scale})"
+    return "interval" if types.is_duration(kind) else _STORED.get(kind, "text")
+
+
+def copied_values(array: pa.Array) -> list[Any]:
+    """Return values as psycopg writes them in a COPY."""
+    values: list[Any] = array.to_pylist()
+    if array.type != pa.month_day_nano_interval():
+        return values
+    parts = ((each.months, each.days, each.nanoseconds // 1000) if each is not None else None for each in values)
+    return [None if each is None else "{} months {} days {} microseconds".format(*each) for each in parts]
 
 
 _STRIP = 8
@@ -282,8 +297,13 @@ def _missing(flags: list[bytes | None], numbers: int) -> NDArray[np.bool_] | Non
 
 
 def _number(column: QueryColumn, values: NDArray[Any], nulls: NDArray[np.bool_] | None) -> pa.Array:
-    numbers = values.astype(values.dtype.newbyteorder("="))
     kind = column.type
+    if kind == pa.month_day_nano_interval():
+        try:
+            return intervals(values, nulls)
+        except WireError as error:
+            raise DataError(f"column {column.name!r}: {error}") from None
+    numbers = values.astype(values.dtype.newbyteorder("="))
     if pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
         limits = np.iinfo(numbers.dtype)
         if ((numbers == limits.min) | (numbers == limits.max)).any():

@@ -32,6 +32,7 @@ from penstock.sql.engines.postgres.cursor_rows import (
     LOOK_UP,
     QueryColumn,
     column_definitions,
+    copied_values,
     query_columns,
     stream_query,
 )
@@ -183,7 +184,7 @@ class PostgresEngine(Closing):
         with self._session() as connection:
             connection.execute(f"CREATE TEMPORARY TABLE {name} ({column_definitions(rows.schema)})".encode())
             for batch in rows:  # a COPY to each, so that the connection is free while the next is fetched
-                columns = [column.to_pylist() for column in batch.columns]
+                columns = [copied_values(column) for column in batch.columns]
                 with connection.cursor() as cursor, cursor.copy(f"COPY {name} FROM STDIN".encode()) as copying:
                     for row in zip(*columns, strict=True):
                         copying.write_row(row)

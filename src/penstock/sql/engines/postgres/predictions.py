@@ -20,6 +20,7 @@ from functools import partial
 import pyarrow as pa
 
 from penstock.blocks.postgres.qualify import qualified
+from penstock.columns.number import is_elapsed
 from penstock.errors import UsageError
 from penstock.sql.dialect import (
     AttributionFormula,
@@ -189,7 +190,7 @@ def _double(value: str, kind: pa.DataType) -> str:
     """Write a value such that multiplying it by a double is an operator of the server's own."""
     if pa.types.is_boolean(kind):
         return f"{value}::int::float8"
-    if pa.types.is_time(kind):
+    if is_elapsed(kind):
         return f"extract(epoch FROM {value})::float8"
     return value if pa.types.is_float32(kind) else f"{value}::float8"  # numerics, too, are doubles to Arrow
 
