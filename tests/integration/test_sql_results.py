@@ -94,7 +94,7 @@ def test_statements_without_rows_have_no_columns(session: Session) -> None:
 
 
 def test_our_own_results_are_tables_too(session: Session) -> None:
-    assert session.sql("SHOW MODELS").to_arrow().schema.names[:2] == ["name", "kind"]
+    assert session.sql("SHOW MODELS").to_arrow().schema.names[:2] == ["name", "version"]
     assert Result(("value",), [("logistic",), (3,), ([0, 1],), (None,)]).to_arrow().column("value").to_pylist() == [
         "logistic",
         "3",
