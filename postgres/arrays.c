@@ -109,16 +109,23 @@ converted(ArrayType *array, uint32 count, Oid wanted)
 	return found;
 }
 
-/* Gives an argument's elements, as float4 or int4; NULL where one of them is null. */
+/* Gives an array's elements, as float4 or int4; NULL where one of them is null. */
 static inline const void *
-read_array(FunctionCallInfo fcinfo, int argument, Oid wanted, char *room, uint32 *count)
+read_array(Datum datum, Oid wanted, char *room, uint32 *count)
 {
-	ArrayType  *array = plain_array(PG_GETARG_DATUM(argument), room);
+	ArrayType  *array = plain_array(datum, room);
 
 	if (ARR_HASNULL(array) && array_contains_nulls(array))
 		return NULL;
 	*count = length_of(array);
 	return ARR_ELEMTYPE(array) == wanted ? ARR_DATA_PTR(array) : converted(array, *count, wanted);
+}
+
+/* Gives an array's elements as float4; NULL where one of them is null. `room` has SHORT_MOST bytes. */
+const float *
+float_values(Datum array, char *room, uint32 *count)
+{
+	return read_array(array, FLOAT4OID, room, count);
 }
 
 /* Reads features from the arguments `first` and on; false where one is null. */
@@ -131,11 +138,11 @@ read_row(FunctionCallInfo fcinfo, int first, Row *row)
 	row->indices = NULL;
 	if (sparse)
 	{
-		row->indices = read_array(fcinfo, first++, INT4OID, row->rooms[0], &index_count);
+		row->indices = read_array(PG_GETARG_DATUM(first++), INT4OID, row->rooms[0], &index_count);
 		if (row->indices == NULL)
 			return false;
 	}
-	row->values = read_array(fcinfo, first, FLOAT4OID, row->rooms[1], &row->count);
+	row->values = read_array(PG_GETARG_DATUM(first), FLOAT4OID, row->rooms[1], &row->count);
 	if (row->values == NULL)
 		return false;
 	if (sparse && index_count != row->count)

@@ -17,6 +17,7 @@ typedef struct Row
 
 extern ArrayType *kept_array(FunctionCallInfo fcinfo, Datum datum);
 extern uint32 length_of(ArrayType *array);
+extern const float *float_values(Datum array, char *room, uint32 *count);
 extern bool read_row(FunctionCallInfo fcinfo, int first, Row *row);
 
 #endif							/* PENSTOCK_ARRAYS_H */

@@ -2,7 +2,8 @@
  * predict.c: predictions in any query.
  *
  * With weights at hand a call is an inner product. A model that is named is read from penstock.models, by the rights of
- * who asks, at the first row of a query and kept for the others. Its recipe makes features of a row's columns. Where one expression is used by several queries, as in
+ * who asks, at the first row of a query and kept for the others. Its recipe makes features of a row's columns, and of a model for each
+ * group the row's own columns say which it has. Where one expression is used by several queries, as in
  * PL/pgSQL, each of them looks whether the kept row is still the model's. Features past a sparse model's width are left
  * out, as in the rest of Penstock.
  */
@@ -28,6 +29,7 @@
 
 #include "arrays.h"
 #include "catalogue.h"
+#include "group_keys.h"
 #include "recipe.h"
 
 PG_FUNCTION_INFO_V1(penstock_score);
@@ -53,6 +55,7 @@ typedef struct Model
 	float	   *scores;
 	Jsonb	   *parts;			/* of its recipe; NULL where there is none */
 	Encoder    *encoder;		/* by the recipe, once there was a row */
+	GroupKeys  *groups;			/* NULL: one model; else `coef` has those of all, each output's intercept behind its weights */
 } Model;
 
 #define MODELS 8
@@ -150,17 +153,32 @@ weights_of(Datum datum, Size wanted, const char *name)
 	return (const float *) ARR_DATA_PTR(array);
 }
 
+/* Reads the models of all groups. */
+static void
+read_groups(Model *model, const Datum *values, const char *name)
+{
+	ArrayType  *array = DatumGetArrayTypePCopy(values[3]);
+	Size		size = (Size) model->outputs * (model->width + 1);
+
+	model->groups = values[9] ? group_keys_read(model->context, DatumGetJsonbP(values[9])) : NULL;
+	if (model->groups == NULL || ARR_HASNULL(array) || length_of(array) < (model->groups->count + model->groups->pooled) * size)
+		ereport(ERROR, (errcode(ERRCODE_DATA_CORRUPTED), errmsg("model \"%s\" is damaged: its groups cannot be read", name)));
+	model->coef = (const float *) ARR_DATA_PTR(array);
+}
+
 /* Reads a model into the memory of the function's call. */
 static Model *
 load_model(FunctionCallInfo fcinfo, text *wanted)
 {
 	/* Read with the search path pinned to pg_catalog. */
-	static const char *query = "SELECT kind, outputs, width, coef, intercept, CASE json_typeof(header->'classes') "
+	static const char *query = "SELECT kind, outputs, width, coef, intercept, CASE json_typeof(classes) "
 		"WHEN 'array' THEN ARRAY(SELECT CASE json_typeof(c) WHEN 'number' THEN "
 		"regexp_replace(c #>> '{}', '[.]0$', '') ELSE c #>> '{}' END "
-		"FROM json_array_elements(header->'classes') AS c) ELSE '{}' END, ctid, xmin, "
-		"(header->'encoder'->'parts')::jsonb "
-		"FROM penstock.models WHERE name = $1 "
+		"FROM json_array_elements(classes) AS c) ELSE '{}' END, m.ctid, m.xmin, "
+		"(encoder->'parts')::jsonb, CASE format WHEN 2 THEN (SELECT jsonb_object_agg(key, value) FROM json_each(header->'groups') "
+		"WHERE key IN ('by', 'kinds', 'keys', 'count', 'unseen')) END, format "
+		"FROM penstock.models AS m, LATERAL (SELECT header->'encoder' AS encoder OFFSET 0) AS e, "
+		"LATERAL (SELECT coalesce(header->'classes', encoder->'labels'->'classes') AS classes OFFSET 0) AS c WHERE name = $1 "
 		/* m@3 is a row of that name, or the default version, if that is its number: a model's first version may have none. */
 		"OR (name <> $1 AND name = regexp_replace($1, '@[1-9][0-9]{0,8}$', '') AND coalesce(substring(substr(header::text, 1, 100) "
 		"FROM '^[[:space:]]*[{][[:space:]]*\"version\"[[:space:]]*:[[:space:]]*[{][[:space:]]*\"number\"[[:space:]]*:[[:space:]]*([0-9]+)'), "
@@ -169,7 +187,7 @@ load_model(FunctionCallInfo fcinfo, text *wanted)
 				before;
 	char	   *name = text_to_cstring(wanted);
 	Model	   *model;
-	Datum		values[9];
+	Datum		values[11];
 	HeapTuple	row;
 	int64		width;
 	Oid			types[] = {TEXTOID};
@@ -198,7 +216,7 @@ load_model(FunctionCallInfo fcinfo, text *wanted)
 		bool		isnull;
 
 		values[i] = SPI_getbinval(row, SPI_tuptable->tupdesc, i + 1, &isnull);
-		if (isnull && i == 8)
+		if (isnull && (i == 8 || i == 9))
 			values[i] = (Datum) 0;
 		else if (isnull)
 			ereport(ERROR, (errcode(ERRCODE_DATA_CORRUPTED), errmsg("model \"%s\" is damaged", name)));
@@ -218,8 +236,17 @@ load_model(FunctionCallInfo fcinfo, text *wanted)
 		(model->loss != LOSS_SOFTMAX && model->outputs != 1))
 		ereport(ERROR, (errcode(ERRCODE_DATA_CORRUPTED), errmsg("model \"%s\" is damaged", name)));
 	model->width = width;
-	model->coef = weights_of(values[3], (Size) model->outputs * model->width, name);
-	model->intercept = weights_of(values[4], model->outputs, name);
+	if (DatumGetInt32(values[10]) > 2)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("model \"%s\" was made by a newer version of Penstock", name), errhint("Install that version's extension.")));
+	if (DatumGetInt32(values[10]) == 2)
+		read_groups(model, values, name);
+	else
+	{
+		model->coef = weights_of(values[3], (Size) model->outputs * model->width, name);
+		model->intercept = weights_of(values[4], model->outputs, name);
+	}
 	model->scores = palloc(sizeof(float) * model->outputs);
 	deconstruct_array(DatumGetArrayTypePCopy(values[5]), TEXTOID, -1, false, TYPALIGN_INT,
 					  &model->classes, NULL, &model->class_count);
@@ -376,10 +403,27 @@ static inline bool
 score_row(FunctionCallInfo fcinfo, Model *model)
 {
 	Row			row;
+	int32		group;
+	const float *coef;
 
+	if (model->groups && !((Models *) fcinfo->flinfo->fn_extra)->of_rows)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("model \"%s\" is a model per group, and an array of features does not say which", text_to_cstring(model->name)),
+				 errhint("Give the row: penstock.predict('m', t) FROM t.")));
 	if (((Models *) fcinfo->flinfo->fn_extra)->of_rows
 		? !encode_row(model, PG_GETARG_HEAPTUPLEHEADER(1), &row) : !read_row(fcinfo, 1, &row))
 		return false;
+	if (model->groups)
+	{
+		group = group_keys_find(model->groups, PG_GETARG_HEAPTUPLEHEADER(1));
+		if (group < 0 && !model->groups->pooled)
+			return false;
+		coef = model->coef + (Size) (group < 0 ? model->groups->count : group) * model->outputs * (model->width + 1);
+		for (uint32 c = 0; c < model->outputs; c++, coef += model->width + 1)
+			model->scores[c] = coef[model->width] + score_of(coef, model->width, &row, model->name);
+		return true;
+	}
 	for (uint32 c = 0; c < model->outputs; c++)
 		model->scores[c] = model->intercept[c] + score_of(model->coef + (Size) c * model->width, model->width, &row, model->name);
 	return true;

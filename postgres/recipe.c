@@ -8,9 +8,10 @@
 #include "access/htup_details.h"
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
+#include "utils/lsyscache.h"
 #include "utils/typcache.h"
 
-#include "penstock.h"
+#include "arrays.h"
 #include "recipe.h"
 
 static inline void
@@ -159,6 +160,22 @@ encode_hash(Recipe *recipe, const Part *part, const Value *value)
 	}
 }
 
+static void
+encode_vector(Recipe *recipe, const Part *part, Datum array, bool isnull)
+{
+	char		room[SHORT_MOST] pg_attribute_aligned(8);
+	uint32		count = 0;
+	const float *values = isnull ? NULL : float_values(array, room, &count);
+
+	recipe->complete &= values != NULL;
+	if (values != NULL && count != part->width)
+		ereport(ERROR,
+				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
+				 errmsg("column \"%s\" has %u features in a row, where %u were learnt from", recipe->fields[part->field], count, part->width)));
+	for (uint32 i = 0; values != NULL && i < count; i++)
+		add_feature(recipe, part->start + i, values[i]);
+}
+
 Encoder *
 encoder_make(MemoryContext context, Jsonb *parts, bool by_name)
 {
@@ -202,6 +219,11 @@ settle_row(Encoder *encoder, Oid type, int32 modifier)
 	{
 		encoder->places[i] = encoder->by_name ? place_of(row, recipe->fields[i]) : i;
 		reader_start(&encoder->readers[i], TupleDescAttr(row, encoder->places[i])->atttypid, recipe->context);
+		if (recipe->as_array[i] && !OidIsValid(get_element_type(encoder->readers[i].type)))
+			ereport(ERROR,
+					(errcode(ERRCODE_DATATYPE_MISMATCH),
+					 errmsg("column \"%s\" is %s, where an array of numbers was learnt from", recipe->fields[i],
+							format_type_be(encoder->readers[i].type))));
 	}
 	encoder->row = row;
 	encoder->type = type;
@@ -225,6 +247,8 @@ encoder_run(Encoder *encoder, HeapTupleHeader row)
 	{
 		int			place = encoder->places[i];
 
+		if (recipe->as_array[i])
+			continue;
 		if (recipe->as_text[i])
 			read_text(&encoder->readers[i], encoder->datums[place], encoder->nulls[place], recipe->fields[i], &encoder->fields[i]);
 		else
@@ -250,6 +274,9 @@ encoder_run(Encoder *encoder, HeapTupleHeader row)
 				break;
 			case PART_HASH:
 				encode_hash(recipe, part, value);
+				break;
+			case PART_VECTOR:
+				encode_vector(recipe, part, encoder->datums[encoder->places[part->field]], encoder->nulls[encoder->places[part->field]]);
 		}
 	}
 	return recipe->complete;

@@ -15,7 +15,8 @@ typedef enum PartKind
 	PART_NUMBER,
 	PART_CATEGORY,
 	PART_DATE,
-	PART_HASH
+	PART_HASH,
+	PART_VECTOR					/* an array of numbers, each of them a feature */
 } PartKind;
 
 /* A column, and the features that it becomes; of a date, a part for its days and one for each category that is read off it. */
@@ -39,6 +40,7 @@ typedef struct Part
 	uint32		seed;
 	uint32		mask;
 	bool		words;
+	uint32		width;			/* of vectors */
 } Part;
 
 typedef struct Recipe
@@ -48,6 +50,7 @@ typedef struct Recipe
 	int			field_count;	/* different columns */
 	char	  **fields;
 	bool	   *as_text;		/* whether a column is a category, or hashed */
+	bool	   *as_array;
 	uint32		width;
 
 	/* The features of the row encoded last, those that are not 0; one may come twice, to be added up. */

@@ -171,6 +171,12 @@ read_part(Recipe *recipe, Part *part, JsonbContainer *object)
 		part->kind = PART_HASH;
 		read_hash(object, part);
 	}
+	else if (IS("vector"))
+	{
+		part->kind = PART_VECTOR;
+		part->width = (uint32) Max(Min(number_at(object, "width", 0), MOST_FEATURES), 0);
+		recipe->as_array[part->field] = true;
+	}
 	else
 		refuse_recipe(psprintf("it has a column of kind %s", pnstrdup(kind.val.string.val, kind.val.string.len)));
 #undef IS
@@ -179,6 +185,8 @@ read_part(Recipe *recipe, Part *part, JsonbContainer *object)
 	recipe->width += part->missing;
 	if (part->kind == PART_HASH)
 		recipe->width += part->mask + 1;
+	else if (part->kind == PART_VECTOR)
+		recipe->width += part->width;
 	else
 		recipe->width += part->kind == PART_CATEGORY ? part->level_count + part->rare : 1;
 	if (recipe->width > MOST_FEATURES)
@@ -197,6 +205,7 @@ recipe_read(MemoryContext context, Jsonb *parts)
 	recipe->parts = palloc0(sizeof(Part) * Max(recipe->part_count, 1));
 	recipe->fields = palloc0(sizeof(char *) * Max(recipe->part_count, 1));
 	recipe->as_text = palloc0(sizeof(bool) * Max(recipe->part_count, 1));
+	recipe->as_array = palloc0(sizeof(bool) * Max(recipe->part_count, 1));
 	for (int i = 0; i < recipe->part_count; i++)
 	{
 		JsonbValue *part = getIthJsonbValueFromContainer(&parts->root, i);

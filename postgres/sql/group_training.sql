@@ -168,9 +168,9 @@ BEGIN
             FROM json_array_elements(fits.keys) WITH ORDINALITY AS c(values, i), json_array_elements_text(c.values) WITH ORDINALITY AS v(value, n)
             GROUP BY v.n) AS k ON k.n = r.ordinality
         ORDER BY r.ordinality;
-    RAISE NOTICE 'models of % groups saved in penstock.models as "%"; their % on % held-out rows is %', cardinality(fits.results) - without,
-        saved, CASE model WHEN 'linear' THEN 'R2' ELSE 'accuracy' END, figures->'held_out_rows',
-        round((figures->>('held_out_' || measure))::numeric, 4);
+    RAISE NOTICE 'models of % groups saved in penstock.models as "%"%', cardinality(fits.results) - without, saved,
+        CASE WHEN figures ? ('held_out_' || measure) THEN format('; their %s on %s held-out rows is %s', CASE model WHEN 'linear' THEN 'R2'
+            ELSE 'accuracy' END, figures->'held_out_rows', round((figures->>('held_out_' || measure))::numeric, 4)) ELSE '' END;
 END $$;
 
 CREATE FUNCTION penstock.train(

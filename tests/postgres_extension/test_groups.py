@@ -226,6 +226,84 @@ def test_the_shell_reads_what_the_server_keeps(visits: Session, address: str) ->
         assert shell.sql("EVALUATE MODEL m ON SELECT * FROM visits").column("accuracy")[0] > 0.85
 
 
+@pytest.mark.parametrize("here", [False, True], ids=["learnt in the server", "learnt by the shell"])
+def test_rows_find_their_model_in_any_query(visits: Session, address: str, here: bool) -> None:
+    by = [*BY, "price"]
+    visits.execute("ALTER TABLE visits ALTER price TYPE real USING (0.1 + (ratio * 4 + 1)::int % 2)::real")
+    visits.execute("ALTER TABLE visits ADD clock time, ADD code uuid, ADD letter char(4), ADD zoned timestamptz")
+    visits.execute(
+        "UPDATE visits SET clock = moment::time, code = md5(device::text)::uuid, letter = country, zoned = moment"
+    )
+    by += ["clock", "code", "letter", "zoned"]
+    with closing(connect(address)) as shell:
+        if here:
+            shell.sql(
+                f"SELECT * FROM visits TRAIN BY logistic AS m WITH (label = 'clicked', features = 'x1, x2, word', workers = 1) GROUP BY {', '.join(by)}"
+            )
+        else:
+            train(visits, "visits", "logistic", by, label="clicked", features=["x1", "x2", "word"])
+        visits.execute("UPDATE visits SET country = 'other' WHERE x1 > 0.8")
+        found = shell.sql("SELECT * FROM visits PREDICT BY m").to_arrow()
+    query = """SELECT penstock.predict_class('m', v), (penstock.predict_probabilities('m', v))[2], penstock.probability(penstock.predict('m', v))
+        FROM visits AS v"""
+    rows = visits.execute(query).fetchall()
+    chances = sorted(found.column(found.num_columns - 1).to_pylist())
+    assert len({f"{chance:.4f}" for chance in chances}) > 50
+    np.testing.assert_allclose(sorted(row[1] for row in rows), chances, atol=2e-5)
+    np.testing.assert_allclose([row[1] for row in rows], [row[2] for row in rows], atol=1e-6)
+    assert [row[0] == "true" for row in rows] == [row[1] > 0.5 for row in rows]
+    with pytest.raises(errors.DatatypeMismatch, match='"device" is text, where groups were made by integer values'):
+        visits.execute(
+            "SELECT penstock.predict('m', v) FROM (SELECT country, 'x' AS device, x1, x2, word FROM visits) AS v"
+        )
+    with pytest.raises(errors.UndefinedColumn, match='no column "flag"'):
+        visits.execute(
+            "SELECT penstock.predict('m', v) FROM (SELECT country, device, day, moment, x1, x2, word FROM visits) AS v"
+        )
+    with pytest.raises(errors.FeatureNotSupported, match="is a model per group"):
+        visits.execute("SELECT penstock.predict('m', ARRAY[1, 2])")
+
+
+def test_rows_of_other_groups_get_the_pooled_model_or_null(session: Session) -> None:
+    g, x, _ = drawn(session, 4, 100, 3)
+    query = "SELECT count(*), count(penstock.predict_class('m', q)) FROM (SELECT g + %s AS g, features_v FROM t) AS q"
+    for unseen, known in (("pooled", 400), ("null", 200)):
+        train(session, "t", "logistic", ["g"], l2=0.1, replace=True, unseen=unseen)
+        assert session.execute(query, (2,)).fetchone() == (400, known)
+    weights = fit(session, l2=0.1)
+    scores = session.execute("SELECT penstock.predict('m', t) FROM t").fetchall()
+    own = [
+        weights[group]["weights"][:3] @ row + weights[group]["weights"][3]
+        for group, row in zip(g.tolist(), x.astype(float), strict=True)
+    ]
+    np.testing.assert_allclose([row[0] for row in scores], own, atol=5e-3)
+    with pytest.raises(errors.DatabaseError, match="has 2 features in a row, where 3 were learnt from"):
+        session.execute("SELECT penstock.predict('m', q) FROM (SELECT g, features_v[1:2] AS features_v FROM t) AS q")
+    assert session.execute(
+        "SELECT penstock.predict('m', q) FROM (SELECT 1 AS g, NULL::real[] AS features_v) AS q"
+    ).fetchone() == (None,)
+
+
+def test_a_damaged_model_per_group_is_told(visits: Session) -> None:
+    train(visits, "visits", "logistic", ["country"], label="clicked", features=["x1"])
+    for change in (
+        "header = jsonb_set(header::jsonb, '{groups,count}', '99')::json",
+        "header = jsonb_set(header::jsonb, '{groups,keys,0,0}', '1')::json",
+        "header = jsonb_set(header::jsonb, '{groups,keys,0,0}', header::jsonb #> '{groups,keys,0,1}')::json",
+        "header = jsonb_set(header::jsonb, '{groups,kinds}', '[\"word\"]')::json",
+        "header = (header::jsonb - 'groups')::json",
+        "coef = coef[1:5]",
+    ):
+        with visits.transaction(force_rollback=True):
+            visits.execute(f"UPDATE penstock.models SET {change}".encode())
+            with pytest.raises(errors.DataCorrupted, match="is damaged"):
+                visits.execute("SELECT penstock.predict('m', v) FROM visits AS v")
+    with visits.transaction(force_rollback=True):
+        visits.execute("UPDATE penstock.models SET format = 3")
+        with pytest.raises(errors.FeatureNotSupported, match="newer version"):
+            visits.execute("SELECT penstock.predict('m', v) FROM visits AS v")
+
+
 def test_what_is_held_out_of_regressions_has_one_score(visits: Session, address: str) -> None:
     train(visits, "visits", "linear", ["country"], label="price", features=["x1"], l2=0, validation=0.4)
     own = loaded(address)

@@ -54,7 +54,7 @@ def test_the_statements_run(clustered: psycopg.Connection[Any]) -> None:
             if statement.strip():
                 cursor = clustered.execute(statement.encode())
                 found.append(cursor.fetchall() if cursor.description else cursor.rowcount)
-    trained, classes, best, plan, models, deleted, visited, rows, most, accuracy, column, groups, fits = found
+    trained, classes, best, plan, models, deleted, visited, rows, most, accuracy, column, groups, scored, fits = found
     assert (len(visited), len(rows)) == (1, 3)
     assert [len(row) for row in trained] == [6] * 5
     assert {row[1] for row in classes} == {"0", "1"}
@@ -62,6 +62,7 @@ def test_the_statements_run(clustered: psycopg.Connection[Any]) -> None:
     assert "SGD" in plan[0][0]
     assert models[0][:3] == ("first", "logistic", 8)
     assert deleted == 1
+    assert all(share > 0.4 for _, share in scored)
     assert [row[0] for row in groups] == [row[:1] for row in map(list, fits)] == [["Oslo"], ["Rome"]]
     assert len(most) == 5
     assert accuracy[0][0] > 0.8
