@@ -12,12 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock.batch import Batch
 from penstock.blocks import cached_source
 from penstock.blocks.cached_source import CachedSource, cached_bytes, fits
 from penstock.blocks.memory import TableSource
 from penstock.columns.choose import choose_features
 from penstock.errors import ColumnError, DataChangedError, SourceError, UsageError
+from penstock.loader.decode import PackedDecoder
 from penstock.loader.loader import Loader
+from penstock.loader.row_forms import Scaling
+from penstock.loader.windows import Feed
 
 
 class Counting(TableSource):
@@ -216,3 +220,33 @@ def test_a_process_that_was_forked_writes_nothing():
             right = source.read(0) == kept and source.read(1) == TableSource.read(inner, 1, ["y"])
             os._exit(0 if right and source.nbytes == kept.serialize().size else 1)
         assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("memory", ["100%", "8kB", "20kB"])
+@pytest.mark.parametrize("weight", [None, "u"])
+def test_rows_go_from_the_file_to_their_places_as_they_are(memory, weight):
+    rows = 4000
+    rng = np.random.default_rng(3)
+    flat = pa.array(rng.normal(size=3 * rows).astype(np.float32))
+    columns = {"v": pa.FixedSizeListArray.from_arrays(flat, 3), "y": np.arange(rows, dtype=np.int16) % 3}
+    plain = TableSource.of(pa.table({**columns, "u": 1 + np.arange(rows) % 2}), block_size=12_000)
+    recipe = choose_features(plain.schema, features=["v"], label="y", weight=weight, place="t")
+    scaling = Scaling(np.array([1, 0, -1], np.float32), np.array([2, 1, 0.5], np.float32))
+    with CachedSource(plain, ["v", "y", "u"]) as source:
+        assert source.packed("v", "y", weight) is None, "not all blocks are there"
+        for block in range(len(source.block_rows)):
+            source.read(block)
+        assert source.packed("v", "y", weight) is not None
+        with Loader(source, recipe, memory=memory, scaling=scaling, stretch=True) as loader:
+            assert isinstance(Feed.of(loader.source, recipe, scaling).decoder, PackedDecoder), "also of parts of blocks"
+            found = [each.batch.take(np.arange(len(each.batch))) for each in loader.epoch(0)]
+            held = loader.plan.held_rows
+        with Loader(plain, recipe, "none", memory="1GB", scaling=scaling) as loader:
+            (whole,) = [each.batch.take(np.arange(len(each.batch))) for each in loader.epoch(0)]
+    together = Batch.concat(found)
+    order, expected = np.lexsort(together.x.T), np.lexsort(whole.x.T)
+    np.testing.assert_array_equal(together.x[order], whole.x[expected])
+    np.testing.assert_array_equal(together.y[order], whole.y[expected])
+    if weight:
+        np.testing.assert_array_equal(together.weight[order], whole.weight[expected])
+    assert held < rows or memory == "100%"

@@ -11,6 +11,7 @@ import pytest
 from penstock import batch as batch_loops
 from penstock.batch import SKIP, Batch, Csr
 from penstock.blocks.arrow import ArrowSource
+from penstock.blocks.cached_source import CachedSource
 from penstock.blocks.write import BlockWriter
 from penstock.columns.choose import choose_features
 from penstock.columns.labels import LabelMap
@@ -284,3 +285,24 @@ def test_numbers_stand_in_the_order_of_slots_as_by_the_twin():
     slots[kept] = np.argsort(np.argsort(slots[kept])).astype(np.uint32)
     found = window_kernels.order_of_slots(firsts, counts, slots, len(kept))
     np.testing.assert_array_equal(found, window_kernels.order_of_slots_reference(firsts, counts, slots, len(kept)))
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.float64])
+@pytest.mark.parametrize("skipped", [0, 7])
+def test_parts_of_blocks_whose_columns_are_read_one_by_one_equal_the_twin(tmp_path, kind, skipped):
+    label, weight = np.arange(100).astype(kind), (np.arange(100) % 5).astype(kind)
+    x, written = stored(tmp_path, label=label, weight=weight)
+    with CachedSource(written, written.schema.names) as cached:
+        for block in range(len(cached.block_rows)):
+            cached.read(block)
+        source = cached.refine(4, 4)
+        assert source.block_rows.max() <= 4
+        decoder, recipe = decoder_of(source, weight="weight")
+        assert source.packed("features", "label", "weight").apart
+        blocks = np.array([9, 2, 20, 21], np.int64)
+        filled, expected = both(source, decoder, recipe, blocks=blocks, skipped=skipped)
+        for name in ("x", "y", "w"):
+            np.testing.assert_array_equal(getattr(filled, name), getattr(expected, name))
+        whole = [decoder.decode(b) for b in range(len(source.block_rows))]
+        np.testing.assert_array_equal(np.concatenate([b.x for b in whole]), x)
+        np.testing.assert_array_equal(np.concatenate([b.weight for b in whole]), weight.astype(np.float32))

@@ -23,6 +23,7 @@ from penstock.blocks.common_schema import common_schema, conform
 from penstock.blocks.fields import Fields
 from penstock.blocks.ipc import BatchHeader, Footer, read_footer, read_header
 from penstock.blocks.ipc_rows import BatchSlice, leading_buffers, read_rows, slices_of
+from penstock.blocks.packed_batches import StoredBatches
 from penstock.blocks.refined_source import RefinedSource, by_rows, worth_reading
 from penstock.blocks.row_layout import RowLayout, StoredBlocks, row_layout
 from penstock.blocks.storage import (
@@ -179,44 +180,13 @@ class ArrowSource(Source):
         There is a layout for one local file whose features are a `FixedSizeList<float32>` and whose label and
         weight are plain numbers, uncompressed and without nulls.
         """
-        if len(self._files) != 1 or self._files[0].fd is None or not len(self.block_rows) or self._pieces:
+        fd = self._files[0].fd if len(self._files) == 1 else None
+        if fd is None or not len(self.block_rows) or self._pieces or self._footers[0].dictionaries:
             return None
-        if self._footers[0].dictionaries or not _is_packed_list(self.schema, features):
-            return None
-        types = [_number_type(self.schema, name) for name in (label, weight)]
-        if any(name is not None and kind is None for name, kind in zip((label, weight), types)):
-            return None
-        places = leading_buffers(self.schema)
-        if places is None:
-            return None
-        wanted = [n for n in (features, label, weight) if n is not None]
-        headers = self._headers(wanted)
-        nodes = [places[n][1] for n in wanted] + [places[features][1] + 1]
-        if any(h.compressed or h.null_counts[nodes].any() for h in headers):
-            return None
-
-        def place(name: str | None, buffer: int) -> Int64s:
-            if name is None:
-                return np.full(len(self.block_rows), -1, np.int64)
-            at = np.array([h.buffer_at[places[name][0] + buffer] for h in headers], np.int64)
-            if len(at) != len(self.block_rows):  # blocks alike: the first stands for all but the last
-                at = np.concatenate([np.repeat(at[:1], len(self.block_rows) - 1), at[1:]])
-            return self._metas + at
-
-        # A fixed-size list has its validity, then its values' validity, then the values.
-        return PackedLayout(
-            fd=self._files[0].fd,
-            offsets=self._offsets,
-            nbytes=self.block_bytes,
-            sums=self._sums,
-            rows=self.block_rows,
-            width=self.schema.field(features).type.list_size,
-            features_at=place(features, 2),
-            label_at=place(label, 1),
-            label_type=types[0],
-            weight_at=place(weight, 1),
-            weight_type=types[1],
+        stored = StoredBatches(
+            fd, self.schema, self._offsets, self.block_bytes, self._metas, self.block_rows, self._sums
         )
+        return stored.layout(features, label, weight, headers=self._headers)
 
     def row_layout(self, fields: Fields) -> RowLayout | None:
         """Return where single rows lie, or None where they need decoding; see `penstock.blocks.row_layout`."""
@@ -353,20 +323,3 @@ class ArrowSource(Source):
         require_block(block, len(self.block_rows), name=self.name)
         number = int(np.searchsorted(self._first, block, side="right")) - 1
         return number, self._files[number]
-
-
-def _is_packed_list(schema: pa.Schema, name: str) -> bool:
-    if name not in schema.names:
-        return False
-    kind = schema.field(name).type
-    return bool(pa.types.is_fixed_size_list(kind) and pa.types.is_float32(kind.value_type))
-
-
-def _number_type(schema: pa.Schema, name: str | None) -> np.dtype[np.generic] | None:
-    if name is None or name not in schema.names:
-        return None
-    kind = schema.field(name).type
-    if not (pa.types.is_integer(kind) or pa.types.is_float32(kind) or pa.types.is_float64(kind)):
-        return None
-    number: np.dtype[np.generic] = np.dtype(kind.to_pandas_dtype())
-    return number

@@ -160,7 +160,8 @@ class PackedLayout:
     ``features_at``, rows of ``width`` float32 values, and from ``label_at`` (and ``weight_at``; -1 if there is
     none) one value per row of the given NumPy type. The columns' offsets are per block, since the last block
     is shorter. One read fetches a block; rows then go straight to their slots. ``sums`` are the blocks' checksums, seeded with
-    their offsets; zero where there is none.
+    their offsets; zero where there is none. Where columns lie ``apart``, as those of parts of larger blocks do, the bytes
+    are the features' alone, each column is read by itself, and where it begins counts from the start of the file.
     """
 
     fd: int
@@ -174,6 +175,11 @@ class PackedLayout:
     label_type: np.dtype[np.generic] | None
     weight_at: Int64s
     weight_type: np.dtype[np.generic] | None
+    apart: bool = False
+
+    def places(self, at: Int64s) -> Int64s:
+        """Return where a column begins in the file, for each block."""
+        return at if self.apart else self.offsets + at
 
 
 class Source(Closing):

@@ -15,11 +15,13 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
+import numpy as np
 import pyarrow as pa
 
-from penstock.blocks.base import BlockSource, Snapshot, Source, require_block, require_columns
+from penstock.blocks.base import BlockSource, PackedLayout, Snapshot, Source, require_block, require_columns
 from penstock.blocks.ipc import BatchHeader, read_header
 from penstock.blocks.ipc_rows import BatchSlice, buffers_and_nodes, read_rows
+from penstock.blocks.packed_batches import StoredBatches
 from penstock.blocks.refined_source import RefinedSource, by_rows, worth_reading
 from penstock.budget import show_bytes
 from penstock.checksum import checksum
@@ -116,6 +118,7 @@ class CachedSource(Source):
         self._divisible = all(buffers_and_nodes(field.type) is not None for field in self.schema)
         self._coming: dict[int, Future[pa.RecordBatch]] = {}
         self._file = tempfile.TemporaryFile(dir=None if folder is None else local_path(folder), buffering=0)  # noqa: SIM115  # closed with the source
+        self._cache = _Cache(self._file.fileno(), f"the local copy of {self.name}")
         self._end = weakref.finalize(self, self._file.close)
         self._kept = True
         self._closed = False
@@ -161,7 +164,29 @@ class CachedSource(Source):
         """
         fetched = (1 if self.complete else 2) * int(self.block_bytes.max(initial=0))
         rows = worth_reading(self, rows, most) if self._divisible else most
-        return by_rows(self, rows, self._read_rows, read_bytes=fetched)
+        return by_rows(self, rows, self._read_rows, read_bytes=fetched, packed=self._packed_verified)
+
+    def packed(self, features: str, label: str | None, weight: str | None) -> PackedLayout | None:
+        """Return where the rows lie in the file, once all blocks are there; None where a column needs decoding."""
+        if not self.complete or self._closed or self._process != os.getpid():
+            return None
+        blocks = range(len(self.block_rows))
+        at, size, sums = (np.array([self._places[block][n] for block in blocks]) for n in range(3))
+        headers, bodies = zip(*(self._read_header(offset) for offset in at.tolist()), strict=True)
+        rows = np.array([header.rows for header in headers], np.int64)
+        if not np.array_equal(rows, self.block_rows):
+            return None
+        metas = np.array(bodies, np.int64) - at
+        stored = StoredBatches(self._file.fileno(), self.schema, at, size, metas, rows, sums.astype(np.uint64))
+        return stored.layout(features, label, weight, headers=lambda _: headers)
+
+    def _packed_verified(self, features: str, label: str | None, weight: str | None) -> PackedLayout | None:
+        """Return what `packed` does, once every block has been verified: parts of blocks have no checksums."""
+        if not self.complete:
+            return None
+        for block in range(len(self.block_rows)):
+            self._header(block, self._places[block])
+        return self.packed(features, label, weight)
 
     @property
     def snapshots(self) -> Sequence[Snapshot]:
@@ -211,11 +236,11 @@ class CachedSource(Source):
 
     def _keep(self, block: int, batch: pa.RecordBatch) -> None:
         data = batch.serialize()
-        found = checksum(memoryview(data), block)
         with self._lock:
             at, self.nbytes = self.nbytes, self.nbytes + data.size
             if not self._kept:
                 return
+        found = checksum(memoryview(data), at)
         if self._limit is not None and at + data.size > self._limit:
             self._give_up(f"it would take more than the {show_bytes(self._limit)} allowed for it")
             return
@@ -247,7 +272,7 @@ class CachedSource(Source):
             if not self._kept:  # given up since its place was looked up
                 return self.inner.read(block, self.schema.names)
             raise CorruptFileError(f"the local copy of block {block} of {self.name} is cut short; start again")
-        if checksum(data, block) != expected and self._kept:
+        if checksum(data, at) != expected and self._kept:
             raise CorruptFileError(
                 f"the local copy of block {block} of {self.name} is damaged (its checksum differs); start again"
             )
@@ -264,14 +289,8 @@ class CachedSource(Source):
             batch = self.read(block, wanted)
             start, stop = (bound * batch.num_rows // counted for bound in (start, stop))
             return batch.slice(start, stop - start)
-        file = _Cache(self._file.fileno(), f"the local copy of {self.name}")
-        if block not in self._headers:
-            at, size, expected = place  # verified once, as a whole; parts are of the same bytes
-            if checksum(file.read_at(at, size), block) != expected and self._kept:
-                raise CorruptFileError(f"{file.name} is damaged in block {block} (its checksum differs); start again")
-            meta = 8 + int.from_bytes(file.read_at(at + 4, 4), "little")  # the stream's mark, then the header's length
-            self._headers[block] = read_header(file, at, meta), at + meta
-        header, body = self._headers[block]
+        header, body = self._header(block, place)
+        file = self._cache
         start, stop = (bound * header.rows // counted for bound in (start, stop))
         try:
             return read_rows(file, BatchSlice(header, body, start, stop), self.schema, wanted)
@@ -279,6 +298,24 @@ class CachedSource(Source):
             if self._kept:
                 raise
             return self.inner.read(block, wanted).slice(start, stop - start)  # given up since its place was looked up
+
+    def _header(self, block: int, place: tuple[int, int, int]) -> tuple[BatchHeader, int]:
+        """Return a stored block's header, and where its values begin; the block is verified once, as its parts are of the same bytes."""
+        found = self._headers.get(block)
+        if found is None:
+            at, size, expected = place
+            file = self._cache
+            if checksum(file.read_at(at, size), at) != expected and self._kept:
+                raise CorruptFileError(f"{file.name} is damaged in block {block} (its checksum differs); start again")
+            found = self._headers[block] = self._read_header(at)
+        return found
+
+    def _read_header(self, at: int) -> tuple[BatchHeader, int]:
+        """Return the header of a block that begins at a byte of the file, and where its values begin."""
+        meta = 8 + int.from_bytes(
+            self._cache.read_at(at + 4, 4), "little"
+        )  # the stream's mark, then the header's length
+        return read_header(self._cache, at, meta), at + meta
 
     def _read_forked(self, block: int, wanted: list[str]) -> pa.RecordBatch:
         """Read in a process that was forked off: what was there by then from the file, which only the first writes."""

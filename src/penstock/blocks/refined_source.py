@@ -14,12 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from penstock.blocks.base import BlockSource, Int64s, WrappedSource, require_block
+from penstock.blocks.base import BlockSource, Int64s, PackedLayout, WrappedSource, require_block
 from penstock.parallel import in_order
 
 _COLUMN_BYTES = 4096
 """What is worth a read of its own."""
 ReadPart = Callable[[int, Sequence[str] | None], pa.RecordBatch]
+FindLayout = Callable[[str, str | None, str | None], PackedLayout | None]
 ReadParts = Callable[[Sequence[int], Sequence[str] | None], list[pa.RecordBatch]]
 
 
@@ -83,6 +84,8 @@ class RefinedSource(WrappedSource):
         Reads several parts in ascending order at once, for less than one by one.
     read_bytes : int
         What reading a part holds, where that is more than the part itself and its rows.
+    packed : callable, optional
+        Returns what `BlockSource.packed` does, for the parts.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class RefinedSource(WrappedSource):
         read: ReadPart,
         read_many: ReadParts | None = None,
         read_bytes: int = 0,
+        packed: FindLayout | None = None,
     ) -> None:
         super().__init__(source)
         self.block_rows, self.block_bytes = rows, nbytes
@@ -102,6 +106,7 @@ class RefinedSource(WrappedSource):
         self.read_bytes = read_bytes
         self._owners = owners
         self._read, self._read_many = read, read_many
+        self._packed = packed
         self._counts: dict[int, Int64s] = {}
         self._lock = threading.Lock()
 
@@ -115,6 +120,10 @@ class RefinedSource(WrappedSource):
         if self._read_many is None or len(blocks) == 1:
             return [self.read(block, columns) for block in blocks]
         return self._read_many(blocks, columns)
+
+    def packed(self, features: str, label: str | None, weight: str | None) -> PackedLayout | None:
+        """Return where the parts' rows lie, where they can be read out of the stored blocks; see `PackedLayout`."""
+        return None if self._packed is None else self._packed(features, label, weight)
 
     def origin(self, block: int) -> tuple[int, int]:
         """Return the stored block that a part belongs to, and how many of its rows stand before the part.
@@ -150,12 +159,20 @@ def by_rows(
     read_rows: Callable[[int, int, int, Sequence[str] | None], pa.RecordBatch],
     *,
     read_bytes: int = 0,
+    packed: FindLayout | None = None,
 ) -> RefinedSource:
-    """Refine a source that can read any run of a block's rows: ``read_rows(block, start, stop, columns)``."""
+    """Refine a source that can read any run of a block's rows: ``read_rows(block, start, stop, columns)``.
+
+    ``packed`` returns the layout of the blocks, where runs can also be read out of those that need no decoding.
+    """
     parts = BlockParts.of(source.block_rows, most)
 
     def read(part: int, columns: Sequence[str] | None) -> pa.RecordBatch:
         return read_rows(int(parts.owners[part]), int(parts.starts[part]), int(parts.stops[part]), columns)
+
+    def find(features: str, label: str | None, weight: str | None) -> PackedLayout | None:
+        layout = None if packed is None else packed(features, label, weight)
+        return None if layout is None else _divided(layout, parts)
 
     return RefinedSource(
         source,
@@ -164,6 +181,34 @@ def by_rows(
         nbytes=parts.share(source.block_bytes),
         read=read,
         read_bytes=read_bytes,
+        packed=None if packed is None else find,
+    )
+
+
+def _divided(layout: PackedLayout, parts: BlockParts) -> PackedLayout:
+    """Return where the rows of parts lie, given where those of the blocks do."""
+    owners = parts.owners
+
+    def begin(at: Int64s, size: int) -> Int64s:
+        return np.where(at[owners] < 0, -1, layout.places(at)[owners] + parts.starts * size)
+
+    def item(kind: np.dtype[np.generic] | None) -> int:
+        return 0 if kind is None else kind.itemsize
+
+    features_at = begin(layout.features_at, 4 * layout.width)
+    return PackedLayout(
+        fd=layout.fd,
+        offsets=features_at,
+        nbytes=parts.sizes * 4 * layout.width,
+        sums=np.zeros(len(owners), np.uint64),
+        rows=parts.sizes,
+        width=layout.width,
+        features_at=features_at,
+        label_at=begin(layout.label_at, item(layout.label_type)),
+        label_type=layout.label_type,
+        weight_at=begin(layout.weight_at, item(layout.weight_type)),
+        weight_type=layout.weight_type,
+        apart=True,
     )
 
 

@@ -187,9 +187,11 @@ class PackedDecoder(WholeBlocks[Batch]):
         self._layout = layout
         self._local = threading.local()
         nbytes = int(layout.nbytes.sum())
-        self._direct = open_direct(layout.fd, nbytes=nbytes)
+        self._direct = None if layout.apart else open_direct(layout.fd, nbytes=nbytes)
         self.cached = self._direct is None
         self._largest = int(layout.nbytes.max(initial=0))
+        if layout.apart:  # labels and weights are read behind the features, of eight bytes each at most
+            self._largest += 8 + 8 * int(layout.rows.max(initial=0))
         self.thread_bytes = room(self._largest, nbytes=nbytes)
         labels = recipe.labels
         self._classes = np.empty(0, np.float64) if labels is None else np.asarray(labels.classes, np.float64)
@@ -246,6 +248,7 @@ class PackedDecoder(WholeBlocks[Batch]):
             into.w,
             staging,
             1 if self._direct is None else PAGE,
+            layout.apart,
         )
         if status != window_kernels.DONE:
             raise self._failure(int(status), int(blocks[k]), int(i))

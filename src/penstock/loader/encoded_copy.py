@@ -292,6 +292,7 @@ class EncodedCopy:
             into.w,
             self._staging(int(self._sizes[blocks].max(initial=0))),
             page,
+            False,
         )
         if status == window_kernels.DONE:
             return np.empty(0, np.int64)

@@ -255,7 +255,7 @@ def _packed_columns(
             parts = []
             for block in range(first, min(first + _STEP, len(layout.rows))):
                 size = int(layout.rows[block]) * np.dtype(kind).itemsize
-                parts.append(os.pread(layout.fd, size, int(layout.offsets[block] + at[block])))
+                parts.append(os.pread(layout.fd, size, int(layout.places(at)[block])))
             found[name] = pa.array(np.frombuffer(b"".join(parts), kind))
         return pa.record_batch(found)
 

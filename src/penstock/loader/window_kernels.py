@@ -55,6 +55,18 @@ def order_of_slots_reference(
 
 
 @kernel
+def _read(fd: Any, into: Any, least: Any, most: Any, offset: Any) -> Any:
+    """Read bytes from an offset on, of which ``least`` have to be there; return whether they are."""
+    got = np.int64(0)
+    while got < least:
+        n = _pread(fd, into[got:].ctypes, np.uint64(most - got), offset + got)
+        if n <= 0:
+            return False
+        got += n
+    return True
+
+
+@kernel
 def read_packed(  # noqa: D103 - the twin is the documentation
     fd: int,
     blocks: NDArray[np.int64],
@@ -79,6 +91,7 @@ def read_packed(  # noqa: D103 - the twin is the documentation
     w: Floats,
     staging: NDArray[np.uint8],
     page: int,
+    apart: bool,
 ) -> tuple[int, int, int]:
     width = x.shape[1]
     flat = x.reshape(-1)
@@ -88,16 +101,12 @@ def read_packed(  # noqa: D103 - the twin is the documentation
         lead = offsets[b] % page
         end = lead + nbytes[b]
         size = (end + page - 1) // page * page
-        got = np.int64(0)
-        while got < end:
-            n = _pread(fd, staging[got:].ctypes, np.uint64(size - got), offsets[b] - lead + got)
-            if n <= 0:
-                return READ_FAILED, k, 0
-            got += n
+        if not _read(fd, staging, np.int64(end), np.int64(size), np.int64(offsets[b] - lead)):
+            return READ_FAILED, k, 0
         if sums[b] and checksum_at(staging.ctypes.data + lead, nbytes[b], offsets[b]) != sums[b]:
             return DAMAGED, k, 0
         count = rows[b]
-        at = lead + features_at[b]
+        at = lead if apart else lead + features_at[b]
         feature = staging[at : at + count * width * 4].view(np.float32)
         start = starts[k]
         if len(scale) == 0:
@@ -122,6 +131,11 @@ def read_packed(  # noqa: D103 - the twin is the documentation
                         x[slot, j] = (feature[i * width + j] - shift[j]) * scale[j]
         if len(y):
             at = lead + label_at[b]
+            if apart:
+                at = (end + 7) // 8 * 8
+                nbytes_here = np.int64(count * label_like.itemsize)
+                if not _read(fd, staging[at:], nbytes_here, nbytes_here, np.int64(label_at[b])):
+                    return READ_FAILED, k, 0
             label = staging[at : at + count * label_like.itemsize].view(label_like.dtype)
             for i in range(count):
                 slot = slots[start + i]
@@ -141,6 +155,11 @@ def read_packed(  # noqa: D103 - the twin is the documentation
                     y[slot] = targets[c]
         if len(w):
             at = lead + weight_at[b]
+            if apart:
+                at = (end + 7) // 8 * 8  # labels are in their places by now
+                nbytes_here = np.int64(count * weight_like.itemsize)
+                if not _read(fd, staging[at:], nbytes_here, nbytes_here, np.int64(weight_at[b])):
+                    return READ_FAILED, k, 0
             weight = staging[at : at + count * weight_like.itemsize].view(weight_like.dtype)
             for i in range(count):
                 slot = slots[start + i]
@@ -162,20 +181,26 @@ def read_packed_reference(
     w: Floats,
     weight_mean: float = 1.0,
 ) -> None:
-    """Read blocks and put row ``i`` of block ``k`` at ``slots[starts[k] + i]``; skip rows whose slot is `SKIP`."""
+    """Read blocks and put row ``i`` of block ``k`` at ``slots[starts[k] + i]``; skip rows whose slot is `SKIP`.
+
+    Where columns lie ``apart`` each is read by itself.
+    """
     for k, b in enumerate(blocks):
-        data = os.pread(layout.fd, int(layout.nbytes[b]), int(layout.offsets[b]))
         count = int(layout.rows[b])
         place = slots[starts[k] : starts[k] + count]
         kept = place != SKIP
-        x[place[kept]] = np.frombuffer(data, np.float32, count * layout.width, int(layout.features_at[b])).reshape(
-            count, -1
-        )[kept]
+
+        def column(at: NDArray[np.int64], kind: Any, values: int, b: int = b) -> NDArray[Any]:
+            kind = np.dtype(kind)
+            data = os.pread(layout.fd, values * kind.itemsize, int(layout.places(at)[b]))
+            return np.frombuffer(data, kind, values)
+
+        features = column(layout.features_at, np.float32, count * layout.width)
+        x[place[kept]] = features.reshape(count, -1)[kept]
         if len(y) and layout.label_type is not None:
-            y[place[kept]] = np.frombuffer(data, layout.label_type, count, int(layout.label_at[b]))[kept]
+            y[place[kept]] = column(layout.label_at, layout.label_type, count)[kept]
         if len(w) and layout.weight_type is not None:
-            stored = np.frombuffer(data, layout.weight_type, count, int(layout.weight_at[b]))
-            w[place[kept]] = stored[kept] / np.float64(weight_mean)
+            w[place[kept]] = column(layout.weight_at, layout.weight_type, count)[kept] / np.float64(weight_mean)
 
 
 @kernel
