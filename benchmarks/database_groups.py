@@ -30,7 +30,7 @@ def claims(folder: Path, *, quick: bool, rounds: int) -> list[Claim]:
     import penstock
 
     with penstock.connect(path) as session:
-        session.sql(_table("flights", rows, groups, "range"))
+        session.sql(group_table("flights", rows, groups, "range"))
     results = harness.interleave(
         {"SQL": lambda: _by_sql(path), "GroupBy": lambda: _by_group_by(path)}, repeats=rounds + 1
     )
@@ -45,7 +45,7 @@ def claims(folder: Path, *, quick: bool, rounds: int) -> list[Claim]:
     return found
 
 
-def _table(name: str, rows: int, groups: int, series: str) -> str:
+def group_table(name: str, rows: int, groups: int, series: str) -> str:
     """Write a table of groups whose labels depend on their features in their own way."""
     last = rows if series == "range" else rows - 1
     columns = ", ".join(f"(i * {7919 + 2 * at} % 1000) / 500.0::float8 - 1 AS x{at}" for at in range(FEATURES))
@@ -76,8 +76,8 @@ def _predictions(what: str, db: str, series: str, rounds: int, *, few: int, many
     import penstock
 
     with penstock.connect(db) as session:
-        session.sql(_table("few", few, many, series))
-        session.sql(_table("rows", scored, many, series))
+        session.sql(group_table("few", few, many, series))
+        session.sql(group_table("rows", scored, many, series))
         session.sql("SELECT * FROM few TRAIN BY logistic AS many WITH (label = 'late') GROUP BY carrier")
         session.sql("SELECT * FROM few TRAIN BY logistic AS one WITH (label = 'late', exclude = carrier)")
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import psycopg
 
-from benchmarks import harness
+from benchmarks import extension_groups, harness
 from benchmarks.database_data import SEED, SPACE, SPARSE, WIDTH, load_postgres
 from benchmarks.harness import Claim
 
@@ -52,6 +52,7 @@ def run(quick: bool) -> list[Claim]:
                 *bench.reading(rows),
                 *bench.others(rows),
                 bench.workers(rows),
+                *extension_groups.claims(address, groups=50 if quick else 10_000, rounds=rounds),
             ]
 
 

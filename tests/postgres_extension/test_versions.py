@@ -45,6 +45,14 @@ def test_a_server_learns_and_predicts(version: int) -> None:
             "SELECT avg((penstock.predict_class('k_svm', features_k, features_v)::bool = label)::int) FROM k"
         )
         assert found == [(1,)]
+        server.run("CREATE TABLE g AS SELECT features_v, label, 'g' || features_v[1]::int % 3 AS g FROM t")
+        for model in ("logistic", "linear"):
+            query = "SELECT penstock.train('SELECT features_v, label::int, g FROM g', '{}', group_by => '{{g}}', name => 'g', options => '{}')"
+            server.run(query.format(model, '{"buffer_size": "64kB", "l2": [0, 0.01], "replace": true}'))
+            threshold = 0 if model == "logistic" else 0.5
+            assert server.run(
+                f"SELECT bool_and((penstock.predict('g', r) > {threshold}) = label)::text FROM g AS r"
+            ) == [("true",)]
         hidden = """
             CREATE ROLE guest; GRANT USAGE ON SCHEMA penstock TO guest; GRANT SELECT ON t TO guest;
             ALTER TABLE t ENABLE ROW LEVEL SECURITY; CREATE POLICY few ON t USING (features_v[1] = 0); SET ROLE guest;
