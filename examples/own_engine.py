@@ -149,6 +149,9 @@ class SqliteEngine(Closing):
         schema = self.describe(query)
         return estimate_copy(WHY, rows, [schema.field(name).type for name in columns])
 
+    def sample(self, query: Query, columns: Sequence[str], reading: Reading) -> None:
+        """Return None: there are no blocks to look at a few of."""
+
     @contextmanager
     def stream_rows(self, query: Query) -> Iterator[pa.RecordBatchReader]:
         schema = self.describe(query)

@@ -213,7 +213,8 @@ def test_what_breaks_off_leaves_nothing(
         ("workers = 1", "unseen = 'all'", UsageError, "unseen"),
         ("l2 = (1, 0.01)", "l2 = (1, -1)", UsageError, "l2"),
         ("l2 = (1, 0.01)", "l2 = (1, 0.01), search = 'halving', solver = 'lbfgs'", UsageError, "halv"),
-        (f" GROUP BY {', '.join(KEYS)}", "", UsageError, "GROUP BY"),
+        ("l2 = (1, 0.01)", "optimizer = 'adam'", UsageError, "full passes"),
+        (f"workers = 1) GROUP BY {', '.join(KEYS)}", "unseen = 'null')", UsageError, "GROUP BY"),
     ],
 )
 def test_mistakes_are_told(session: Session, old: str, new: str, error: type[Exception], told: str) -> None:

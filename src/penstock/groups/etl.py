@@ -33,6 +33,7 @@ from penstock.groups.group_recipe import GroupColumns
 from penstock.groups.grouped import VERSION, Grouped
 from penstock.groups.keys import Key, Numbering, coded, key_type
 from penstock.groups.memory_shares import HEADER, SortingPlan, decoded_bytes, dense_bytes
+from penstock.groups.one_group import OneGroup
 from penstock.groups.partitioned import PartitionedSource
 from penstock.groups.partitioned import open_partitioned as open_data
 from penstock.groups.row_scatter import Scatter, chunk_bytes
@@ -180,7 +181,7 @@ class _Work:
                 self.scatter(scratch, writer, counted, chunk=chunk)
                 return counted.numbering
         scratch.clear()
-        if isinstance(self._source, PartitionedSource) and set(self._by) <= set(self._source.columns):
+        if isinstance(self._source, PartitionedSource | OneGroup) and set(self._by) <= set(self._source.columns):
             return self.copy(writer)
         return self.sort(scratch.path, writer, counted)
 

@@ -1,25 +1,30 @@
 """``TRAIN BY … GROUP BY``: a model for every group of a query's rows, chosen among those that were tried, under one name.
 
 The work is that of `penstock.groups.GroupBy`, over the rows as the engine gives them; here are the statement and what is told of it.
+Without GROUP BY, values to be tried make a search for one model, in the same way: all rows are one group then.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pyarrow as pa
 
+from penstock.blocks.base import BlockSource
+from penstock.config import Config
 from penstock.events import Stream, Warned
 from penstock.explanation.explanation import show_seconds
 from penstock.explanation.group_training import explain_groups
 from penstock.groups.group_by import GroupBy
+from penstock.groups.one_group import GROUP, KEY, OneGroup
 from penstock.groups.patterns.linear import GroupedLinear
 from penstock.groups.results import GroupModels
 from penstock.groups.search_space import Search
 from penstock.groups.tables import figures, lines
+from penstock.linear import LinearModel
 from penstock.metric_names import useless_reason
 from penstock.sql.engines.base import Engine
 from penstock.sql.options import Settings
@@ -28,6 +33,8 @@ from penstock.sql.statements import Train
 from penstock.training import Columns
 
 _INNER = ("text", "group", "traceback")
+_TRIALS = "trials"
+"""The part of a model's metrics that has what a search tried."""
 
 
 def train_groups(statement: Train, chosen: Settings, engine: Engine, *, stream: Stream) -> GroupModels:
@@ -35,21 +42,56 @@ def train_groups(statement: Train, chosen: Settings, engine: Engine, *, stream: 
     assert chosen.groups is not None
     pooled = chosen.groups.unseen == "pooled"
     with engine.open(statement.query, chosen.wanted, chosen.reading, stream=stream) as opened:
-        result = GroupBy(opened.source, by=chosen.groups.by, memory=chosen.config.memory, **_parts(chosen.columns)).fit(
-            GroupedLinear(chosen.config),
-            y=str(chosen.columns.label),
-            search=Search.grid(chosen.search),
-            validation=chosen.config.validation,
-            halving=chosen.halving,
-            pooled=pooled,
-            workers=chosen.groups.workers,
-            listeners=[stream.emit],
-        )
+        result = _fit(opened.source, chosen.groups.by, chosen, pooled=pooled, stream=stream)
     if pooled and (result.pooled is None or not len(result.pooled.chosen_rows)):
         why = "nothing was held out" if chosen.config.validation == 0 else "it could not be trained"
         stream.emit(Warned(f"there is no pooled model, as {why}; rows of other groups get no prediction"))
         pooled = False
     return result.answering("pooled" if pooled else "null")
+
+
+def search_model(statement: Train, chosen: Settings, engine: Engine, *, stream: Stream) -> LinearModel:
+    """Train every config on a query's rows, and return the best one; `trial_rows` has what became of all."""
+    with engine.open(statement.query, chosen.wanted, chosen.reading, stream=stream) as opened:
+        result = _fit(OneGroup(opened.source), (KEY,), chosen, pooled=False, stream=stream)
+        snapshots = [each.name for each in opened.source.snapshots]
+    best: LinearModel = result.best(GROUP)
+    trials = group_rows(result, tried=True)
+    told = [
+        {"chosen": row in result.chosen_rows, **{name: value for name, value in trial.items() if name != KEY}}
+        for row, trial in enumerate(trials.dicts())
+    ]
+    figures = dict(best.metrics)
+    epoch = {"epoch": figures["epochs"], "rows": figures["rows"], "seconds": sum(trial["seconds"] for trial in told)}
+    metrics = {**result.metrics, _TRIALS: told} | ({"snapshots": snapshots} if snapshots else {})
+    if not result.metrics:
+        metrics |= {"training_loss": figures["loss"]}
+    config = {name: value for name, value in best.config.items() if name in Config.__dataclass_fields__}
+    weights = best.weights.settled().copy()  # those of the result go with its folder
+    return replace(best, weights=weights, config=config, history=[epoch], metrics=metrics)
+
+
+def _fit(source: BlockSource, by: Sequence[str], chosen: Settings, *, pooled: bool, stream: Stream) -> GroupModels:
+    """Train every config for every group."""
+    assert chosen.groups is not None
+    return GroupBy(source, by=by, memory=chosen.config.memory, **_parts(chosen.columns)).fit(
+        GroupedLinear(chosen.config),
+        y=str(chosen.columns.label),
+        search=Search.grid(chosen.search),
+        validation=chosen.config.validation,
+        halving=chosen.halving,
+        pooled=pooled,
+        workers=chosen.groups.workers,
+        listeners=[stream.emit],
+    )
+
+
+def trial_rows(model: LinearModel) -> Result | None:
+    """Return a row for everything that a search tried; None of a model that was not searched for."""
+    trials = model.metrics.get(_TRIALS)
+    if not trials:
+        return None
+    return Result(tuple(trials[0]), [tuple(trial.values()) for trial in trials], model=model)
 
 
 def group_result(result: GroupModels, seconds: float, notes: Sequence[str] = ()) -> Result:
@@ -106,8 +148,8 @@ def explain_group_training(
     model = GroupedLinear(chosen.config)
     with engine.open(statement.query, chosen.wanted, chosen.reading, stream=stream) as opened:
         explanation = explain_groups(
-            opened.source,
-            chosen.groups.by,
+            opened.source if chosen.groups.by else OneGroup(opened.source),
+            chosen.groups.by or (KEY,),
             model=model,
             choices=[choice.params for choice in Search.grid(chosen.search).choices(model.known)],
             workers=[chosen.groups.workers] if chosen.groups.workers else (),
@@ -119,8 +161,11 @@ def explain_group_training(
     told = explanation.lines()
     if analyze:
         began = time.perf_counter()
-        trained = train_groups(statement, chosen, engine, stream=stream)
-        told += ["", f"Took {show_seconds(time.perf_counter() - began)}", *lines(figures(trained))]
+        if chosen.groups.by:
+            found = lines(figures(train_groups(statement, chosen, engine, stream=stream)))
+        else:
+            found = map(str, str(trial_rows(search_model(statement, chosen, engine, stream=stream))).splitlines())
+        told += ["", f"Took {show_seconds(time.perf_counter() - began)}", *found]
     return Result(("QUERY PLAN",), [(line,) for line in told])
 
 

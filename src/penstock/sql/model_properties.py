@@ -16,7 +16,7 @@ from penstock.groups.tables import figures
 from penstock.linear import LinearModel
 from penstock.sgd.losses import loss_of
 from penstock.sql.catalog import Catalog
-from penstock.sql.group_training import group_rows
+from penstock.sql.group_training import group_rows, trial_rows
 from penstock.sql.result import Result
 from penstock.sql.statements import DescribeModel, ShowModel, ShowTraining
 
@@ -34,7 +34,9 @@ def show_model(statement: ShowModel | ShowTraining | DescribeModel, catalog: Cat
         return group_rows(model, tried=isinstance(statement, ShowTraining))
     if group is not None:
         raise UsageError(f"model {name!r} is one model, and none per group; leave out FOR")
-    return training_info_rows(model) if isinstance(statement, ShowTraining) else model_properties(model, name)
+    if isinstance(statement, ShowTraining):
+        return trial_rows(model) or training_info_rows(model)
+    return model_properties(model, name)
 
 
 def show_versions(name: str, catalog: Catalog) -> Result:
@@ -115,7 +117,7 @@ def model_properties(model: LinearModel, name: str) -> Result:
         "features": model.weights.width,
         "columns": [column for part in recipe.parts for column in part.columns],
         "epochs": len(model.history),
-        **model.metrics,
+        **{name: value for name, value in model.metrics.items() if name != "trials"},
         **({"hash": hashed} if hashed else {}),
         **({} if model.transform is None else {"transform": dict(model.transform.columns)}),
         "learning_rate": model.config.get("learning_rate") or _usual_rate(model),

@@ -53,7 +53,10 @@ def _names(door: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """A model per group, settled: the columns to group by, what rows of other groups get, and how many processes train."""
+    """A model per group, settled: the columns to group by, what rows of other groups get, and how many processes train.
+
+    Without columns it is one model, chosen among those that are tried.
+    """
 
     by: tuple[str, ...]
     unseen: str = default("unseen", "query")
@@ -152,6 +155,13 @@ def settings(train: Train, schema: pa.Schema) -> Settings:
         options = OptionValues.of(given, option_names(of_warehouse=train.warehouse), schema)
         config = options.config(train.model)
         groups = options.groups(train)
+        if groups is not None and config.optimizer not in (None, "sgd"):
+            raise UsageError(
+                "is not there for models per group and several values to try, which learn by sgd or full passes",
+                option="optimizer",
+                value=config.optimizer,
+                fixes=["leave it out"],
+            )
         columns, wanted = _columns(options, schema, train.warehouse, by=() if groups is None else groups.by)
         halving = options.values.get("search") == "halving"
         replaced = train.exists == "replace" or bool(options.values.get("replace"))
@@ -330,13 +340,15 @@ class OptionValues:
         return found
 
     def groups(self, train: Train) -> GroupSettings | None:
-        """Return what GROUP BY asks for; raise for an option of it where there is none."""
+        """Return what GROUP BY or values to try ask for; raise for an option of these where there are none."""
         if not train.by:
-            of_groups = ("unseen", "workers", "search", *self.search)
-            for name in (self.written[meaning] for meaning in of_groups if meaning in self.written):
-                why = f"{name} has several values, which are tried" if name in self.search else f"{name} is for models"
-                self.fail(name, f"{why} with GROUP BY", "give one value" if name in self.search else "leave it out")
-            return None
+            if "unseen" in self.written:
+                self.fail(self.written["unseen"], "unseen is for models per group", "write GROUP BY, or leave it out")
+            for meaning in () if self.search else ("workers", "search"):
+                if meaning in self.written:
+                    values = Text("give an option several values: ", self.write("l2", [1, 0.1]))
+                    self.fail(self.written[meaning], f"{meaning} is for several values to try", values, "leave it out")
+            return GroupSettings((), workers=self.values.get("workers")) if self.search else None
         by = tuple(str(self.column("GROUP BY", name)) for name in train.by)
         twice = next((name for name in by if by.count(name) > 1), None)
         if twice is not None:

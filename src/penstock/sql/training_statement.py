@@ -31,7 +31,7 @@ from penstock.metric_names import headline, useless_reason
 from penstock.sgd.losses import loss_of
 from penstock.sql.catalog import Catalog
 from penstock.sql.engines.base import Engine, QueryBlocks, ServerTraining
-from penstock.sql.group_training import group_result, train_groups
+from penstock.sql.group_training import group_result, search_model, train_groups, trial_rows
 from penstock.sql.model_versions import ModelOrigin, require_name
 from penstock.sql.options import Settings, settings
 from penstock.sql.result import Result
@@ -111,17 +111,22 @@ def run_training(statement: Train, engine: Engine, catalog: Catalog, *, stream: 
     origin = ModelOrigin(statement.text)
     name = name or catalog.free_name(f"{unquote_table(stem)}_{chosen.config.model}")
     note = f"model {name!r} saved in {engine.place}; use it: SELECT … PREDICT BY {quote_if_needed(name)}"
-    if chosen.groups is not None:
+    if chosen.groups is not None and chosen.groups.by:
         models = train_groups(statement, chosen, engine, stream=stream)
         catalog.save(name, models, exists=exists, origin=origin)
         return group_result(models, time.perf_counter() - began, [note])
-    server = server_for(chosen, engine, schema)
+    server = None if chosen.groups is not None else server_for(chosen, engine, schema)
     statement = replace(statement, name=name)
     trained = None
     if server is not None:
         trained = server.train(statement, chosen, features_of(chosen), catalog=catalog, stream=stream)
     if trained is not None:
         model = trained
+    elif chosen.groups is not None:
+        model = replace(
+            search_model(statement, chosen, engine, stream=stream), transform=saved_transform(statement, engine)
+        )
+        catalog.save(name, model, exists=exists, origin=origin)
     else:
         with prepare_training(statement, chosen, engine, stream=stream) as job:
             model = replace(job.learn(schema), transform=saved_transform(statement, engine))
@@ -131,7 +136,7 @@ def run_training(statement: Train, engine: Engine, catalog: Catalog, *, stream: 
     if useless is not None:
         notes.append(f"the model is useless: {useless}; to remove it: DROP MODEL {quote_if_needed(name)}")
     status = f"TRAIN {model.history[-1]['rows'] if model.history else 0}"
-    return replace(epoch_rows(model), notes=tuple(notes), useless=useless, status=status)
+    return replace(trial_rows(model) or epoch_rows(model), notes=tuple(notes), useless=useless, status=status)
 
 
 def unquote_table(name: str) -> str:
