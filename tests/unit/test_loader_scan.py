@@ -14,13 +14,15 @@ from penstock.columns.choose import choose_features
 from penstock.errors import DataError, FeatureError, LabelError
 from penstock.events import Advanced, Finished, Started, Stream, Warned
 from penstock.loader import Loader
-from penstock.loader.scan import in_order, scan
-from penstock.loader.sparse_moments import (
+from penstock.loader.moment_kernels import (
+    add_dense_moments,
+    add_dense_moments_reference,
     add_moments,
     add_moments_reference,
     inverse_sizes,
     inverse_sizes_reference,
 )
+from penstock.loader.scan import in_order, scan
 from tests import kinds
 
 
@@ -183,6 +185,20 @@ def test_moments_of_sparse_features_equal_their_twins(first, rows):
     inverse_sizes_reference(sums[0][1], sums[0][0], rows, scales[1])
     np.testing.assert_allclose(scales[0], scales[1], rtol=1e-6)
     assert not scales[0][20:].any()  # features that do not occur
+
+
+@pytest.mark.parametrize("width", [1, 3, 28])
+def test_moments_of_dense_features_equal_their_twin(width):
+    rng = np.random.default_rng(2)
+    x = rng.normal(1e4, 1, (50, width)).astype(np.float32)
+    x[::7, 0] = np.nan
+    origin = x[1].astype(np.float64)
+    sums = [[np.zeros(width) for _ in range(3)] for _ in range(2)]
+    add_dense_moments(x, origin, *sums[0])
+    add_dense_moments_reference(x, origin, *sums[1])
+    for ours, plain in zip(*sums, strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=1e-9, atol=1e-9)
+    assert sums[0][0][0] == 8
 
 
 def test_each_block_is_read_once(tmp_path):

@@ -27,8 +27,8 @@ from penstock.columns.recipe import Recipe
 from penstock.errors import DataError, FeatureError, some_of
 from penstock.events import Advanced, Finished, Started, Stream, Warned
 from penstock.loader.decode import BlockDecoder
+from penstock.loader.moment_kernels import add_dense_moments, add_moments, inverse_sizes
 from penstock.loader.row_forms import NOTHING, Scaling
-from penstock.loader.sparse_moments import add_moments, inverse_sizes
 from penstock.messages import Text, Use
 from penstock.parallel import in_order
 from penstock.solvers import WIDEST
@@ -429,15 +429,11 @@ class _Moments:
             typical = x[first, np.arange(width)].astype(np.float64)  # sums about it lose no digits to a large mean
             self._origin = np.nan_to_num(typical)
             self._missing = np.zeros(width)
-        centred = x - self._origin
-        sums = centred.sum(axis=0)
-        if np.isnan(sums).any():
-            missing = np.isnan(centred)
-            self._missing += np.count_nonzero(missing, axis=0)
-            centred[missing] = 0
-            sums = centred.sum(axis=0)
+        # Sums of a block are added to those of all, which keeps more digits than adding row by row.
+        sums, squares = np.zeros(width), np.zeros(width)
+        add_dense_moments(x, self._origin, self._missing, sums, squares)
         self._sum[:width] += sums
-        self._square[: x.shape[1]] += np.einsum("ij,ij->j", centred, centred)
+        self._square[:width] += squares
 
     def _present(self, width: int) -> NDArray[np.float64]:
         """Return in how many rows each of the first features is there."""

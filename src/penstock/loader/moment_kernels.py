@@ -1,6 +1,6 @@
-"""Sums over the values of sparse features, and the scale that follows from them, in compiled loops.
+"""Sums over the values of features, and the scale of sparse ones that follows from them, in compiled loops.
 
-A hashed column may have millions of features and a block a few thousand entries: work by NumPy over arrays of the full width,
+Of dense rows NumPy would write every value twice in double precision to add up its square. A hashed column may have millions of features and a block a few thousand entries: work by NumPy over arrays of the full width,
 or entry by entry with `numpy.add.at`, would take longer than learning from the rows.
 """
 
@@ -30,6 +30,30 @@ def add_moments_reference(indices: Any, values: Any, first: int, counts: Any, sq
     columns, numbers = indices[chosen], values[chosen].astype(np.float64)
     np.add.at(counts, columns, numbers != 0)
     np.add.at(squares, columns, numbers * numbers)
+
+
+@kernel
+def add_dense_moments(x: Any, origin: Any, missing: Any, sums: Any, squares: Any) -> None:
+    """Add rows of dense features, less an origin, to the sums of values and of squares, and count those that are NaN."""
+    width = x.shape[1]
+    for i in range(len(x)):
+        for j in range(width):
+            value = np.float64(x[i, j]) - origin[j]
+            there = value == value
+            missing[j] += np.float64(not there)
+            value = value if there else 0.0
+            sums[j] += value
+            squares[j] += value * value
+
+
+def add_dense_moments_reference(x: Any, origin: Any, missing: Any, sums: Any, squares: Any) -> None:
+    """Do what `add_dense_moments` does, plainly."""
+    centered = x - origin
+    there = ~np.isnan(centered)
+    missing += np.count_nonzero(~there, axis=0)
+    centered[~there] = 0
+    sums += centered.sum(axis=0)
+    squares += (centered**2).sum(axis=0)
 
 
 @kernel
