@@ -16,6 +16,7 @@ from penstock.batch import Batch
 from penstock.blocks import cached_source
 from penstock.blocks.cached_source import CachedSource, cached_bytes, fits
 from penstock.blocks.memory import TableSource
+from penstock.checksum import checksum
 from penstock.columns.choose import choose_features
 from penstock.errors import ColumnError, DataChangedError, SourceError, UsageError
 from penstock.loader.decode import PackedDecoder
@@ -236,7 +237,9 @@ def test_rows_go_from_the_file_to_their_places_as_they_are(memory, weight):
         assert source.packed("v", "y", weight) is None, "not all blocks are there"
         for block in range(len(source.block_rows)):
             source.read(block)
-        assert source.packed("v", "y", weight) is not None
+        layout = source.packed("v", "y", weight)
+        stored = zip(layout.offsets.tolist(), layout.nbytes.tolist(), layout.sums.tolist(), strict=True)
+        assert all(checksum(os.pread(layout.fd, size, at), at) == found for at, size, found in stored)
         with Loader(source, recipe, memory=memory, scaling=scaling, stretch=True) as loader:
             assert isinstance(Feed.of(loader.source, recipe, scaling).decoder, PackedDecoder), "also of parts of blocks"
             found = [each.batch.take(np.arange(len(each.batch))) for each in loader.epoch(0)]

@@ -171,13 +171,14 @@ class CachedSource(Source):
         if not self.complete or self._closed or self._process != os.getpid():
             return None
         blocks = range(len(self.block_rows))
-        at, size, sums = (np.array([self._places[block][n] for block in blocks]) for n in range(3))
+        at, size = (np.array([self._places[block][n] for block in blocks], np.int64) for n in range(2))
+        sums = np.array([self._places[block][2] for block in blocks], np.uint64)
         headers, bodies = zip(*(self._read_header(offset) for offset in at.tolist()), strict=True)
         rows = np.array([header.rows for header in headers], np.int64)
         if not np.array_equal(rows, self.block_rows):
             return None
         metas = np.array(bodies, np.int64) - at
-        stored = StoredBatches(self._file.fileno(), self.schema, at, size, metas, rows, sums.astype(np.uint64))
+        stored = StoredBatches(self._file.fileno(), self.schema, at, size, metas, rows, sums)
         return stored.layout(features, label, weight, headers=lambda _: headers)
 
     def _packed_verified(self, features: str, label: str | None, weight: str | None) -> PackedLayout | None:
