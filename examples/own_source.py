@@ -1,7 +1,7 @@
 """A source of your own: the rows of a SQLite table, read in blocks of row ids.
 
 A source says how its rows are cut into blocks and reads any block from any thread. Penstock does the rest: every order,
-the memory, resuming. `tests/docs/test_own_source.py` holds this one to the conformance suite that all sources pass.
+the memory, resuming. An entry in the table of formats has files opened by their names. `tests/docs/test_own_source.py` holds this one to the conformance suite that all sources pass.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock import LogisticRegression
+import penstock
 from penstock.blocks.base import Source, require_block, require_columns
+from penstock.blocks.file_formats import FILE_FORMATS, FileFormat
 from penstock.errors import DataChangedError, SourceError
 
 KINDS = {"REAL": pa.float64(), "INTEGER": pa.int64(), "TEXT": pa.string()}
@@ -99,6 +100,11 @@ class SqliteSource(Source):
                 raise SourceError(f"{self.name} cannot be read: {error}; restore the database from a copy") from error
 
 
+FILE_FORMATS["sqlite"] = FileFormat(
+    "a SQLite database", (".sqlite",), SqliteSource, magic=b"SQLite format 3\x00", one_file="name one"
+)
+
+
 def write_rows(path: Path, count: int, *, seed: int) -> None:
     """Fill a table `visits` sorted by its label."""
     chance = np.random.default_rng(seed)
@@ -114,11 +120,14 @@ def write_rows(path: Path, count: int, *, seed: int) -> None:
 def main() -> None:
     """Run the example in a folder of its own."""
     with tempfile.TemporaryDirectory() as folder:
-        train, test = Path(folder, "train.db"), Path(folder, "test.db")
+        train, test = Path(folder, "train.sqlite"), Path(folder, "test.sqlite")
         write_rows(train, 20_000, seed=1)
         write_rows(test, 2_000, seed=2)
-        with SqliteSource(train, "visits", rows_per_block=200) as rows, SqliteSource(test, "visits") as held_out:
-            model = LogisticRegression(memory="200kB", epochs=3).fit(rows, y="bought", test=held_out)
+        with (
+            penstock.open(train, table="visits", rows_per_block=200) as rows,
+            penstock.open(test, table="visits") as held_out,
+        ):
+            model = penstock.LogisticRegression(memory="200kB", epochs=3).fit(rows, y="bought", test=held_out)
             print(f"{rows}: test accuracy {model.history_[-1]['test_accuracy']:.3f}")
 
 

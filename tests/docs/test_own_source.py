@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from penstock.blocks.base import BlockSource
+from penstock.blocks.file_formats import FILE_FORMATS
 from penstock.testing.sources import SourceContract
 
 _PATH = Path(__file__).resolve().parents[2] / "examples" / "own_source.py"
@@ -17,6 +18,7 @@ assert _SPEC is not None
 assert _SPEC.loader is not None
 own_source = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(own_source)
+del FILE_FORMATS["sqlite"]  # the example itself, which is run, shows that files are opened by their names
 
 
 class TestSqlite(SourceContract):

@@ -63,7 +63,7 @@ def test_open_by_name_suffix_and_first_bytes(file):
             assert len(source.block_rows) > 3
     with pytest.raises(UnknownOptionError, match="tabel"):
         penstock.open(file, tabel="higgs")
-    with pytest.raises(UsageError, match="one DuckDB file"):
+    with pytest.raises(UsageError, match="one is read at a time"):
         penstock.open([file, file.with_name("shop.ddb")])
 
 

@@ -14,8 +14,7 @@ import pytest
 import penstock.blocks
 from penstock.blocks import ArraySource, ArrowSource, NpySource, ParquetSource, TableSource
 from penstock.blocks.base import BlockSource
-from penstock.blocks.file_kinds import COMPRESSED, FORMAT_NAMES
-from penstock.blocks.open import SUFFIXES, detect_bytes
+from penstock.blocks.open import detect_bytes
 from penstock.blocks.open import open as open_source
 from penstock.errors import (
     CorruptFileError,
@@ -146,10 +145,6 @@ def test_a_copy_that_fails_leaves_nothing(tmp_path):
     assert not list(scratch.iterdir())
     with pytest.raises(WriteError, match="scratch="):
         open_source(tmp_path / "a.csv.gz", scratch=tmp_path / "nowhere")
-
-
-def test_every_format_that_is_told_has_a_name_for_messages():
-    assert set(FORMAT_NAMES) == {*SUFFIXES, *COMPRESSED.values(), "jsonl"}
 
 
 def test_formats_told_from_bytes():

@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock import errors
-from penstock.blocks.open import SUFFIXES
+from penstock.blocks.file_formats import FILE_FORMATS
 from penstock.config import Config
 from penstock.loader import Loader
 from penstock.messages import START_ANEW, Command, LeaveOut, Location, Text, Use
@@ -142,7 +142,7 @@ def other_config():
         (
             several_formats,
             errors.UsageError,
-            {"fixes": (Text("name it with ", Use("format"), f", one of: {', '.join(sorted(SUFFIXES))}"),)},
+            {"fixes": (Text("name it with ", Use("format"), f", one of: {', '.join(sorted(FILE_FORMATS))}"),)},
         ),
         (
             wrong_statement,

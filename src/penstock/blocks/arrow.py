@@ -21,6 +21,7 @@ from penstock.blocks.base import Int64s, PackedLayout, Source, require_block, re
 from penstock.blocks.block_sums import content_of, verify_block
 from penstock.blocks.common_schema import common_schema, conform
 from penstock.blocks.fields import Fields
+from penstock.blocks.file_formats import FILE_FORMATS
 from penstock.blocks.ipc import BatchHeader, Footer, read_footer, read_header
 from penstock.blocks.ipc_rows import BatchSlice, leading_buffers, read_rows, slices_of
 from penstock.blocks.packed_batches import StoredBatches
@@ -38,7 +39,6 @@ from penstock.blocks.storage import (
 from penstock.columns.schema_notes import layout_of
 from penstock.errors import CorruptFileError, SourceError
 
-SUFFIXES = (".arrow", ".feather", ".ipc")
 BLOCK_SIZE = 1_000_000
 
 
@@ -77,7 +77,7 @@ class ArrowSource(Source):
     decodes = True
 
     def __init__(self, paths: PathLike | Sequence[PathLike], block_size: int | None = None) -> None:
-        names = expand(paths, suffixes=SUFFIXES)
+        names = expand(paths, suffixes=FILE_FORMATS["arrow"].suffixes)
         self.name = show_names(names)
         self._files: list[ReadAt] = []
         self._footers: list[Footer] = []

@@ -21,7 +21,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.batch import Csr
-from penstock.blocks.open import JSON_LINES, SUFFIXES
+from penstock.blocks.file_formats import format_of_suffix
+from penstock.blocks.open import JSON_LINES
 from penstock.blocks.row_streams import RowStream, rows_of
 from penstock.blocks.storage import PathLike, is_remote
 from penstock.blocks.write import BlockWriter
@@ -128,7 +129,7 @@ def convert(
     started = time.perf_counter()
     path = os.fspath(require_file(dst))
     suffix = os.path.splitext(path)[1].lower()
-    if suffix in (*JSON_LINES, ".json") or any(suffix in found for name, found in SUFFIXES.items() if name != "arrow"):
+    if suffix in (*JSON_LINES, ".json") or format_of_suffix(suffix) not in (None, "arrow"):
         raise UsageError(f"{path}: what is written is an Arrow file; give it a name that ends in .arrow")
     size = None if block_size == "auto" else parse_size(block_size, option="block_size")
     rows = rows_of(data, format=format, split=split, **options)

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.blocks.csv_sniff import CsvLayout, has_header, header_names, sniff_delimiter, split_line
+from penstock.blocks.file_formats import FILE_FORMATS
 from penstock.blocks.parse import BAD_QUOTE, BAD_WIDTH, OK, csv_rows, csv_rows_quoted, find_ends
 from penstock.blocks.storage import PathLike
 from penstock.blocks.text import (
@@ -37,7 +38,6 @@ from penstock.blocks.text import (
 from penstock.errors import DataError, ParseError, SchemaError
 from penstock.messages import Location
 
-SUFFIXES = (".csv", ".tsv", ".tab")
 _WORDS = {"true", "false"}
 _NUMBER = pa.float64().id
 _NOTHING = np.zeros(0, np.uint8)
@@ -350,7 +350,7 @@ class CsvSource(TextSource):
         delimiter: str | None = None,
         header: bool | None = None,
     ) -> None:
-        files: list[TextFile] = open_text(paths, suffixes=SUFFIXES)
+        files: list[TextFile] = open_text(paths, suffixes=FILE_FORMATS["csv"].suffixes)
         try:
             sample = files[0].sample()
             whole = len(files) == 1 and len(sample) == files[0].file.size

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterable
 
+from penstock.blocks.file_formats import FILE_FORMATS, format_of_head
 from penstock.errors import SourceError
 from penstock.messages import Convert, Text
 
@@ -37,32 +38,17 @@ _FOREIGN = {
     b"\xff\xfe": ("text in UTF-16", "convert it: iconv -f UTF-16 -t UTF-8"),
     b"\xfe\xff": ("text in UTF-16", "convert it: iconv -f UTF-16 -t UTF-8"),
 }
-MAGIC = {
-    b"PAR1": "parquet",
-    b"ARROW1": "arrow",
+_MAGIC = {
     STREAM_MARK: "arrow",
-    b"\x93NUMPY": "npy",
     b"\x1f\x8b": "gzip",
     b"\x28\xb5\x2f\xfd": "zstd",
     b"BZh": "bz2",
     b"\xfd7zXZ": "xz",
 }
-"""What files of other formats than text begin with."""
+"""What Arrow streams and compressed files begin with."""
+_FEW = 4
+"""Letters that a text may well begin with."""
 COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
-FORMAT_NAMES = {
-    "parquet": "a Parquet file",
-    "arrow": "an Arrow file",
-    "npy": "a NumPy array",
-    "csv": "a CSV file",
-    "libsvm": "a LibSVM file",
-    "duckdb": "a DuckDB database",
-    "jsonl": "a file of JSON lines",
-    "gzip": "a file compressed with gzip",
-    "zstd": "a file compressed with zstd",
-    "bz2": "a file compressed with bz2",
-    "xz": "a file compressed with xz",
-}
-"""What messages call a file of each format that `penstock.blocks.open.detect` tells."""
 _MARKUP = re.compile(rb"\s*<(?:!doctype html|html|\?xml)\b", re.IGNORECASE)
 _OBJECT = re.compile(rb'\s*\{\s*(?:"(?:[^"\\]|\\.)*"\s*:|\})')
 _ARRAY = re.compile(rb"\s*\[\s*(?:[\[{]|$)")
@@ -79,6 +65,29 @@ def is_json_object(head: bytes) -> bool:
     (True, False)
     """
     return _OBJECT.match(head.removeprefix(_BYTE_ORDER_MARK)) is not None
+
+
+def kind_of_head(head: bytes) -> str | None:
+    """Return the format, or the compression, of files that begin so; None for text and for what is not known."""
+    magic = _first_magic(head, _MAGIC)
+    if magic is not None:
+        return _MAGIC[magic]
+    found = format_of_head(head)
+    few = found is not None and len(FILE_FORMATS[found].magic) <= _FEW and _is_text(head)
+    return None if few else found
+
+
+def title_of(kind: str) -> str:
+    """Return what messages call a file of a kind that `penstock.blocks.open.detect` tells.
+
+    Examples
+    --------
+    >>> title_of("parquet"), title_of("jsonl"), title_of("gzip")
+    ('a Parquet file', 'a file of JSON lines', 'a file compressed with gzip')
+    """
+    if kind in FILE_FORMATS:
+        return FILE_FORMATS[kind].title
+    return "a file of JSON lines" if kind == "jsonl" else f"a file compressed with {kind}"
 
 
 def refuse_foreign(head: bytes, *, name: str) -> None:
@@ -108,11 +117,11 @@ def refuse_other_format(head: bytes, *, name: str) -> None:
     name, and convert it: penstock convert clicks.csv.gz DST.arrow
     """
     refuse_foreign(head, name=name)
-    magic = _first_magic(head, MAGIC)
-    if magic is None and not is_json_object(head):
+    kind = kind_of_head(head) or ("jsonl" if is_json_object(head) else None)
+    if kind is None:
         return
-    kind = "jsonl" if magic is None else MAGIC[magic]
-    what = "JSON lines" if magic is None else "an Arrow stream" if magic == STREAM_MARK else FORMAT_NAMES[kind]
+    stream = head.startswith(STREAM_MARK)
+    what = "JSON lines" if kind == "jsonl" else "an Arrow stream" if stream else title_of(kind)
     fix = Text(f"name it .{kind}")
     for suffix in (suffix for suffix, packed in COMPRESSED.items() if packed == kind):
         rename = "" if name.lower().endswith(suffix) else f"add {suffix} to its name, and "
@@ -122,7 +131,7 @@ def refuse_other_format(head: bytes, *, name: str) -> None:
 
 def _first_magic(head: bytes, kinds: Iterable[bytes]) -> bytes | None:
     """Return what a file begins with, of these; a few letters may be the first word of a text, such as a column ORCID."""
-    return next((m for m in kinds if head.startswith(m) and (len(m) > 4 or not _is_text(head))), None)
+    return next((m for m in kinds if head.startswith(m) and (len(m) > _FEW or not _is_text(head))), None)
 
 
 def _is_text(head: bytes) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from penstock.blocks.file_formats import FILE_FORMATS
 from penstock.blocks.parse import BAD_INDEX, BAD_LABEL, BAD_ORDER, OK, count_byte, libsvm_rows
 from penstock.blocks.storage import PathLike
 from penstock.blocks.text import (
@@ -31,7 +32,6 @@ from penstock.blocks.text import (
 from penstock.errors import DataError, ParseError
 from penstock.messages import Location
 
-SUFFIXES = (".libsvm", ".svm", ".svmlight")
 SCHEMA = pa.schema(
     [("label", pa.float64()), ("indices", pa.list_(pa.int64())), ("values", pa.list_(pa.float32()))],
 )
@@ -138,7 +138,7 @@ class LibsvmSource(TextSource):
     """
 
     def __init__(self, paths: PathLike | Sequence[PathLike], *, block_size: int | str | None = None) -> None:
-        files = open_text(paths, suffixes=SUFFIXES)
+        files = open_text(paths, suffixes=FILE_FORMATS["libsvm"].suffixes)
         try:
             for f in files:
                 f.skip = libsvm_format(f.name, f.file.read_at(0, min(3, f.file.size))).skip

@@ -18,7 +18,6 @@ from penstock.blocks.refined_source import RefinedSource, by_rows
 from penstock.blocks.storage import PathLike, fingerprint, open_file
 from penstock.errors import CorruptFileError, FeatureError, SourceError
 
-SUFFIXES = (".npy",)
 BLOCK_SIZE = 256 * 1024
 _HEAD = 1 << 16
 

@@ -8,18 +8,17 @@ refused with the line that converts it.
 from __future__ import annotations
 
 import inspect
-import itertools
 import os
 import re
 from contextlib import AbstractContextManager, nullcontext
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.blocks.base import BlockSource
-from penstock.blocks.file_kinds import COMPRESSED, MAGIC, STREAM_MARK, is_json_object, refuse_foreign
+from penstock.blocks.file_formats import FILE_FORMATS, format_of_suffix, known_suffixes
+from penstock.blocks.file_kinds import COMPRESSED, STREAM_MARK, is_json_object, kind_of_head, refuse_foreign
 from penstock.blocks.folder_columns import AddedColumns, FolderSource
 from penstock.blocks.frames import dataset_files, is_dataset, is_frame
 from penstock.blocks.samples.formats import FORMATS, format_by_suffix, marked_format
@@ -28,26 +27,7 @@ from penstock.budget import parse_size
 from penstock.errors import CorruptFileError, SourceError, UnknownOptionError, UsageError
 from penstock.messages import Convert, Text, Use
 
-SUFFIXES = {
-    "parquet": (".parquet", ".pq"),
-    "arrow": (".arrow", ".feather", ".ipc"),
-    "npy": (".npy",),
-    "csv": (".csv", ".tsv"),
-    "libsvm": (".libsvm", ".svm", ".svmlight"),
-    "duckdb": (".duckdb", ".ddb"),
-}
-_SOURCES = {
-    "parquet": "parquet.ParquetSource",
-    "arrow": "arrow.ArrowSource",
-    "npy": "numpy.NpySource",
-    "csv": "csv.CsvSource",
-    "libsvm": "libsvm.LibsvmSource",
-    "duckdb": "duckdb.DuckDBSource",
-}
-"""What reads each format, in `penstock.blocks`."""
 JSON_LINES = (".jsonl", ".ndjson")
-_WITH_FOLDERS = ("parquet", "arrow", "csv")
-"""Formats whose files may stand in folders such as ``country=FR``, which are columns."""
 _GIVEN = ("path", "paths", "database", "address", "block_size")
 """Parameters of sources that are no options."""
 _SERVERS = ("postgresql://", "postgres://")
@@ -101,9 +81,11 @@ def open(
         return _postgres(data, size, options)
     if format in FORMATS:
         raise _not_in_blocks(data, format)
-    if format is not None and format not in (*SUFFIXES, "jsonl"):
-        raise UnknownOptionError.of("format", format, SUFFIXES)
-    suffixes = tuple(itertools.chain(*SUFFIXES.values())) if format is None else SUFFIXES.get(format, JSON_LINES)
+    if format is not None and format not in (*FILE_FORMATS, "jsonl"):
+        raise UnknownOptionError.of("format", format, FILE_FORMATS)
+    suffixes = (
+        known_suffixes() if format is None else JSON_LINES if format == "jsonl" else FILE_FORMATS[format].suffixes
+    )
     if format is None:
         _refuse_marked(data)
     files = _files_of(data, suffixes)
@@ -121,7 +103,7 @@ def open(
             fixes=[Text("turn them into an Arrow file first: ", Convert(_shown(data)))],
         )
     source = _open_files(found, files, size, options)
-    if found not in _WITH_FOLDERS or not any("=" in file for file in files):
+    if not FILE_FORMATS[found].in_folders or not any("=" in file for file in files):
         return source
     added = AddedColumns.of(data, source.schema, suffixes=suffixes)
     return source if added is None else FolderSource(source, added)
@@ -144,21 +126,16 @@ def detect(path: str) -> str:
         return COMPRESSED[suffix]
     if suffix in JSON_LINES:
         return "jsonl"
-    for name, suffixes in SUFFIXES.items():
-        if suffix in suffixes:
-            return name
-    return detect_bytes(_first_bytes(path, 4096), name=path)
+    return format_of_suffix(suffix) or detect_bytes(_first_bytes(path, 4096), name=path)
 
 
 def detect_bytes(head: bytes, *, name: str) -> str:
     """Return the format that a file's first bytes tell."""
     if not head:
         raise CorruptFileError(f"{name} is empty (0 bytes); there is nothing to read")
-    found = next((format for magic, format in MAGIC.items() if head.startswith(magic)), None)
+    found = kind_of_head(head)
     if found is not None:
         return found
-    if head[8:12] == b"DUCK":
-        return "duckdb"
     refuse_foreign(head, name=name)
     if is_json_object(head):
         return "jsonl"
@@ -170,13 +147,13 @@ def detect_bytes(head: bytes, *, name: str) -> str:
             return "csv"
     raise UsageError(
         f"the format of {name} is not known",
-        fixes=[Text("name it with ", Use("format"), f", one of: {', '.join(sorted(SUFFIXES))}")],
+        fixes=[Text("name it with ", Use("format"), f", one of: {', '.join(sorted(FILE_FORMATS))}")],
     )
 
 
 def compression(head: bytes) -> str | None:
     """Return how a file is compressed, by its first bytes; None where it is not."""
-    found = next((format for magic, format in MAGIC.items() if head.startswith(magic)), None)
+    found = kind_of_head(head)
     return found if found in COMPRESSED.values() else None
 
 
@@ -254,7 +231,7 @@ def split_table(data: Any) -> tuple[str, str] | None:
     if not isinstance(data, str) or "::" not in data:
         return None
     place, _, table = data.rpartition("::")
-    database = place.startswith(_SERVERS) or place.lower().endswith(SUFFIXES["duckdb"])
+    database = place.startswith(_SERVERS) or place.lower().endswith(FILE_FORMATS["duckdb"].suffixes)
     if (
         not database or "/" in table or "]" in table or os.path.exists(data)
     ):  # an address such as [::1], or a file's name
@@ -332,15 +309,12 @@ def _common_format(files: list[str]) -> str:
 
 def _open_files(format: str, files: list[str], size: int | None, options: dict[str, Any]) -> BlockSource:
     """Open files of one format; its library is imported only now."""
-    if format == "npy" and len(files) > 1:
-        raise UsageError(f"{len(files)} .npy files were given; one is read at a time: convert each, then open those")
-    if format == "duckdb" and (len(files) > 1 or is_remote(files[0])):
-        raise UsageError(
-            f"{files[0]}: one DuckDB file on this machine is read at a time; ATTACH others in penstock sql"
-        )
-    module, name = _SOURCES[format].split(".")
-    kind = getattr(import_module(f"penstock.blocks.{module}"), name)
-    return _call(kind, files[0] if format in ("npy", "duckdb") else files, size, options)
+    entry = FILE_FORMATS[format]
+    if entry.one_file and len(files) > 1:
+        raise UsageError(f"{len(files)} {entry.suffixes[0]} files were given; one is read at a time: {entry.one_file}")
+    if format == "duckdb" and is_remote(files[0]):
+        raise UsageError(f"{files[0]}: a DuckDB database is read on this machine alone; download it")
+    return _call(entry.load(), files[0] if entry.one_file else files, size, options)
 
 
 def _call(kind: Any, files: Any, size: int | None, options: dict[str, Any]) -> BlockSource:

@@ -29,6 +29,7 @@ import pyarrow.parquet as pq
 
 from penstock.blocks.base import Source, require_block, require_columns
 from penstock.blocks.common_schema import common_schema, conform
+from penstock.blocks.file_formats import FILE_FORMATS
 from penstock.blocks.storage import (
     PathLike,
     ReadAt,
@@ -40,7 +41,6 @@ from penstock.blocks.storage import (
 )
 from penstock.errors import CorruptFileError, PenstockError, SourceError
 
-SUFFIXES = (".parquet", ".pq")
 BLOCK_SIZE = 256 * 1024
 LEAST_BLOCK = 16 * 1024
 BLOCKS_WANTED = 1024
@@ -82,7 +82,7 @@ class ParquetSource(Source):
     def __init__(
         self, paths: PathLike | Sequence[PathLike], block_size: int | None = None, *, max_open: int = MAX_OPEN
     ) -> None:
-        names = expand(paths, suffixes=SUFFIXES)
+        names = expand(paths, suffixes=FILE_FORMATS["parquet"].suffixes)
         self.name = show_names(names)
         self._files: list[ReadAt] = []
         self._metadata: list[Any] = []

@@ -9,7 +9,6 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
-import itertools
 import lzma
 import os
 import zlib
@@ -22,11 +21,11 @@ import pyarrow as pa
 
 from penstock.blocks.base import BlockSource
 from penstock.blocks.csv import CsvFormat
+from penstock.blocks.file_formats import FILE_FORMATS, format_of_suffix, known_suffixes
 from penstock.blocks.file_kinds import COMPRESSED, refuse_other_format
 from penstock.blocks.folder_columns import AddedColumns, FolderSource
 from penstock.blocks.open import (
     JSON_LINES,
-    SUFFIXES,
     compression,
     detect,
     detect_bytes,
@@ -78,8 +77,8 @@ class RowStream:
 
 def rows_of(data: Any, *, format: str | None = None, split: str | None = None, **options: Any) -> RowStream:
     """Return the rows of whatever a user names; columns in the names of folders (``day=3/``) come after the files' own."""
-    if format is not None and format not in (*SUFFIXES, *FORMATS, "jsonl"):
-        raise UnknownOptionError.of("format", format, [*SUFFIXES, *FORMATS, "jsonl"])
+    if format is not None and format not in (*FILE_FORMATS, *FORMATS, "jsonl"):
+        raise UnknownOptionError.of("format", format, [*FILE_FORMATS, *FORMATS, "jsonl"])
     if isinstance(data, (str, os.PathLike, list, tuple)) and not is_table(data):
         samples = sample_format(data) if format is None else format
         if samples in FORMATS:
@@ -137,7 +136,7 @@ def _from_source(source: BlockSource, files: tuple[str, ...], *, close: bool) ->
 
 def _with_folders(rows: RowStream, data: Any) -> RowStream:
     """Add the columns that stand in the names of the files' folders."""
-    suffixes = [*itertools.chain(*SUFFIXES.values()), *JSON_LINES, *COMPRESSED]
+    suffixes = [*known_suffixes(), *JSON_LINES, *COMPRESSED]
     added = AddedColumns.of(data, rows.schema, suffixes=suffixes)
     if added is None:
         return rows
@@ -157,7 +156,7 @@ def _from_reader(reader: Any, columns: Sequence[str] | None) -> Batches:
 
 
 def _streams_among(files: list[str]) -> list[str]:
-    known = [name for name in files if name.lower().endswith(SUFFIXES["arrow"])] or files
+    known = [name for name in files if name.lower().endswith(FILE_FORMATS["arrow"].suffixes)] or files
     streams = [name for name in known if is_stream(name)]
     if streams and len(streams) < len(known):
         other = next(name for name in known if name not in streams)
@@ -168,8 +167,7 @@ def _streams_among(files: list[str]) -> list[str]:
 def _json_lines_among(files: list[str]) -> list[str]:
     """Return the files whose names say that they hold JSON lines; other data beside them are refused."""
     lines = [name for name in files if _stem(name).endswith(JSON_LINES)]
-    known = tuple(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
-    other = next((name for name in files if name not in lines and _stem(name).endswith(known)), None)
+    other = next((name for name in files if name not in lines and _stem(name).endswith(known_suffixes())), None)
     if lines and other is not None:
         raise UsageError(f"{lines[0]} holds JSON lines and {other} does not; convert each by itself")
     return lines
@@ -302,9 +300,8 @@ def whole_lines(head: bytes, stream: Any, name: str) -> Iterator[bytes]:
 
 def _inner_format(path: str, head: bytes) -> str:
     inner = os.path.splitext(os.path.splitext(path)[0])[1].lower()
-    for name in ("csv", "libsvm"):
-        if inner in SUFFIXES[name]:
-            return name
+    if format_of_suffix(inner) in ("csv", "libsvm"):
+        return str(format_of_suffix(inner))
     found = detect_bytes(head, name=path)
     if found not in ("csv", "libsvm", "jsonl"):
         raise UsageError(f"{path} holds {found} under compression; decompress it first")

@@ -83,15 +83,14 @@ def _from_path(path: str, default_memory: str, options: Mapping[str, str | None]
 
 def _refuse_data(path: str) -> None:
     """Raise `ModelFileError` where a file named as the model holds data, as when the arguments are swapped."""
-    from penstock.blocks.file_kinds import FORMAT_NAMES
+    from penstock.blocks.file_kinds import title_of
     from penstock.blocks.open import detect
 
     try:
-        kind = FORMAT_NAMES.get(detect(path))
+        kind = detect(path)
     except PenstockError:
         return  # of no known kind: what is wrong with it as a model is the better message
-    if kind is not None:
-        raise ModelFileError(f"{path} is {kind}, not a model; MODEL comes first, then DATA")
+    raise ModelFileError(f"{path} is {title_of(kind)}, not a model; MODEL comes first, then DATA")
 
 
 def _from_database(name: str, db: str, options: Mapping[str, str | None]) -> Model:

@@ -19,9 +19,10 @@ import pyarrow as pa
 
 from penstock.blocks.base import BlockSource, Int64s, Source, require_block, require_columns
 from penstock.blocks.common_schema import common_schema, conform
+from penstock.blocks.file_formats import known_suffixes
 from penstock.blocks.file_kinds import COMPRESSED
 from penstock.blocks.folder_columns import folder_columns, typed
-from penstock.blocks.open import SUFFIXES, detect, is_table, opened
+from penstock.blocks.open import detect, is_table, opened
 from penstock.blocks.open import open as open_source
 from penstock.blocks.storage import is_remote, show_names
 from penstock.errors import DataChangedError
@@ -31,7 +32,7 @@ def partitioned(data: Any, by: Sequence[str]) -> PartitionedSource | None:
     """Open data as partitioned, or return None where its paths name no columns; see `folder_columns`."""
     if not isinstance(data, (str, os.PathLike, list, tuple)) or is_table(data):
         return None
-    found = folder_columns(data, by, suffixes=[suffix for group in SUFFIXES.values() for suffix in group])
+    found = folder_columns(data, by, suffixes=known_suffixes())
     if found is None or detect(found.files[0]) in ("jsonl", *COMPRESSED.values()):  # which are copied as a whole
         return None
     return PartitionedSource(found.files, found.values, found.names, keys=found.keys)

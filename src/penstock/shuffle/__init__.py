@@ -10,9 +10,6 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
 from penstock.errors import UnknownOptionError
 from penstock.shuffle.base import Mix, Mixer, Order, OrderFacts, RowWindow, Shape, Window
 from penstock.shuffle.baselines import BlockOnly, Mrs, SlidingWindow, Stored
@@ -50,7 +47,8 @@ _ALL: tuple[Order, ...] = (
     ),
     Global(),
 )
-ORDERS: Mapping[str, Order] = MappingProxyType({each.name: each for each in _ALL})
+ORDERS: dict[str, Order] = {each.name: each for each in _ALL}
+"""Every order by its name; the entry of an order is its registration."""
 
 
 def order(name: str) -> Order:
