@@ -22,6 +22,7 @@ import penstock
 from penstock.blocks.base import BlockSource, require_columns
 from penstock.blocks.memory import TableSource
 from penstock.closing import Closing
+from penstock.errors import DataError
 from penstock.measures import NumberMeasures, OnScores
 from penstock.model import Description, write_predictions
 from penstock.model_kinds import KINDS, ModelKind
@@ -73,14 +74,17 @@ class LookupModel(Closing):
         memory: str | int = "512MB",
         on_scores: OnScores | None = None,
     ) -> dict[str, Any]:
-        """Return R², RMSE and MAE, and the number of rows."""
+        """Return R², RMSE and MAE of the rows that have a label, and how many they are."""
         measures, count, truth = NumberMeasures(), 0, label or self.label
-        for batch in self.predictions(source, keep=[truth]):
+        for predicted in self.predictions(source, keep=[truth]):
+            batch = predicted.filter(predicted[truth].is_valid())
             rows = (np.asarray(batch[name], np.float64) for name in ("prediction", truth))
             scores, labels, weights = (*rows, np.ones(len(batch)))
             for hear in (measures.add, *([] if on_scores is None else [on_scores])):
                 hear(scores, labels, weights)
             count += len(batch)
+        if not count:
+            raise DataError(f"{source.name} has no value of {truth!r} in any row; there is nothing to measure")
         return {**measures.figures(), "rows": count}
 
     def save(self, path: str | os.PathLike[str]) -> None:
