@@ -167,6 +167,8 @@ DECLARE
     after text := '';
     rows float8;
     chosen boolean := false;
+    listed_in text[];
+    aside jsonb;  -- arrays beside other columns, which nobody named
     named_all boolean;  -- whether somebody named the features, so that none is left out
     weights CONSTANT jsonb := asked->'class_weight';
     unknown text;
@@ -263,6 +265,16 @@ BEGIN
             WHEN choice @> '{features_v}' THEN '{features_v}'
             WHEN choice @> '{indices,values}' THEN '{indices,values}' ELSE choice END;
         chosen := true;
+        IF wanted = choice THEN
+            SELECT jsonb_object_agg(w, t::text || ', an array beside other columns'), array_agg(w) INTO aside, listed_in
+            FROM (SELECT w, types[array_position(names, w)] AS t FROM unnest(wanted) AS w) AS s
+            WHERE EXISTS (SELECT FROM pg_type AS p WHERE p.oid = t AND p.typcategory = 'A');
+            IF wanted <@ listed_in THEN
+                aside := NULL;  -- there are no others
+            ELSIF aside IS NOT NULL THEN
+                SELECT array_agg(w ORDER BY i) INTO wanted FROM unnest(wanted) WITH ORDINALITY AS t(w, i) WHERE w <> ALL (listed_in);
+            END IF;
+        END IF;
     END IF;
     SELECT array_agg(types[array_position(names, w)] ORDER BY i), array_agg(types[array_position(names, w)] = ANY (lists) ORDER BY i)
     INTO wanted_types, arrays FROM unnest(wanted) WITH ORDINALITY AS t(w, i);
@@ -313,9 +325,6 @@ BEGIN
                 (SELECT sum((p->'width')::bigint) FROM jsonb_array_elements(parts) AS p) USING ERRCODE = 'program_limit_exceeded',
                 HINT = format('Leave out "%s", which makes most of them, or use TRAIN BY ... GROUP BY of penstock sql.',
                     (SELECT p->'columns'->>0 FROM jsonb_array_elements(parts) AS p ORDER BY (p->'width')::bigint DESC LIMIT 1));
-        ELSIF left_out <> '{}' THEN
-            RAISE NOTICE 'left out: %; name the features to learn from such columns',
-                (SELECT string_agg(format('"%s" (%s)', k, v), ', ') FROM jsonb_each_text(left_out) AS t(k, v));
         END IF;
         SELECT array_agg(c ORDER BY i) INTO columns
         FROM (SELECT p->'columns'->>0, min(i) FROM jsonb_array_elements(parts) WITH ORDINALITY AS t(p, i) GROUP BY 1) AS t(c, i);
@@ -351,6 +360,13 @@ BEGIN
                 jsonb_build_array(w), 'hashed', NULL) ORDER BY i)
         INTO features, parts FROM unnest(wanted) WITH ORDINALITY AS t(w, i);
         options := options || jsonb_build_object('names', to_jsonb(wanted));
+    END IF;
+    IF aside IS NOT NULL THEN
+        left_out := coalesce(left_out, '{}') || aside;
+    END IF;
+    IF left_out <> '{}' THEN
+        RAISE NOTICE 'left out: %; name the features to learn from such columns',
+            (SELECT string_agg(format('"%s" (%s)', k, v), ', ') FROM jsonb_each_text(left_out) AS t(k, v));
     END IF;
 
     FOR key IN

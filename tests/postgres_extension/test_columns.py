@@ -211,6 +211,24 @@ def test_rows_without_a_label_are_left_out_and_columns_that_tell_nothing_too(vis
     assert (found[0]["nothing"], found[0]["key"], found[1]) == ("empty", "a value of its own in nearly every row", True)
 
 
+def test_arrays_and_bytes_beside_other_columns_are_left_out(session: Session) -> None:
+    session.execute("""CREATE TABLE t AS SELECT i % 7 AS x, 'c' || i % 5 AS code, ARRAY[i, 1] AS pair, ARRAY['a'] AS tags, '\\x00'::bytea AS raw,
+        (i % 7 > 3)::int AS label FROM generate_series(1, 700) AS i""")
+    told: list[str] = []
+    session.add_notice_handler(lambda notice: told.append(str(notice.message_primary)))
+    for query, columns in (("t", {"x", "code"}), ("SELECT x, pair, label FROM t", {"x"})):
+        session.execute("SELECT penstock.train(%s, 'logistic', %s)", (query, f"of {len(columns)}"))
+        text = "SELECT header->'encoder'->'parts' FROM penstock.models WHERE name = %s"
+        found = session.execute(text, (f"of {len(columns)}",)).fetchone()
+        assert found is not None
+        assert {part["columns"][0] for part in found[0]} == columns
+        assert any('"pair" (integer[], an array beside other columns)' in note for note in told)
+    assert any('"raw" (binary)' in note and '"tags" (text[], ' in note for note in told)
+    session.execute("SELECT penstock.train('SELECT pair, label FROM t', 'logistic', 'alone')")
+    with pytest.raises(errors.DatatypeMismatch, match="features are one array"):
+        session.execute("""SELECT penstock.train('t', 'logistic', 'n', '{"features": ["x", "pair"]}')""")
+
+
 @pytest.mark.parametrize("source", ["SELECT whole, label FROM visits", "SELECT whole, city, label FROM visits"])
 def test_rows_with_nulls_are_filled_left_out_or_refused(visits: Session, source: str) -> None:
     train = "SELECT rows FROM penstock.train(%s, 'logistic', 'm', %s)"

@@ -211,16 +211,16 @@ def test_lists_of_unequal_length(db):
     )
     with pytest.raises(DataError, match=r"'v' has 2 values at rowid 0 but 3 at rowid 9"):
         DuckDBSource(db, "t", columns=["v"])
-    with pytest.raises(DataError, match=r"'p' has 4 bytes at rowid 0 but 5 at rowid 1"):
-        DuckDBSource(db, "t", columns=["p"])
+    with DuckDBSource(db, "t", columns=["p"]) as source:  # bytes that are no packed numbers
+        assert source.schema.types == [pa.binary()]
     with DuckDBSource(db, "t") as source:  # nobody asked for these columns by name
         assert source.schema.types == [pa.list_(pa.float32()), pa.binary()]
         assert len(values(source)["v"][-1]) == 3
     db.execute("CREATE TABLE e AS SELECT []::FLOAT[] AS v, 'xyz'::BLOB AS p FROM range(3)")
     with pytest.raises(DataError, match=r"'v' has 0 values in every row"):
         DuckDBSource(db, "e", columns=["v"])
-    with pytest.raises(DataError, match=r"'p' has 3 bytes in every row; packed features are float32"):
-        DuckDBSource(db, "e", columns=["p"])
+    with DuckDBSource(db, "e", columns=["p"]) as source:
+        assert source.schema.types == [pa.binary()]
 
 
 def test_half_of_a_pair_alone_is_dense(db):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import struct
 import subprocess
 import sys
 
@@ -19,6 +20,7 @@ from penstock.blocks.open import open as open_source
 from penstock.errors import (
     CorruptFileError,
     ParseError,
+    SourceError,
     SourceNotFoundError,
     UnknownOptionError,
     UsageError,
@@ -156,6 +158,15 @@ def test_formats_told_from_bytes():
         (b"12:30,5\n", "csv"),
     ):
         assert detect_bytes(head, name="x") == format
+
+
+def test_tfrecord_files_are_refused_by_name(tmp_path):
+    record = b"\n\x0c" + b"x" * 40
+    (tmp_path / "a.tfrecord").write_bytes(struct.pack("<Q", len(record)) + b"abcd" + record + b"efgh")
+    with pytest.raises(
+        SourceError, match="looks like a TFRecord file, which is not read; save its examples as Parquet"
+    ):
+        penstock.open(tmp_path / "a.tfrecord")
 
 
 def test_names_of_the_room():

@@ -203,3 +203,70 @@ def test_a_statement_fetches_columns_of_a_kind_beside_the_features() -> None:
 def test_plain_numbers_keep_no_null_values_that_are_text() -> None:
     recipe = choose_features(pa.schema([("x", pa.float64())]), null_values=["?", "-1"])
     assert recipe.parts[0].to_dict()["null_values"] == ("-1",)
+
+
+LISTS = {
+    "place": pa.array([{"x": float(i % 7), "town": "ab"[i % 2]} for i in range(ROWS)]),
+    "tags": pa.array([list(range(i % 4)) for i in range(ROWS)]),
+    "raw": pa.array([bytes([255, i % 7]) for i in range(ROWS)]),
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"category": ["tags"]}, "'tags', which is list<item: int64>, which is not written as text"),
+        ({"category": ["raw"]}, "'raw', which is binary, which is not written as text"),
+        ({"number": ["raw"]}, "'raw', which is binary, neither a number nor text"),
+        ({"hash": ["tags"]}, "'tags', which is list<item: int64>, which cannot be hashed"),
+        ({"category": ["place"]}, "'place', which is a struct; name its members: 'place.x', 'place.town'"),
+        ({"hash": ["place:2^8"]}, "'place', which is a struct"),
+    ],
+)
+def test_columns_that_cannot_be_of_a_kind_are_refused(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        recipe_of(rows(**LISTS), **options)
+    assert told in str(caught.value)
+    assert caught.value.option == next(iter(options))
+
+
+def test_a_struct_stands_for_its_members() -> None:
+    assert set(parts(recipe_of(rows(**LISTS), features=["place", "x"]))) == {"place.x", "place.town", "x"}
+    assert "place.town" not in parts(recipe_of(rows(**LISTS), exclude=["place.town"]))
+    assert not {"place.x", "place.town"} & parts(recipe_of(rows(**LISTS), exclude=["place"])).keys()
+    inner = {"outer": pa.array([{"in": {"a": i % 3, "b": 1.5 * (i % 5)}, "c": i % 4} for i in range(ROWS)])}
+    assert "outer.c" in (found := parts(recipe_of(rows(**inner), exclude=["outer.in"])))
+    assert not {"outer.in.a", "outer.in.b"} & found.keys()
+
+
+@pytest.mark.parametrize("kind", ["town", "day", "text", "hash"])
+def test_missing_text_and_dates_are_refused_by_their_row(kind: str) -> None:
+    """So are they where a user has text hashed, and in converted rows and rows for a network."""
+    values = {
+        "town": ["ab"[i % 2] for i in range(ROWS)],
+        "day": [f"2026-01-{1 + i % 28:02}" for i in range(ROWS)],
+        "text": [f"some words of row {i}" for i in range(ROWS)],
+        "hash": ["ab"[i % 2] for i in range(ROWS)],
+    }[kind]
+    table = pa.table(
+        {"c": [None if i == 7 else each for i, each in enumerate(values)], "y": [i % 2 for i in range(ROWS)]}
+    )
+    options = {"missing": "refuse", **({"hash": ["c:2^8"]} if kind == "hash" else {})}
+    with pytest.raises(FeatureError, match="'c' is null in row 7"):
+        penstock.LogisticRegression().fit(table, y="y", **options)
+    if kind == "town":
+        with (
+            pytest.raises(FeatureError, match="'c' is null in row 7"),
+            penstock.torch.DataLoader(table, 32, columns=penstock.recipe_for(table, label="y", **options)) as loader,
+        ):
+            list(loader)
+
+
+def test_hashed_text_tells_of_missing_values_where_all_shall() -> None:
+    table = rows(town=[None if i % 5 == 0 else "ab"[i % 2] for i in range(ROWS)])
+    for options in ({"hash": ["town:2^8"]}, {"hash": ["*"], "date": ["day"]}):
+        widths = [
+            next(part.width for part in recipe_of(table, missing=missing, **options).parts if part.columns == ("town",))
+            for missing in ("auto", "indicator")
+        ]
+        assert widths[1] == widths[0] + 1

@@ -227,7 +227,8 @@ class _Packed:
         self.asked: list[str] | None = list(dict.fromkeys([*recipe.columns, *others]))
         self.width = recipe.width
         self._recipe = recipe
-        self._bare = Recipe(recipe.parts, place=recipe.place, members=recipe.members)
+        refusing = "refuse" if recipe.missing == "refuse" else "auto"
+        self._bare = Recipe(recipe.parts, place=recipe.place, missing=refusing, members=recipe.members)
         self._drops = recipe.missing == "drop"
         self._unlabelled = self._incomplete = 0
         self._others = others

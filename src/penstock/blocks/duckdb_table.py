@@ -200,14 +200,18 @@ def refuse_nulls(cursor: Any, table: str, conditions: dict[str, str], *, place: 
         f"{count} {'row has' if count == 1 else 'rows have'} a null in "
         f"{some_of(map(repr, conditions), 8)}, the first at rowid {first}",
         place=place,
-        fixes=["fill or delete such rows", Text("leave them out with ", Use("nulls", "skip"))],
+        fixes=[
+            "fill or delete such rows",
+            Text("leave them out with ", Use("nulls", "skip")),
+            Text("leave the columns out: ", Use("exclude", list(conditions)[:8])),
+        ],
     )
 
 
 def fix_lengths(
     cursor: Any, table: str, columns: Sequence[DuckDBColumn], where: str, *, place: str, strict: bool
 ) -> list[DuckDBColumn]:
-    """Return columns with lists and bytes of one length made fixed in size; others are refused, unless not ``strict``."""
+    """Return columns with lists and bytes of one length made fixed in size; other lists are refused, unless not ``strict``."""
     asked = [c for c in columns if c.kind in ("list", "blob")]
     if not asked:
         return list(columns)
@@ -221,7 +225,7 @@ def fix_lengths(
             continue
         if least == most and least and least % unit == 0:
             fixed[column.name] = column.fixed(least // unit)
-        elif strict:
+        elif strict and column.kind == "list":  # bytes that are no packed numbers are bytes
             raise _unequal(cursor, table, column, where, place=place)
     return [fixed.get(column.name, column) for column in columns]
 
@@ -273,17 +277,16 @@ def _unequal(cursor: Any, table: str, column: DuckDBColumn, where: str, *, place
     first, size = fetch_rows(
         cursor, f"SELECT rowid, {column.length} FROM {table} WHERE {where} ORDER BY rowid LIMIT 1"
     )[0]
-    what = "bytes" if column.kind == "blob" else "values"
     others = fetch_rows(
         cursor,
         f"SELECT rowid, {column.length} FROM {table} WHERE {where} AND {column.length} <> {size} ORDER BY rowid LIMIT 1",
     )
     if not others:
-        told = f"has {size} {what} in every row"
-        how = "packed features are float32 numbers of four bytes" if size else "there is nothing to learn from in it"
-        return DataError(f"{place}: column {column.name!r} {told}; {how}")
+        return DataError(
+            f"{place}: column {column.name!r} has {size} values in every row; there is nothing to learn from in it"
+        )
     return DataError(
-        f"{place}: column {column.name!r} has {size} {what} at rowid {first} but {others[0][1]} at rowid {others[0][0]}; features are"
+        f"{place}: column {column.name!r} has {size} values at rowid {first} but {others[0][1]} at rowid {others[0][0]}; features are"
         " equally many in every row: mend such rows, leave the column out, or give sparse rows as two columns of lists,"
         " 'indices' and 'values'"
     )

@@ -158,6 +158,11 @@ def _by_content(head: bytes) -> tuple[str, str] | None:
         )
     if len(head) > 1 and head[0] == 0x80 and 2 <= head[1] <= 5:
         return "a Python pickle", "pickles are never loaded: save the data as Parquet where they were made"
+    if int.from_bytes(head[:4], "little") > 0 and head[4:8] == bytes(4) and head[12:13] == b"\n":
+        return (
+            "a TFRecord file",
+            "save its examples as Parquet, or as WebDataset tars",
+        )  # a length, a checksum, an Example
     if head[257:262] == b"ustar":
         return "a tar archive", "name it .tar if it holds samples, or unpack it"
     if _MARKUP.match(head):

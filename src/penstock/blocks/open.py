@@ -204,6 +204,8 @@ def _open_object(data: Any, size: int | None) -> BlockSource:
         return TableSource.of(data, block_size=size)
     if isinstance(data, np.ndarray) or hasattr(data, "tocsr"):
         return ArraySource(data, block_size=size)
+    if hasattr(data, "collect_schema"):  # of Polars
+        raise UsageError("a LazyFrame is a plan, not rows", fixes=["collect it: frame.collect()"])
     raise UsageError(f"{type(data).__name__} cannot be opened; give a path, an address, a table, an array or a source")
 
 

@@ -137,7 +137,7 @@ class LocalFile:
             os.close(fd)
 
     def __del__(self) -> None:
-        if getattr(self, "_fd", None) is not None:
+        if getattr(self, "_fd", None) is not None and os is not None:  # at the interpreter's end modules are gone
             self.close()
 
 

@@ -13,6 +13,7 @@ from penstock.columns.base import (
     FeatureColumn,
     Refusal,
     as_ranges,
+    as_texts,
     column_of,
     field_of,
     is_date,
@@ -96,7 +97,8 @@ def choose_features(
             fixes=[Text("write ", Use("hash", ["text:2^20:words"]))],
         )
     every, specs = "*" in hash, [spec for spec in hash if spec != "*"]
-    hashed = {spec.column: spec for spec in map(Hashed.parse, specs)}
+    told = missing == "indicator"
+    hashed = {spec.column: replace(spec, missing=spec.missing or told) for spec in map(Hashed.parse, specs)}
     for spec in hashed.values():
         if not wide:
             spec.require_narrow()
@@ -108,9 +110,10 @@ def choose_features(
     roles = [(label, "label column"), (weight, "weight column"), *((h, "column to hash") for h in hashed)]
     roles += [(name, "column to exclude") for name in excluded] + [(name, "feature column") for name in asked]
     _require_columns(schema, roles, place)
-    for name in asked:
+    for name, option in [*asked.items(), *((name, "hash") for name in hashed)]:
         if name in excluded:
-            raise UsageError(f"names {name!r}, which is excluded too", option=asked[name], value=[name], place=place)
+            raise UsageError(f"names {name!r}, which is excluded too", option=option, value=[name], place=place)
+        _require_askable(field_of(schema, name), option, place)
     if label is not None and label == weight:
         raise UsageError(
             "is the label too; rows are weighed by another column", option="weight", value=weight, place=place
@@ -121,10 +124,14 @@ def choose_features(
         chosen = [*packed, *hashed]
     elif features is None:
         left_out = {label, weight, *excluded} | set(index_columns(schema)) - {*hashed, *asked}
+        structs = tuple(f"{name}." for name in excluded)
         names = (n for root in schema if root.name not in left_out for n in _with_members(root, fit is not None))
-        chosen = [name for name in names if name not in left_out]
+        chosen = [name for name in names if name not in left_out and not (structs and name.startswith(structs))]
     else:
-        chosen = list(dict.fromkeys([*features, *hashed, *asked]))
+        _require_columns(schema, [(name, "feature column") for name in features], place)
+        fields = [field_of(schema, name) for name in features]
+        named = [name for field in fields if field is not None for name in _with_members(field, fit is not None)]
+        chosen = list(dict.fromkeys([*named, *hashed, *asked]))
     _require_columns(schema, [(name, "feature column") for name in chosen], place)
     for name in chosen:
         if name in (label, weight):
@@ -137,20 +144,15 @@ def choose_features(
     for name in (name for name in chosen if pair is None or name not in pair):
         field = field_of(schema, name)
         assert field is not None  # looked for above
-        part = classify(field, hashed.get(name) or (Hashed(name) if every and is_text(field.type) else None))
+        part = classify(
+            field, hashed.get(name) or (Hashed(name, missing=told) if every and is_text(field.type) else None)
+        )
         kind = asked.get(name)
-        if kind == "date" and not (is_date(field.type) or is_text(field.type)):
-            raise UsageError(
-                f"names {name!r}, which is {field.type}, neither a date nor text",
-                option="date",
-                value=list(date),
-                place=place,
-            )
         if isinstance(part, Number) and kind is None and (fill or standardize or wide):
             kind = "number"  # what stands for missing ones is found with the rest
         if fit is not None and (kind or (isinstance(part, Refusal) and can_fit(field))):
-            named = name in (features or ()) or name in asked
-            requests.append(ColumnRequest(field, kind, named, nulls, standardize))
+            asked_for = features is not None or name in asked
+            requests.append(ColumnRequest(field, kind, asked_for, nulls, standardize))
         elif isinstance(part, Refusal):
             refused[name] = part
         else:
@@ -218,6 +220,36 @@ def classify(field: pa.Field, hashed: Hashed | None) -> FeatureColumn | Refusal:
         return Refusal(f"column {name!r} is {kind}, which cannot be a feature", ("flatten it or exclude it",))
     by_hash = Text("hash it: ", Use("hash", [f"{name}:2^20"]))
     return Refusal(f"column {name!r} is {kind}, not a number", ("encode it", "exclude it", by_hash), can_hash=True)
+
+
+def _require_askable(field: pa.Field | None, kind: str, place: str) -> None:
+    """Raise where a column cannot be of the kind that it was named for, such as a list that was named as a category."""
+    assert field is not None  # of the schema
+    name, stored = field.name, field.type
+    if pa.types.is_struct(stored):
+        told, fixes = "a struct", ["name its members: " + some_of(map(repr, _with_members(field, True)), 8)]
+    elif kind == "date" and not (is_date(stored) or is_text(stored)):
+        told, fixes = f"{stored}, neither a date nor text", []
+    elif kind == "number" and not (is_numeric(stored) or is_text(stored)):
+        told, fixes = f"{stored}, neither a number nor text", []
+    elif kind == "category" and not _is_written(stored):
+        told, fixes = f"{stored}, which is not written as text", []
+    elif kind == "hash" and pa.types.is_nested(stored):
+        told, fixes = f"{stored}, which cannot be hashed", ["hash text or numbers"]
+    else:
+        return
+    raise UsageError(f"names {name!r}, which is {told}", option=kind, value=[name], place=place, fixes=fixes)
+
+
+def _is_written(kind: pa.DataType) -> bool:
+    """Whether values of a type can be written as text, whatever they are."""
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return False  # which need not be UTF-8
+    try:
+        as_texts(pa.array([], kind))
+    except (pa.ArrowException, NotImplementedError):
+        return False
+    return True
 
 
 def can_fit(field: pa.Field) -> bool:

@@ -28,6 +28,7 @@ from penstock.columns.base import (
     field_of,
     is_text,
     null_mask,
+    require_present,
     stored_column,
 )
 from penstock.columns.category import Category
@@ -183,6 +184,8 @@ class Recipe:
         Rows asked for as ``wide`` are sparse whatever the columns, with indices of 64 bits, and an index beyond the
         known width is refused rather than left out.
         """
+        if self.missing == "refuse":
+            self.require_complete(batch, first_row=first_row)
         sparse = self.sparse or wide
         x: Floats | Csr = self._sparse(batch, first_row, wide) if sparse else self._dense(batch, self.parts, first_row)
         return Batch(x, *self.targets(batch, first_row=first_row))
@@ -400,6 +403,15 @@ class Recipe:
         if self.missing == "drop":
             weights = np.where(self.lacking(batch), np.float32(0), weights)
         return weights
+
+    def require_complete(self, batch: pa.RecordBatch, *, first_row: int = 0) -> None:
+        """Raise `FeatureError` naming the first row that lacks a category, a date or a text; numbers and lists are refused as they are read."""
+        for part in self.parts:
+            if part.kind in ("category", "date", "hash"):
+                nulls = getattr(part, "null_values", ())
+                array = column_of(batch, part.columns[0])
+                array = as_texts(array, nulls) if nulls else array
+                require_present(array, part.columns[0], Place(self.place, first_row))
 
     def lacking(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
         """Return which rows lack a feature."""

@@ -62,6 +62,8 @@ class TableRows:
     def encode(self, batch: pa.RecordBatch, place: Place) -> pa.RecordBatch:
         """Return the columns of some rows."""
         recipe = self.recipe.at(place.name)
+        if recipe.missing == "refuse":
+            recipe.require_complete(batch, first_row=place.first_row)
         numbers, categories = _split(recipe.parts)
         arrays = []
         if numbers:

@@ -195,14 +195,18 @@ class _Layout:
                 f"{self.skipped} {'row has' if self.skipped == 1 else 'rows have'} a null in"
                 f" {some_of(map(repr, self._in), 8)}, the first is row {self._first_null} of the result (counted from 0)",
                 place=PLACE,
-                fixes=["filter or fill them in the query", Text("leave them out with ", Use("nulls", "skip"))],
+                fixes=[
+                    "filter or fill them in the query",
+                    Text("leave them out with ", Use("nulls", "skip")),
+                    Text("leave the columns out: ", Use("exclude", self._in[:8])),
+                ],
             )
 
     def _without_nulls(self, batch: pa.RecordBatch, first_row: int) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
         """Return the rows without nulls, and their numbers."""
         bad = np.zeros(batch.num_rows, np.bool_)
         for name, array in zip(self.columns, batch.columns):
-            found = None if self.nulls == "fill" and not _holds_numbers(array.type) else rows_with_nulls(array)
+            found = None if self.nulls == "fill" and not _holds_lists(array.type) else rows_with_nulls(array)
             if found is not None:
                 bad |= found
                 if name not in self._in:
@@ -234,7 +238,7 @@ class _Layout:
             flat = pa.array(dense.reshape(-1))
             arrays = [fixed_lists(flat, len(self.pack), len(batch)), *(batch.column(name) for name in others)]
             names = [*self.metadata["columns"], *others]
-        nullable = [self.nulls == "fill" and not _holds_numbers(array.type) for array in arrays]
+        nullable = [self.nulls == "fill" and not _holds_lists(array.type) for array in arrays]
         fields = [pa.field(name, array.type, may) for name, array, may in zip(names, arrays, nullable)]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
@@ -242,6 +246,7 @@ class _Layout:
         """Hold on to the lengths of the first rows, and to whether the features can be one column."""
         self._settled = True
         self.widths = {each.name: each.type.list_size for each in schema if pa.types.is_fixed_size_list(each.type)}
+        self.widths |= {each.name: 0 for each in schema if _is_binary(each.type)}
         kinds = [schema.field(name).type for name in self.pack if name in schema.names]
         numbers = len(kinds) > 1 and all(is_number(kind) or pa.types.is_boolean(kind) for kind in kinds)
         pair = next((list(pair) for pair in PAIRS if set(pair) == set(self.pack)), None)
@@ -322,7 +327,8 @@ def as_features(
     """Return columns of a batch as features are wanted: lists of numbers and packed bytes as fixed-size float32 lists.
 
     How long these are is told by ``widths``, or else by the first row; another length is refused, naming the row:
-    ``first_row`` is the number of the first one, or those of all. Lists stay lists in a batch without rows whose width is
+    ``first_row`` is the number of the first one, or those of all. Bytes are packed numbers where all are of one length, which four
+    divides, and not where their width is 0. Lists stay lists in a batch without rows whose width is
     not told, and where they are half of a sparse pair. A null in a list or in bytes is refused.
 
     Examples
@@ -339,6 +345,8 @@ def as_features(
         fixed = pa.types.is_fixed_size_list(array.type)
         if name in pair:
             array = _half(array, values=name == pair[1])
+        elif _is_binary(array.type) and not _is_packed(array, known.get(name)):
+            pass  # bytes that are no numbers
         elif _is_binary(array.type) or ((fixed or is_list(array.type)) and is_number(array.type.value_type)):
             bad = rows_with_nulls(array)
             if bad is not None:
@@ -378,10 +386,9 @@ def _equal(array: pa.Array, name: str, width: int | None, numbers: NDArray[np.in
     lengths = np.diff(offsets)
     if not len(lengths) and width is None:
         return array
-    if width is None and (not lengths[0] or lengths[0] % unit):
+    if width is None and not lengths[0]:
         raise DataError(
-            f"{PLACE}: column {name!r} holds {lengths[0]} {'bytes' if packed else 'values'} in row {numbers[0]}; features are"
-            " one number or more a row" + (", packed as float32 of four bytes each" if packed else "")
+            f"{PLACE}: column {name!r} holds no values in row {numbers[0]}; features are one number or more a row"
         )
     size = int(lengths[0]) // unit if width is None else width
     other = np.flatnonzero(lengths != size * unit)
@@ -423,10 +430,20 @@ def rows_with_nulls(array: pa.Array) -> NDArray[np.bool_] | None:
     return inside if bad is None else bad | inside
 
 
-def _holds_numbers(kind: pa.DataType) -> bool:
-    """Whether a value is many features: a list of numbers, or packed bytes."""
+def _is_packed(array: pa.Array, width: int | None) -> bool:
+    """Whether bytes are packed numbers: by the width that earlier rows had, or by their lengths, all equal and divided by four."""
+    if width is not None:
+        return width > 0
+    if array.null_count or not len(array):
+        return False
+    ends = pc.min_max(pc.binary_length(array)).as_py()
+    return bool(ends["min"] == ends["max"] and ends["max"] and ends["max"] % 4 == 0)
+
+
+def _holds_lists(kind: pa.DataType) -> bool:
+    """Whether a value is a list of numbers."""
     listed = is_list(kind) or pa.types.is_fixed_size_list(kind)
-    return _is_binary(kind) or bool(listed and is_number(kind.value_type))
+    return bool(listed and is_number(kind.value_type))
 
 
 def _is_binary(kind: pa.DataType) -> bool:
