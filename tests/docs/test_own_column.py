@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from penstock.columns.kinds import KINDS
 from penstock.testing.columns import ColumnContract
+from tests.example_modules import load_example
 
-_PATH = Path(__file__).resolve().parents[2] / "examples" / "own_column.py"
-_SPEC = importlib.util.spec_from_file_location("own_column", _PATH)
-assert _SPEC is not None
-assert _SPEC.loader is not None
-own_column = importlib.util.module_from_spec(_SPEC)
-sys.modules["own_column"] = own_column  # dataclasses look up the module of a class
-_SPEC.loader.exec_module(own_column)
+own_column = load_example("own_column")
 _KIND = KINDS.pop("amount")  # the registration is for the tests below alone
 
 

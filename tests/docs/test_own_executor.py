@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,13 +12,9 @@ import pytest
 from penstock.groups.executor import Lost
 from penstock.groups.training_run import EXECUTORS
 from penstock.testing.executors import ExecutorContract
+from tests.example_modules import load_example
 
-_PATH = Path(__file__).resolve().parents[2] / "examples" / "own_executor.py"
-_SPEC = importlib.util.spec_from_file_location("own_executor", _PATH)
-assert _SPEC is not None
-assert _SPEC.loader is not None
-own_executor = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(own_executor)
+own_executor = load_example("own_executor")
 del EXECUTORS["background"]  # the example itself, which is run, shows that it is found by its name
 
 pytestmark = pytest.mark.slow

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,14 +24,9 @@ from penstock.sgd.reference import train_reference
 from penstock.sql.engines.duckdb.predictions import DUCKDB
 from penstock.sql.prediction_query import select_predictions
 from penstock.training import Columns
+from tests.example_modules import load_example
 
-_PATH = Path(__file__).resolve().parents[2] / "examples" / "own_loss.py"
-_SPEC = importlib.util.spec_from_file_location("own_loss", _PATH)
-assert _SPEC is not None
-assert _SPEC.loader is not None
-own_loss = importlib.util.module_from_spec(_SPEC)
-sys.modules["own_loss"] = own_loss
-_SPEC.loader.exec_module(own_loss)
+own_loss = load_example("own_loss")
 _LOSS = LOSSES.pop("squared_hinge")  # the registration is for the tests below alone
 
 

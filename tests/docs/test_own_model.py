@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,14 +11,9 @@ import pytest
 
 from penstock.model_kinds import KINDS
 from penstock.testing.models import ModelContract
+from tests.example_modules import load_example
 
-_PATH = Path(__file__).resolve().parents[2] / "examples" / "own_model.py"
-_SPEC = importlib.util.spec_from_file_location("own_model", _PATH)
-assert _SPEC is not None
-assert _SPEC.loader is not None
-own_model = importlib.util.module_from_spec(_SPEC)
-sys.modules["own_model"] = own_model  # dataclasses look up the module of a class
-_SPEC.loader.exec_module(own_model)
+own_model = load_example("own_model")
 _KIND = KINDS.pop("lookup")  # the registration is for the tests below alone
 
 

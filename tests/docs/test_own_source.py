@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -11,13 +10,9 @@ from pathlib import Path
 from penstock.blocks.base import BlockSource
 from penstock.blocks.file_formats import FILE_FORMATS
 from penstock.testing.sources import SourceContract
+from tests.example_modules import load_example
 
-_PATH = Path(__file__).resolve().parents[2] / "examples" / "own_source.py"
-_SPEC = importlib.util.spec_from_file_location("own_source", _PATH)
-assert _SPEC is not None
-assert _SPEC.loader is not None
-own_source = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(own_source)
+own_source = load_example("own_source")
 del FILE_FORMATS["sqlite"]  # the example itself, which is run, shows that files are opened by their names
 
 
