@@ -63,8 +63,8 @@ def fits(source: BlockSource, columns: Sequence[str], limit: int | None = None, 
 class CachedSource(Source):
     """A source whose blocks are read once and come from a local file afterwards.
 
-    Once every block is there, the source's ``release`` is called, if it has one. The source must serve one state of its
-    data until then. Where the file outgrows its limit or the disk is full, the cache is given up with a warning, and
+    Once every block is there, the source's ``release`` is called, if it has one, and the rows of each block are known, also where the
+    source had not counted them. The source must serve one state of its data until then. Where the file outgrows its limit or the disk is full, the cache is given up with a warning, and
     all blocks come from the source again.
 
     Parameters
@@ -105,6 +105,7 @@ class CachedSource(Source):
         self.name, self.exact_rows = source.name, source.exact_rows
         self.schema = pa.schema([source.schema.field(name) for name in wanted], source.schema.metadata)
         self.block_rows, self.block_bytes = source.block_rows, source.block_bytes
+        self._counted = source.block_rows.copy()  # rows that were not counted are counted as they come
         self.units, self.max_open = source.units, source.max_open
         self.unit_bytes = source.unit_bytes_of(wanted)
         self.threads = source.threads
@@ -164,7 +165,13 @@ class CachedSource(Source):
         """
         fetched = (1 if self.complete else 2) * int(self.block_bytes.max(initial=0))
         rows = worth_reading(self, rows, most) if self._divisible else most
-        return by_rows(self, rows, self._read_rows, read_bytes=fetched, packed=self._packed_verified)
+        sizes, sure = self.block_rows, self.complete or self.exact_rows
+        packed = self._packed_verified if sure else None  # or parts would be shares of other rows than those that came
+
+        def read(block: int, start: int, stop: int, columns: Sequence[str] | None) -> pa.RecordBatch:
+            return self._read_rows(block, start, stop, columns, counted=max(1, int(sizes[block])))
+
+        return by_rows(self, rows, read, read_bytes=fetched, packed=packed)
 
     def packed(self, features: str, label: str | None, weight: str | None) -> PackedLayout | None:
         """Return where the rows lie in the file, once all blocks are there; None where a column needs decoding."""
@@ -232,6 +239,7 @@ class CachedSource(Source):
             with self._lock:
                 self._coming.pop(block, None)
         if self.complete:
+            self.block_rows, self.exact_rows = self._counted, True
             self.inner.release()
         return batch
 
@@ -253,6 +261,7 @@ class CachedSource(Source):
         with self._lock:
             if self._kept:
                 self._places[block] = (at, data.size, found)
+                self._counted[block] = batch.num_rows
 
     def _give_up(self, reason: str) -> None:
         """Keep no blocks from here on, and give the disk back."""
@@ -279,11 +288,12 @@ class CachedSource(Source):
             )
         return pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(data)), self.schema)
 
-    def _read_rows(self, block: int, start: int, stop: int, columns: Sequence[str] | None) -> pa.RecordBatch:
-        """Read a run of a block's rows; where they were not counted, bounds are shares of those there are."""
+    def _read_rows(
+        self, block: int, start: int, stop: int, columns: Sequence[str] | None, *, counted: int
+    ) -> pa.RecordBatch:
+        """Read a run of a block's rows, of which so many were ``counted``, or guessed: then bounds are shares of those there are."""
         wanted = list(self.schema.names if columns is None else columns)
         require_columns(self.schema, wanted, place=self.name)
-        counted = max(1, int(self.block_rows[block]))
         with self._lock:
             place = self._places.get(block)
         if place is None or not self._divisible or self._closed:

@@ -36,6 +36,7 @@ from penstock.sql.training_statement import (
     phase_times,
     prepare_training,
     server_for,
+    training_reading,
     training_settings,
 )
 from penstock.sql.transform import transformed_training
@@ -64,7 +65,9 @@ def explain_training(statement: Explain, engine: Engine, *, stream: Stream) -> R
         with prepare_training(train, chosen, engine, stream=stream) as job:
             model, source = job.training.run(), job.opened.source
             model = replace(model, metrics={**model.metrics, **job.phases()})
-            lines = replace(view, scan=job.opened.scan, rows=int(source.block_rows.sum())).lines(model)
+            rows = int(source.block_rows.sum())
+            scan = replace(job.opened.scan, rows=rows, exact=source.exact_rows)
+            lines = replace(view, scan=scan, rows=rows).lines(model)
     else:
         lines = view.lines()
     return Result(("QUERY PLAN",), [(line,) for line in lines])
@@ -73,7 +76,7 @@ def explain_training(statement: Explain, engine: Engine, *, stream: Stream) -> R
 @contextmanager
 def _sampled(train: Train, chosen: Settings, engine: Engine) -> Iterator[tuple[QuerySample, Mapping[str, float]]]:
     """Open a few blocks of a training's rows, or rows that stand for those of a query; with what opening all would take."""
-    reading = replace(chosen.reading, pack=tuple(features_of(chosen)))
+    reading = training_reading(chosen)
     sample = engine.sample(train.query, chosen.wanted, reading)
     if sample is not None:
         with sample:

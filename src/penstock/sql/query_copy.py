@@ -91,6 +91,8 @@ class Reading:
         Bytes that copying a query to a file may hold.
     folder : str or None
         Where temporary files go; None for the system's own place.
+    scanned : bool
+        Whether all blocks are read before anything depends on how many rows they have, so that these need not be counted first.
     pack : tuple of str
         The columns that are the features, in order. Where rows are copied and all of these are numbers, the copy has
         them in one column, ``features``; `Recipe.for_schema` then makes of a model learnt from it one of the columns named
@@ -103,6 +105,7 @@ class Reading:
     connections: int | None = None
     memory: int = 64_000_000
     folder: str | None = None
+    scanned: bool = False
     pack: tuple[str, ...] = ()
 
 

@@ -30,7 +30,7 @@ from penstock.messages import Given, Name, Text, Use
 from penstock.metric_names import headline, useless_reason
 from penstock.sgd.losses import loss_of
 from penstock.sql.catalog import Catalog
-from penstock.sql.engines.base import Engine, QueryBlocks, ServerTraining
+from penstock.sql.engines.base import Engine, QueryBlocks, Reading, ServerTraining
 from penstock.sql.group_training import group_result, search_model, train_groups, trial_rows
 from penstock.sql.model_versions import ModelOrigin, require_name
 from penstock.sql.options import Settings, settings
@@ -201,9 +201,8 @@ def prepare_training(
     statement: Train, chosen: Settings, engine: Engine, *, stream: Stream
 ) -> Iterator[PreparedTraining]:
     """Open a statement's rows and make the job of learning from them."""
-    reading = replace(chosen.reading, pack=tuple(features_of(chosen)))
     began = time.perf_counter()
-    with engine.open(statement.query, chosen.wanted, reading, stream=stream) as opened:
+    with engine.open(statement.query, chosen.wanted, training_reading(chosen), stream=stream) as opened:
         seconds = time.perf_counter() - began
         chosen = _roomy(chosen.for_rows(int(opened.source.block_rows.sum())), opened.source, stream)
         folder = chosen.reading.folder
@@ -216,6 +215,12 @@ def prepare_training(
             cache=chosen.reading.cache,
         )
         yield PreparedTraining(chosen, opened, training, seconds)
+
+
+def training_reading(chosen: Settings) -> Reading:
+    """Return how the rows of a training are fetched: its features in one column of a copy, and counted by the scan, if there is one."""
+    scanned = bool(chosen.config.standardize) or loss_of(chosen.config.model).classifies
+    return replace(chosen.reading, pack=tuple(features_of(chosen)), scanned=scanned)
 
 
 def features_of(chosen: Settings) -> Sequence[str]:

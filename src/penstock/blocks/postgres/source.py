@@ -35,6 +35,8 @@ from penstock.parallel import cores
 
 _T = TypeVar("_T")
 _CONNECTIONS = 4
+_SAMPLED, _SMALL = 4, 8
+"""Blocks that are looked at where rows are not counted first, and the blocks of a table that is counted all the same."""
 
 
 class PostgresSource(Source):
@@ -65,6 +67,10 @@ class PostgresSource(Source):
         snapshot lasts, statements that rewrite the table wait.
     listen : callable, optional
         Is told warnings; they are logged if there is none.
+    counted : bool
+        Whether the rows of all blocks are counted first. Where they are not, ``block_rows`` is an estimate, by the server's statistics
+        or a few blocks, and all blocks are of one state until an epoch begins a new one. For a reader that reads every block once
+        and keeps it. Small tables are counted all the same.
     sample : int, optional
         Serve so many blocks only, at most a megabyte of each, spread evenly over the table: for a plan, which takes the others
         to be like them. ``whole`` says how large the table is, and ``survey_seconds`` what counting all of it would take.
@@ -96,6 +102,7 @@ class PostgresSource(Source):
         connections: int | None = None,
         exact: bool = True,
         listen: Callable[[str], None] | None = None,
+        counted: bool = True,
         sample: int | None = None,
     ) -> None:
         if nulls not in NULLS:
@@ -106,12 +113,13 @@ class PostgresSource(Source):
             )
         place = address if isinstance(address, Address) else Address.parse(address)
         self.exact_rows = exact
+        self._one_state = False
         self.threads = connections or max(2, min(_CONNECTIONS, cores()))
         self._closed = False
         self._epoch = 0
         self._way = 0
         self._fetches: dict[tuple[tuple[str, ...], int], Fetch] = {}
-        self._lock = threading.Lock()
+        self._lock, self._surveying = threading.Lock(), threading.Lock()
         try:
             with place.connect() as connection:
                 self.relation = look_up(connection, table, place=str(place))
@@ -129,16 +137,21 @@ class PostgresSource(Source):
         self._nulls = nulls
         self._where: sql.Composable = without_nulls(chosen) if nulls == "skip" else sql.SQL("")
         try:
-            sampled = None if sample is None else spread_blocks(self.relation, chosen, block_size, sample)
-            found = survey_relation(
+            few = _SAMPLED if sample is None and not counted else sample
+            sampled = None if few is None else spread_blocks(self.relation, chosen, block_size, few)
+            if sample is None and sampled is not None and sampled.count <= _SMALL:
+                sampled = None
+            self._survey = partial(
+                survey_relation,
                 self._run,
                 self.relation,
                 chosen,
-                plan_blocks(self.relation, chosen, block_size) if sampled is None else sampled.blocks,
                 nulls=nulls,
                 cover=not exact,
                 threads=self.threads,
             )
+            self._plan = partial(plan_blocks, self.relation, chosen, block_size)
+            found = self._survey(self._plan() if sampled is None else sampled.blocks)
             self._flaws = found.flaws
             self.lengths = found.lengths
             if columns is not None:
@@ -153,12 +166,18 @@ class PostgresSource(Source):
             self._way = 1
         self._forms = {form.column.name: form for form in _forms(chosen, found)}
         self.schema = pa.schema([(name, form.type) for name, form in self._forms.items()])
+        self._surveyed = sampled is None
         self._blocks: tuple[Block, ...] = found.blocks
-        self.block_rows = np.array([block.rows for block in found.blocks], np.int64)
-        self.block_bytes = np.array([block.nbytes for block in found.blocks], np.int64)
-        self.whole = TableSize(int(self.block_rows.sum()), len(found.blocks), int(self.block_bytes.sum()))
+        if sampled is not None and sample is None:
+            rows = sampled.rows(self.relation, found.blocks) / max(sampled.pages, 1)
+            self._blocks = tuple(block.with_rows(rows, self.relation) for block in self._plan())
+            self.exact_rows, self._one_state = False, exact
+        self.block_rows = np.array([block.rows for block in self._blocks], np.int64)
+        self.block_bytes = np.array([block.nbytes for block in self._blocks], np.int64)
+        self._found_rows = self.block_rows.copy()
+        self.whole = TableSize(int(self.block_rows.sum()), len(self._blocks), int(self.block_bytes.sum()))
         self.survey_seconds = found.seconds / self.threads
-        if sampled is not None:
+        if sampled is not None and sample is not None:
             self.whole = TableSize(sampled.rows(self.relation, found.blocks), sampled.count, sampled.nbytes)
             self.survey_seconds *= sampled.nbytes / max(1, sum(block.nbytes for block in sampled.blocks))
 
@@ -174,16 +193,22 @@ class PostgresSource(Source):
 
     @property
     def fingerprint(self) -> str:
-        """A hash over the table's files, pages, number of rows and columns; it does not see values changed in place."""
+        """A hash over the table's files, pages, number of rows and columns; it does not see values changed in place.
+
+        Where rows are not counted first, it is that of the table once all blocks have been read.
+        """
         leaves = [(leaf.oid, leaf.file, leaf.nbytes) for leaf in self.relation.leaves]
         columns = [(form.column.name, form.column.type, str(form.type)) for form in self._forms.values()]
-        told = repr((self.relation.oid, leaves, int(self.block_rows.sum()), columns))
+        told = repr((self.relation.oid, leaves, int(self._found_rows.sum()), columns))
         return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
 
     def read(self, block: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Read one block; only the columns named, in that order."""
         require_block(block, len(self._blocks), name=self.name)
-        return self._read_range(self._blocks[block], f"block {block}", columns)
+        batch = self._read_range(self._blocks[block], f"block {block}", columns)
+        if not self.exact_rows:
+            self._found_rows[block] = batch.num_rows
+        return batch
 
     def refine(self, rows: int, most: int) -> RefinedSource:
         """Return the same rows in ranges of fewer pages; see `BlockSource.refine`."""
@@ -217,6 +242,7 @@ class PostgresSource(Source):
                 batch = fetch.decode(sent)
                 break
             except (WireError, psycopg.DataError) as error:
+                self._survey_rest(wanted)
                 if isinstance(error, WireError) and self._serve_nulls():  # a row changed since they were counted
                     continue
                 if fetch.way == WAYS[-1]:
@@ -228,12 +254,25 @@ class PostgresSource(Source):
                 f"{self.name}: {what} has {batch.num_rows} rows where {block.rows} were counted, as the"
                 " snapshot they were counted in is gone; open it again and start afresh"
             )
+        if self._one_state and len(self._pool.taken) > 1:
+            raise DataChangedError(
+                f"{self.name}: the snapshot in which the blocks before {what} were read is gone; open it again and start afresh"
+            )
         return batch
+
+    def _survey_rest(self, wanted: Sequence[str]) -> None:
+        """Look at all blocks for what the few looked at first did not show, and refuse columns that cannot be read."""
+        with self._surveying:  # whoever comes across the same meanwhile waits for what is found
+            if not self._surveyed:
+                self._flaws = self._survey(self._plan()).flaws
+                self._surveyed = True
+        self._require_sound(wanted)
 
     def begin(self, epoch: int) -> None:
         """Read from here on in a new snapshot, where rows need not be those that were counted."""
         before, self._epoch = self._epoch, epoch
         if epoch > 0 and epoch != before and not self.exact_rows:
+            self._one_state = False
             self._pool.renew()
 
     def check(self) -> None:

@@ -40,6 +40,12 @@ class Block:
     rows: int
     nbytes: int
 
+    def with_rows(self, page_rows: float, relation: Relation) -> Block:
+        """Return the block with as many rows as its pages have where each has so many."""
+        end = max(1, relation.leaves[self.range.leaf].nbytes // relation.page)
+        pages = (end if self.range.stop is None else self.range.stop) - self.range.start
+        return replace(self, rows=max(1, round(page_rows * pages)))
+
 
 @dataclass(frozen=True, slots=True)
 class Survey:

@@ -157,8 +157,10 @@ class PostgresEngine(Closing):
             listen=lambda warning: None,
             sample=base.SAMPLED_BLOCKS,
         )
-        seconds, size = time.perf_counter() - began + source.survey_seconds, source.whole
+        seconds, size = time.perf_counter() - began, source.whole
         limit = self._cache_limit(SampledSource(source, size), columns, reading)
+        if limit is None or not reading.scanned:  # or rows are counted by the scan
+            seconds += source.survey_seconds
         scan = base.QueryScan(
             _SCAN.format(table.name),
             tuple(_details(table, source.threads, reading, limit)),
@@ -351,7 +353,7 @@ class PostgresEngine(Closing):
         connect = partial(PostgresSource, self._address, table.name, columns=columns, block_size=reading.block_size)
         connect = partial(connect, nulls=reading.nulls, connections=reading.connections, listen=listen)
         if reading.cache:
-            source = connect(exact=True)
+            source = connect(exact=True, counted=not reading.scanned)
             limit = self._cache_limit(source, columns, reading)
             if limit is not None:
                 kept = CachedSource(source, list(columns), folder=reading.folder, limit=limit, listen=listen)
