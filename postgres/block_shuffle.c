@@ -191,6 +191,19 @@ block_shuffle_last(PlanState *source, ItemPointer tid, const char **table)
 	return true;
 }
 
+bool
+block_shuffle_place(PlanState *source, uint64 *place)
+{
+	BlockShuffle *state = found_in(source);
+	ItemPointer tid;
+
+	if (state == NULL || state->current < 0)
+		return false;
+	tid = &state->leaves[state->current]->css.ss.ss_ScanTupleSlot->tts_tid;
+	*place = (uint64) state->current << 48 ^ (uint64) ItemPointerGetBlockNumberNoCheck(tid) << 16 ^ ItemPointerGetOffsetNumberNoCheck(tid);
+	return true;
+}
+
 static void
 draw_order(BlockShuffle *state)
 {

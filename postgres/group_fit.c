@@ -297,7 +297,7 @@ learn(Fitted *group, MemoryContext context, double l2, RowUse use, const Split *
 		set_scale(worker, options);
 	trial->passes = 1;
 	trial->loss = worker->survey->rows;
-	worker_surveyed(worker, &own, l->width, !worker->exact);
+	worker_surveyed(worker, &own, l->width, !worker->exact, 0);
 	group_rows_scale(group->rows, worker);
 	if (worker->exact)
 	{
@@ -479,7 +479,7 @@ penstock_fit_final(PG_FUNCTION_ARGS)
 	values[ROWS] = values[SELECTION_ROWS] = values[HELD_OUT_ROWS] = Int64GetDatum(0);
 	if (group != NULL)
 	{
-		double		share = group->options->validation;
+		double		share = group->options->validation < 0 ? HELD_OUT_SHARE : group->options->validation;
 		Split		split = {
 			.held_out = share,
 			.selection = group->options->penalty_count > 1 ? Min(share, (1 - share) / 2) : 0,

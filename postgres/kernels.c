@@ -125,7 +125,7 @@ score_rows(Learner *l, const float *words, const uint32_t *order, uint32_t rows)
 				uint32_t	index;
 
 				memcpy(&index, row + 2 + e, sizeof(index));
-				for (uint32_t c = 0; c < l->outputs; c++)
+				for (uint32_t c = 0; c < l->outputs && index < l->width; c++)	/* others were never learnt from */
 					l->scores[c] += l->w[(size_t) index * l->outputs + c] * row[2 + count + e];
 			}
 		}

@@ -4,6 +4,9 @@
  * What it keeps are sums: counts, means and the products of all pairs of columns about their means. Sums of parts of the rows can be
  * merged, so the server may plan it as any aggregate of its own: in parallel workers, each with its share of a table's pages, and by
  * groups. The last step, the solution of the normal equations, is that of solve_least_squares.
+ *
+ * Rows that are held out are kept as they are, to measure the model on. How many there are to be is known at the end only: where that
+ * was left open, those that turn out to be too many are taken into the sums after all.
  */
 #include "postgres.h"
 
@@ -39,9 +42,11 @@ typedef struct LeastSquares
 	uint32		pending;		/* rows that the survey has not taken in yet */
 	uint32		order[SURVEY_ROWS];
 	float	   *words;
+	Sample		held_out;
+	uint64		asked;			/* rows whose keys are below it are not learnt from, where a share was asked for */
 } LeastSquares;
 
-/* A state on its way from a worker: this, mean and square of each column, products, and the options. */
+/* A state on its way from a worker: this, mean and square of each column, products, the rows held out with their keys, and the options. */
 typedef struct Packed
 {
 	int32		length;			/* of a varlena */
@@ -51,9 +56,29 @@ typedef struct Packed
 	uint64		surveyed;
 	double		mass;
 	double		label_sum;
+	uint64		below;
+	uint32		held_out;
 	uint32		json_length;
 	bool		weighted;
 } Packed;
+
+static void
+take_in(LeastSquares *state)
+{
+	if (state->pending)
+		survey_rows(state->worker->survey, state->words, state->order, state->pending, &state->worker->stop);
+	state->pending = 0;
+}
+
+static void
+learn_row(void *argument, const float *row)
+{
+	LeastSquares *state = argument;
+
+	memcpy(state->words + state->order[state->pending++], row, state->row_words * sizeof(float));
+	if (state->pending == SURVEY_ROWS)
+		take_in(state);
+}
 
 static LeastSquares *
 make_state(MemoryContext context, const char *json)
@@ -71,6 +96,13 @@ make_state(MemoryContext context, const char *json)
 				 errmsg("penstock.least_squares learns linear models without l1, and these options ask for others or for SGD"),
 				 errhint("Use penstock.sgd, or penstock.train, which chooses.")));
 	state->options->solver = SOLVER_EXACT;
+	state->asked = (uint64) (Max(state->options->validation, 0) * ALL_KEYS);
+	sample_start(&state->held_out, state->options->validation < 0 ? (uint64) (HELD_OUT_SHARE * ALL_KEYS) : state->asked);
+	if (state->options->validation < 0)
+	{
+		state->held_out.left = learn_row;
+		state->held_out.argument = state;
+	}
 	MemoryContextSwitchTo(before);
 	return state;
 }
@@ -80,17 +112,9 @@ start_survey(LeastSquares *state, bool weighted, uint32 width)
 {
 	state->worker = worker_make(state->context, state->options, false, weighted, width);
 	state->row_words = 1 + (Size) width + weighted;
-	state->words = zeros(state->context, state->row_words * SURVEY_ROWS, sizeof(float));
+	state->words = zeros(state->context, state->row_words * (SURVEY_ROWS + 1), sizeof(float));	/* the last is a row that has just come */
 	for (uint32 i = 0; i < SURVEY_ROWS; i++)
 		state->order[i] = (uint32) (i * state->row_words);
-}
-
-static void
-take_in(LeastSquares *state)
-{
-	if (state->pending)
-		survey_rows(state->worker->survey, state->words, state->order, state->pending, &state->worker->stop);
-	state->pending = 0;
 }
 
 /* Where a row is, for errors about it: a place in a table, or its number, where only one process counts. */
@@ -120,6 +144,31 @@ refuse_row(const RowPlace *place, const char *why, const char *hint)
 	ereport(ERROR, (errcode(ERRCODE_DATA_EXCEPTION), errmsg("%s", why), err_row(place), errhint("%s", hint)));
 }
 
+/* By its place in a table, else by its number in this process. */
+static uint32
+key_of(const LeastSquares *state, const RowPlace *place)
+{
+	uint64		number = place->number,
+				part = ParallelWorkerNumber + 1;
+
+	if (place->tid)
+	{
+		number = (uint64) ItemPointerGetBlockNumberNoCheck(place->tid) << 16 ^ ItemPointerGetOffsetNumberNoCheck(place->tid);
+		part = (uint64) place->table << 32;
+	}
+	return sample_key(state->options->seed, number, part);
+}
+
+/* Learns from a row, or keeps it to measure the model on. Of a share that was asked for, what there is no room for is left out. */
+static void
+add_or_hold_out(LeastSquares *state, const float *row, uint32 key)
+{
+	bool		kept = sample_add(&state->held_out, state->context, SAMPLE_BYTES, row, state->row_words, key);
+
+	if (!kept && (state->held_out.left || key >= state->asked))
+		learn_row(state, row);
+}
+
 static void
 add_row(LeastSquares *state, const RowPlace *place, const float *values, uint32 width, float label, const float *weight)
 {
@@ -136,13 +185,12 @@ add_row(LeastSquares *state, const RowPlace *place, const float *values, uint32 
 	else if (width != state->worker->learner.width)
 		refuse_row(place, psprintf("a row has %u features where the others have %u", width, state->worker->learner.width),
 				   "Give every row as many.");
-	row = state->words + state->order[state->pending++];
+	row = state->words + SURVEY_ROWS * state->row_words;
 	row[0] = label;
 	memcpy(row + 1, values, width * sizeof(float));
 	if (weight)
 		row[1 + width] = *weight;
-	if (state->pending == SURVEY_ROWS)
-		take_in(state);
+	add_or_hold_out(state, row, key_of(state, place));
 }
 
 /* (state, features, label, options), or (state, features, label, weight, ctid, tableoid, options) with a ctid and tableoid or none. */
@@ -215,6 +263,9 @@ merge(LeastSquares *to, LeastSquares *from)
 				 errhint("Give every row as many.")));
 	take_in(to);
 	survey_merge(to->worker->survey, from->worker->survey);
+	sample_limit(&to->held_out, from->held_out.below);
+	for (uint32 i = 0; i < from->held_out.rows; i++)
+		add_or_hold_out(to, from->held_out.words + from->held_out.order[i], from->held_out.keys[i]);
 }
 
 Datum
@@ -287,12 +338,23 @@ penstock_least_squares_pack(PG_FUNCTION_ARGS)
 		packed.surveyed = survey->rows;
 		packed.mass = survey->mass;
 		packed.label_sum = survey->label_sum;
+		packed.below = state->held_out.below;
+		packed.held_out = state->held_out.rows;
 		size += sizeof(double) * (2 * ((Size) survey->width + 1) + product_count(survey->width));
+		size += (state->row_words * sizeof(float) + sizeof(uint32)) * state->held_out.rows;
 	}
 	to = palloc(size + packed.json_length);
 	place = to + sizeof(Packed);
 	if (state->worker)
+	{
 		place = copy_sums(place, state->worker->survey, true);
+		for (uint32 i = 0; i < state->held_out.rows; i++)
+		{
+			memcpy(place, &state->held_out.keys[i], sizeof(uint32));
+			memcpy(place + sizeof(uint32), state->held_out.words + state->held_out.order[i], state->row_words * sizeof(float));
+			place += sizeof(uint32) + state->row_words * sizeof(float);
+		}
+	}
 	memcpy(place, state->json, packed.json_length);
 	memcpy(to, &packed, sizeof(Packed));
 	SET_VARSIZE(to, size + packed.json_length);
@@ -306,25 +368,68 @@ penstock_least_squares_unpack(PG_FUNCTION_ARGS)
 	char	   *place = (char *) from + sizeof(Packed);
 	Packed		packed;
 	LeastSquares *state;
-	Size		sums;
+	char	   *json;
 
 	memcpy(&packed, from, sizeof(Packed));
-	sums = packed.width ? sizeof(double) * (2 * ((Size) packed.width + 1) + product_count(packed.width)) : 0;
-	state = make_state(CurrentMemoryContext, pnstrdup(place + sums, packed.json_length));
+	json = (char *) from + VARSIZE(from) - packed.json_length;
+	state = make_state(CurrentMemoryContext, pnstrdup(json, packed.json_length));
 	state->rows = packed.rows;
 	state->skipped = packed.skipped;
 	if (packed.width)
 	{
 		Survey	   *survey;
+		float	   *row;
 
 		start_survey(state, packed.weighted, packed.width);
 		survey = state->worker->survey;
 		survey->rows = packed.surveyed;
 		survey->mass = packed.mass;
 		survey->label_sum = packed.label_sum;
-		copy_sums(place, survey, false);
+		place = copy_sums(place, survey, false);
+		sample_limit(&state->held_out, packed.below);
+		row = state->words + SURVEY_ROWS * state->row_words;
+		for (uint32 i = 0; i < packed.held_out; i++)
+		{
+			uint32		key;
+
+			memcpy(&key, place, sizeof(uint32));
+			memcpy(row, place + sizeof(uint32), state->row_words * sizeof(float));
+			sample_add(&state->held_out, state->context, SAMPLE_BYTES, row, state->row_words, key);
+			place += sizeof(uint32) + state->row_words * sizeof(float);
+		}
 	}
 	PG_RETURN_POINTER(state);
+}
+
+/* Takes rows that turn out to be too many to hold out into the sums. */
+static void
+settle_held_out(LeastSquares *state)
+{
+	uint64		rows = state->worker->survey->rows + state->pending + state->held_out.rows;
+
+	if (state->held_out.left)
+		sample_limit(&state->held_out, (uint64) (sample_share(rows) * ALL_KEYS));
+	take_in(state);
+	if (state->worker->survey->rows == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_NO_DATA_FOUND),
+				 errmsg("all rows are held out; there is nothing to learn from"),
+				 errhint("Give a smaller validation than %g.", state->options->validation)));
+}
+
+/* Measures the weights found on the rows held out. */
+static void
+score_held_out(LeastSquares *state, Datum *values)
+{
+	Learner    *l = &state->worker->learner;
+
+	/* Rows held out are as they came, and so are these weights. */
+	memcpy(l->w, ARR_DATA_PTR(DatumGetArrayTypeP(values[EPOCH_COEF])), l->width * sizeof(float));
+	memcpy(l->b, ARR_DATA_PTR(DatumGetArrayTypeP(values[EPOCH_INTERCEPT])), sizeof(float));
+	score_rows(l, state->held_out.words, state->held_out.order, state->held_out.rows);
+	values[EPOCH_HELD_OUT_LOSS] = Float8GetDatum(totals_loss(&l->totals));
+	values[EPOCH_HELD_OUT_SCORE] = Float8GetDatum(totals_score(&l->totals, LOSS_SQUARED));
+	values[EPOCH_HELD_OUT_ROWS] = Int64GetDatum((int64) l->totals.rows);
 }
 
 Datum
@@ -333,7 +438,8 @@ penstock_least_squares_solve(PG_FUNCTION_ARGS)
 	LeastSquares *state = PG_ARGISNULL(0) ? NULL : (LeastSquares *) PG_GETARG_POINTER(0);
 	TupleDesc	type = epoch_type(get_func_rettype(fcinfo->flinfo->fn_oid));
 	Datum		values[EPOCH_COLUMNS];
-	bool		nulls[EPOCH_COLUMNS];
+	bool		nulls[EPOCH_COLUMNS] = {false},
+				held_out;
 	Worker	   *worker;
 	int64		rows;
 
@@ -342,18 +448,21 @@ penstock_least_squares_solve(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_NO_DATA_FOUND),
 				 state && state->skipped ? errmsg("all rows have nulls or a weight of 0; there is nothing to learn from")
 				 : errmsg("there are no rows to learn from")));
-	take_in(state);
+	settle_held_out(state);
 	worker = state->worker;
 	rows = (int64) worker->survey->rows;
-	worker_surveyed(worker, state->options, worker->learner.width, false);
-	memset(nulls, true, sizeof(nulls));
+	worker_surveyed(worker, state->options, worker->learner.width, false, 0);
 	values[EPOCH_NUMBER] = Int32GetDatum(1);
 	values[EPOCH_ROWS] = values[EPOCH_SAMPLE_ROWS] = Int64GetDatum(rows);
 	values[EPOCH_TRAINING_SCORE] = Float8GetDatum(worker->spread > 0 ? 1 - worker->residual / worker->spread : worker->residual == 0);
 	values[EPOCH_WEIGHT_MEAN] = Float8GetDatum(worker->weight_mean);
 	worker_weights(worker, worker->learner.width, &values[EPOCH_COEF], &values[EPOCH_INTERCEPT]);
-	nulls[EPOCH_NUMBER] = nulls[EPOCH_ROWS] = nulls[EPOCH_SAMPLE_ROWS] = nulls[EPOCH_TRAINING_SCORE] = nulls[EPOCH_WEIGHT_MEAN] = false;
-	nulls[EPOCH_COEF] = nulls[EPOCH_INTERCEPT] = false;
+	nulls[EPOCH_LOSS] = nulls[EPOCH_SCORE] = nulls[EPOCH_SECONDS] = true;
+	held_out = state->held_out.rows > 0;
+	if (held_out)
+		score_held_out(state, values);
+	nulls[EPOCH_TRAINING_SCORE] = nulls[EPOCH_SAMPLE_ROWS] = held_out;
+	nulls[EPOCH_HELD_OUT_LOSS] = nulls[EPOCH_HELD_OUT_SCORE] = nulls[EPOCH_HELD_OUT_ROWS] = !held_out;
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(type, values, nulls)));
 }
 

@@ -21,7 +21,7 @@ static const char *const solvers[] = {"auto", "sgd", "exact", "lbfgs"};
 static const char *const known[] = {
 	"average", "batch_size", "block_size", "buffer_size", "class_weight", "classes", "decay", "epochs", "exclude", "features", "flags", "intercept",
 	"l1", "l2", "label", "learning_rate", "max_epoch_num", "memory", "model", "names", "nulls", "outputs", "power", "rate", "read_only",
-	"replace", "seed", "shuffle", "solver", "standardize", "unseen", "validation", "weight",
+	"replace", "seed", "shuffle", "solver", "standardize", "title", "unseen", "validation", "weight",
 };
 
 const char *
@@ -57,8 +57,8 @@ refuse_name(const char *name)
 			 errmsg("there is no option \"%s\"", name),
 			 nearest ? errhint("Did you mean \"%s\"?", nearest)
 			 : errhint("Choose from: average, batch_size, block_size, buffer_size, class_weight, classes, decay, epochs, intercept, l1, "
-					   "l2, learning_rate, nulls, power, rate, seed, shuffle, solver, standardize; penstock.train also has label, "
-					   "features, exclude, weight, replace; models of groups have validation and unseen.")));
+					   "l2, learning_rate, nulls, power, rate, seed, shuffle, solver, standardize, validation; penstock.train also has label, "
+					   "features, exclude, weight, replace; models of groups have unseen.")));
 }
 
 /* Refuses two names of one option. */
@@ -216,10 +216,13 @@ read_option(Options *options, const char *name, const JsonbValue *value)
 		options->average = option_flag(name, value);
 	else if (strcmp(name, "names") == 0)
 		read_names(options, value);
+	else if (strcmp(name, "title") == 0)
+		options->title = option_text(name, value, "the name that penstock.progress has for the model");
 	else if (strcmp(name, "flags") == 0)
 		read_flags(options, value);
 	else if (strcmp(name, "validation") == 0)
-		options->validation = option_number(name, value, 0, 0.9, "a share of the rows from 0 to 0.9, such as 0.1");
+		options->validation = option_is_auto(value) ? -1
+			: option_number(name, value, 0, 0.9, "\"auto\", or a share of the rows from 0, for none, to 0.9, such as 0.1");
 	else if (strcmp(name, "intercept") == 0)
 		options->intercept = option_flag(name, value);
 	else if (strcmp(name, "shuffle") == 0)
@@ -289,11 +292,11 @@ require_full_passes(Options *options)
 void
 require_single(const Options *options)
 {
-	if (options->penalty_count > 0 || options->validation > 0 || options->flag_count > 0)
+	if (options->penalty_count > 0 || options->flag_count > 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s is for models of groups", options->penalty_count > 0 ? "a list of l2" : options->validation > 0 ? "\"validation\"" : "\"flags\""),
-				 errhint("Give one l2, and hold out rows by a query; or name columns to group by: group_by => '{country}'.")));
+				 errmsg("%s is for models of groups", options->penalty_count > 0 ? "a list of l2" : "\"flags\""),
+				 errhint("Give one l2; or name columns to group by: group_by => '{country}'.")));
 }
 
 bool

@@ -12,8 +12,6 @@
 
 #include "tuple_shuffle.h"
 
-#define SAMPLE_BYTES ((Size) 16 << 20)	/* that a sample may take, or more where the buffer is large */
-
 static inline Datum
 value_of(const Argument *argument, TupleTableSlot *slot, ExprContext *econtext, bool *isnull)
 {
@@ -294,6 +292,16 @@ pack_sparse(const Worker *worker, float *to, const float *values, const int32 *i
 			to[e] = (uint32) indices[e] < worker->factors ? values[e] * worker->factor[indices[e]] : 0;
 }
 
+/* A row's key, by which it is sampled or held out: by its place in a table, else by its number. */
+static uint32
+key_of(TupleShuffle *state)
+{
+	uint64		place = state->seen;
+
+	block_shuffle_place(linitial(state->css.custom_ps), &place);
+	return sample_key(state->options->seed, place, 1);
+}
+
 /* Packs the row in a slot into a window; false where it does not fit. */
 bool
 pack_row(TupleShuffle *state, Window *window, TupleTableSlot *slot, ExprContext *econtext)
@@ -306,10 +314,14 @@ pack_row(TupleShuffle *state, Window *window, TupleTableSlot *slot, ExprContext 
 	bool		isnull = false;
 	Size		words;
 	Datum		datum;
+	uint32		key = state->held_out || state->keeping ? key_of(state) : 0;
+	bool		held_out = key < state->held_out;
 	float		label,
 				weight = 1,
 			   *row;
 
+	if (held_out && !state->keeping)
+		return true;
 	if (state->weighted && !weigh(state, slot, econtext, &weight))
 		return true;
 	if (state->sparse)
@@ -377,7 +389,12 @@ pack_row(TupleShuffle *state, Window *window, TupleTableSlot *slot, ExprContext 
 	}
 	if (state->weighted)
 		row[words - 1] = (float) (weight / state->worker->weight_mean);
-	if (state->keeping)
-		sample_add(&state->sample, state->buffers, Max((Size) state->buffer_bytes / 16, SAMPLE_BYTES), row, words, state->seen);
+	if (state->keeping && held_out == (state->held_out > 0))
+		sample_add(&state->sample, state->buffers, Max((Size) state->buffer_bytes / 16, SAMPLE_BYTES), row, words, key);
+	if (held_out)
+	{
+		window->used -= words;
+		window->rows--;
+	}
 	return true;
 }

@@ -74,13 +74,14 @@ typedef struct Options
 	bool		balanced;		/* classes count alike, however many rows each has */
 	int			weight_count;	/* 0: none were given */
 	float	   *class_weights;	/* by class */
+	double		validation;		/* the share of the rows that are held out; negative: by how many there are */
+	char	   *title;			/* what penstock.progress calls the model; may be NULL */
 	int			name_count;
 	char	  **names;			/* of the columns that the features come from; none where they are an array */
 
 	/* Of models of groups alone. */
 	int			penalty_count;	/* values of l2 to choose from; 0: one */
 	double	   *penalties;
-	double		validation;		/* the share of the rows that are held out */
 	int			flag_count;
 	uint32	   *flags;			/* features that are 0 or 1, which keep that size */
 } Options;
@@ -165,9 +166,8 @@ extern Worker *worker_make(MemoryContext context, const Options *options, bool s
 extern void worker_reset(Worker *worker);
 extern void *zeros(MemoryContext context, Size count, Size size);
 extern void worker_survey(Worker *worker, const Options *options);
-extern void worker_surveyed(Worker *worker, const Options *options, uint32 width, bool fits);
+extern void worker_surveyed(Worker *worker, const Options *options, uint32 width, bool fits, double held_out);
 extern bool worker_can_fit(const Worker *worker, const Options *options, uint32 width);
-extern void worker_scale(const Worker *worker, Window *window);
 extern void worker_fit_start(Worker *worker, const Options *options);
 extern bool worker_fit_step(Worker *worker, const Options *options);
 extern void worker_forget_survey(Worker *worker);
@@ -186,7 +186,7 @@ extern const char *value_flaw(const Options *options, const int32 *indices, cons
 enum
 {
 	EPOCH_NUMBER, EPOCH_LOSS, EPOCH_SCORE, EPOCH_SECONDS, EPOCH_ROWS, EPOCH_COEF, EPOCH_INTERCEPT, EPOCH_TRAINING_SCORE,
-	EPOCH_SAMPLE_ROWS, EPOCH_WEIGHT_MEAN, EPOCH_COLUMNS
+	EPOCH_SAMPLE_ROWS, EPOCH_WEIGHT_MEAN, EPOCH_HELD_OUT_LOSS, EPOCH_HELD_OUT_SCORE, EPOCH_HELD_OUT_ROWS, EPOCH_COLUMNS
 };
 
 extern TupleDesc epoch_type(Oid type);
@@ -198,6 +198,9 @@ extern CustomScanMethods block_shuffle_methods;
 
 /* A node's place in the table that the last row came from; false where it is not known. */
 extern bool block_shuffle_last(PlanState *state, ItemPointer tid, const char **table);
+
+/* A number for that row, of its own among all rows that the node reads. */
+extern bool block_shuffle_place(PlanState *state, uint64 *place);
 extern bool block_shuffle_pages(PlanState *state, int64 *pages);
 extern const uint64 *block_shuffle_loaded(PlanState *state);
 extern int64 block_shuffle_sample(PlanState *state, void (*visit) (void *argument, TupleTableSlot *slot), void *argument);
@@ -207,7 +210,10 @@ extern void block_shuffle_settle(PlanState *state, const Options *options, Block
 extern Window *tuple_shuffle_next(PlanState *state);
 extern Worker *tuple_shuffle_worker(PlanState *state);
 
-/* Keeps a sample of the rows of the pass that comes next. */
+/* Holds a share of the rows out of all passes that come next. */
+extern void tuple_shuffle_hold_out(PlanState *state, double share);
+
+/* Keeps a sample of the rows of the pass that comes next: of those held out, where there are any. */
 extern void tuple_shuffle_keep(PlanState *state);
 extern const Sample *tuple_shuffle_kept(PlanState *state);
 

@@ -10,7 +10,8 @@
  * given then carries the model.
  *
  * Loss and score of an epoch are progressive: each row is counted just before it is learnt from, which costs no pass and flatters
- * where like rows follow one another. The finished model is scored on a sample of the last epoch's rows.
+ * where like rows follow one another. The finished model is scored on rows that are held out of all epochs, though not of the survey,
+ * or on a sample of the last epoch's where there are none.
  */
 #include "postgres.h"
 
@@ -28,6 +29,7 @@
 #include "utils/typcache.h"
 
 #include "penstock.h"
+#include "progress.h"
 
 typedef struct SGD
 {
@@ -39,10 +41,13 @@ typedef struct SGD
 	uint64		rows;			/* of the last epoch */
 	double		loss;
 	double		score;
-	double		training_score; /* of the finished model, and on how many rows */
+	double		model_loss;		/* of the finished model, and on how many rows */
+	double		model_score;
 	uint64		sample_rows;
+	double		held_out;		/* the share of the rows that the model is measured on */
 	double		learning;		/* seconds of all epochs that the thread was busy, and that they took */
 	double		seconds;
+	Progress   *progress;
 } SGD;
 
 static Node *create_state(CustomScan *plan);
@@ -67,7 +72,7 @@ static CustomExecMethods methods = {
 };
 
 static const Oid row_types[EPOCH_COLUMNS] = {INT4OID, FLOAT8OID, FLOAT8OID, FLOAT8OID, INT8OID, FLOAT4ARRAYOID, FLOAT4ARRAYOID, FLOAT8OID,
-INT8OID, FLOAT8OID};
+INT8OID, FLOAT8OID, FLOAT8OID, FLOAT8OID, INT8OID};
 
 static Node *
 create_state(CustomScan *plan)
@@ -179,28 +184,66 @@ refuse_no_rows(PlanState *child)
 			 : errmsg("there are no rows to learn from")));
 }
 
+NEVER_RETURNS static void
+refuse_all_held_out(const SGD *state)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_NO_DATA_FOUND),
+			 errmsg("all rows are held out; there is nothing to learn from"),
+			 errhint("Give a smaller validation than %g.", state->held_out)));
+}
+
+/* Hands a window over, and says so: with the loss of the epoch so far, which the thread has no hand in while it waits. */
+static void
+give(SGD *state, Worker *worker, Window *window, bool learns)
+{
+	uint32		rows = window->rows;
+
+	if (learns)
+		worker_wait(worker);
+	progress_window(state->progress, rows, learns && worker->learner.totals.rows ? totals_loss(&worker->learner.totals) : NAN);
+	worker_give(worker, window);
+}
+
 /* Has L-BFGS find the weights, by passes over the one window that holds all rows, or over the table. */
 static void
-run_fit(SGD *state, Window *only)
+run_fit(SGD *state)
 {
 	PlanState  *child = linitial(state->css.custom_ps);
 	Worker	   *worker = state->worker;
+	Window	   *window,
+			   *only = NULL;
+	int			windows = 0;
 
 	worker_fit_start(worker, state->options);
-	if (only)
-		worker_scale(worker, only);
 	do
 	{
-		Window	   *window = only;
-
-		if (only)
+		progress_epoch(state->progress, PHASE_LBFGS, worker->fit->passes + 1, 0, state->rows,
+					   worker->fit->passes ? worker->fit->loss : NAN);
+		if (windows == 1)
 			worker_give(worker, only);
 		else
-			for (ExecReScan(child); (window = tuple_shuffle_next(child)) != NULL;)
-				worker_give(worker, window);
+		{
+			ExecReScan(child);
+			if (state->held_out > 0)
+				tuple_shuffle_keep(child);
+			for (windows = 0; (window = tuple_shuffle_next(child)) != NULL; windows++)
+				give(state, worker, only = window, false);
+		}
 		worker_give(worker, NULL);
+		if (worker->fit->rows == 0)
+			refuse_all_held_out(state);
+		state->rows = worker->fit->rows;
 	}
 	while (worker_fit_step(worker, state->options));
+}
+
+/* Holds out the share that was asked for, or of so many rows the usual one. */
+static void
+hold_out(SGD *state, uint64 rows)
+{
+	state->held_out = state->options->validation >= 0 ? state->options->validation : sample_share(rows);
+	tuple_shuffle_hold_out(linitial(state->css.custom_ps), state->held_out);
 }
 
 static void
@@ -208,19 +251,16 @@ run_survey(SGD *state)
 {
 	PlanState  *child = linitial(state->css.custom_ps);
 	Worker	   *worker = state->worker;
-	Window	   *window,
-			   *only = NULL;
-	int			windows = 0;
+	Window	   *window;
 	bool		fits;
 
 	if (worker)					/* of a plan that is run again */
 		worker_survey(worker, state->options);
+	progress_epoch(state->progress, PHASE_SURVEY, 0, 0, 0, NAN);
 	while ((window = tuple_shuffle_next(child)) != NULL)
 	{
 		worker = tuple_shuffle_worker(child);
-		worker_give(worker, window);
-		windows++;
-		only = window;
+		give(state, worker, window, false);
 	}
 	if (worker == NULL)
 		refuse_no_rows(child);
@@ -235,10 +275,11 @@ run_survey(SGD *state)
 				 errmsg("the solver \"lbfgs\" is for dense rows of up to 2000 features and sparse ones of up to 600000 weights, not for %u features",
 						tuple_shuffle_width(child)),
 				 errhint("Use \"solver\": \"sgd\".")));
-	worker_surveyed(worker, state->options, tuple_shuffle_width(child), fits);
+	hold_out(state, state->rows);
+	worker_surveyed(worker, state->options, tuple_shuffle_width(child), fits, state->held_out);
 	state->worker = worker;
 	if (fits)
-		run_fit(state, windows == 1 ? only : NULL);
+		run_fit(state);
 	if (!is_solved(state))
 		ExecReScan(child);
 }
@@ -257,8 +298,14 @@ run_epoch(SGD *state)
 		state->rows = tuple_shuffle_count(child);
 		return;
 	}
+	if (state->progress == NULL)
+		state->progress = progress_start(state->css.ss.ps.state->es_query_cxt, state->options->title, model_name(state->options->loss));
+	if (state->epoch == 0)
+		tuple_shuffle_hold_out(child, 0);	/* of a plan that is run again: the survey reads all rows */
 	if (state->epoch == 0 && needs_survey(state->options, tuple_shuffle_weighted(child)))
 		run_survey(state);
+	else if (state->epoch == 0)
+		hold_out(state, 0);
 	if (is_solved(state))
 	{
 		state->learning += state->worker->busy - busy;
@@ -268,6 +315,7 @@ run_epoch(SGD *state)
 		set_rate(state);
 	if (state->epoch + 1 == state->options->epochs)
 		tuple_shuffle_keep(child);
+	progress_epoch(state->progress, PHASE_SGD, state->epoch + 1, state->options->epochs, state->rows, state->epoch ? state->loss : NAN);
 	while ((window = tuple_shuffle_next(child)) != NULL)
 	{
 		if (state->worker == NULL)
@@ -275,14 +323,20 @@ run_epoch(SGD *state)
 			state->worker = tuple_shuffle_worker(child);
 			set_rate(state);
 		}
-		worker_give(state->worker, window);
+		give(state, state->worker, window, true);
 	}
 	if (state->worker == NULL)
+	{
+		if (state->held_out > 0)
+			refuse_all_held_out(state);
 		refuse_no_rows(child);
+	}
 	worker_give(state->worker, NULL);
 	learner_settle(&state->worker->learner);
 	average_end(&state->worker->learner);
 	state->rows = state->worker->learner.totals.rows;
+	if (state->rows == 0 && state->held_out > 0)
+		refuse_all_held_out(state);
 	state->loss = totals_loss(&state->worker->learner.totals);
 	state->score = totals_score(&state->worker->learner.totals, state->options->loss);
 	state->learning += state->worker->busy - busy;
@@ -299,17 +353,17 @@ score_model(SGD *state)
 	const Sample *sample = tuple_shuffle_kept(linitial(state->css.custom_ps));
 	Learner    *l = &state->worker->learner;
 
-	if (!state->worker->fitted)	/* which has scored all rows */
-	{
+	if (!state->worker->fitted)
 		average_take(l);
+	if (!state->worker->fitted || state->held_out > 0)	/* L-BFGS has scored all rows that it learnt from */
 		score_rows(l, sample->words, sample->order, sample->rows);
-	}
 	state->sample_rows = l->totals.rows;
-	state->training_score = totals_score(&l->totals, l->loss);
+	state->model_loss = totals_loss(&l->totals);
+	state->model_score = totals_score(&l->totals, l->loss);
 }
 
 /*
- * Warns of a model that is worse than a constant prediction on the sample of its training rows, by more than chance. Solvers end at
+ * Warns of a model that is worse than a constant prediction on the rows that it is measured on, by more than chance. Solvers end at
  * the minimum, which is never worse; with class weights the largest class is not what is aimed at.
  */
 static void
@@ -319,16 +373,17 @@ warn_of_useless(const SGD *state)
 	const Learner *l = &worker->learner;
 	double		constant = worker->constant_score,
 				chance = 2 * sqrt(constant * (1 - constant) / Max(state->sample_rows, 1));
-	bool		worse = state->training_score < constant - chance;
+	bool		worse = state->model_score < constant - chance;
 
 	if (!worker->surveyed || is_solved(state) || state->sample_rows == 0 || l->class_weights)
 		return;
 	if (l->loss == LOSS_LOGISTIC || l->loss == LOSS_SOFTMAX)
-		worse = state->training_score <= constant + chance && totals_loss(&l->totals) > worker->constant_loss + chance;
+		worse = state->model_score <= constant + chance && totals_loss(&l->totals) > worker->constant_loss + chance;
 	if (worse)
 		ereport(WARNING,
-				(errmsg("the model is useless: its %s on training rows is %.4f, and that of a constant prediction %.4f",
-						l->loss == LOSS_SQUARED ? "R2" : "accuracy", state->training_score, constant),
+				(errmsg("the model is useless: its %s on %s rows is %.4f, and that of a constant prediction %.4f",
+						l->loss == LOSS_SQUARED ? "R2" : "accuracy", state->held_out > 0 ? "held-out" : "training", state->model_score,
+						constant),
 				 errhint("Leave out the options that SGD was given, or look for columns that tell more of the label.")));
 }
 
@@ -365,12 +420,17 @@ next_epoch(CustomScanState *node)
 		nulls[i] = !last || state->options->read_only;
 	if (!nulls[EPOCH_COEF])
 	{
+		bool		held_out = state->held_out > 0;
+
 		score_model(state);
 		warn_of_useless(state);
-		values[EPOCH_TRAINING_SCORE] = Float8GetDatum(state->training_score);
-		values[EPOCH_SAMPLE_ROWS] = Int64GetDatum((int64) state->sample_rows);
+		values[EPOCH_TRAINING_SCORE] = values[EPOCH_HELD_OUT_SCORE] = Float8GetDatum(state->model_score);
+		values[EPOCH_SAMPLE_ROWS] = values[EPOCH_HELD_OUT_ROWS] = Int64GetDatum((int64) state->sample_rows);
+		values[EPOCH_HELD_OUT_LOSS] = Float8GetDatum(state->model_loss);
 		values[EPOCH_WEIGHT_MEAN] = Float8GetDatum(state->worker->weight_mean);
-		nulls[EPOCH_TRAINING_SCORE] = state->sample_rows == 0;
+		nulls[EPOCH_TRAINING_SCORE] = held_out || state->sample_rows == 0;
+		nulls[EPOCH_SAMPLE_ROWS] = held_out;
+		nulls[EPOCH_HELD_OUT_LOSS] = nulls[EPOCH_HELD_OUT_SCORE] = nulls[EPOCH_HELD_OUT_ROWS] = !held_out || state->sample_rows == 0;
 		worker_weights(state->worker, tuple_shuffle_width(linitial(node->custom_ps)), &values[EPOCH_COEF], &values[EPOCH_INTERCEPT]);
 	}
 	ExecClearTuple(slot);
@@ -438,8 +498,8 @@ explain(CustomScanState *node, List *ancestors, ExplainState *es)
 								 es);
 		}
 		if (state->sample_rows)
-			ExplainPropertyFloat(options->loss == LOSS_SQUARED ? "Training R2" : "Training Accuracy", NULL, state->training_score, 6,
-								 es);
+			ExplainPropertyFloat(psprintf("%s %s", state->held_out > 0 ? "Held-out" : "Training",
+										  options->loss == LOSS_SQUARED ? "R2" : "Accuracy"), NULL, state->model_score, 6, es);
 		ExplainPropertyFloat("Learning", "s", state->learning, 3, es);
 		ExplainPropertyFloat("Waiting for Rows", "s", Max(state->seconds - state->learning, 0), 3, es);
 	}

@@ -250,7 +250,13 @@ tuple_shuffle_keep(PlanState *node)
 	TupleShuffle *state = (TupleShuffle *) node;
 
 	state->keeping = true;
-	sample_start(&state->sample, state->options->seed);
+	sample_start(&state->sample, ALL_KEYS);
+}
+
+void
+tuple_shuffle_hold_out(PlanState *node, double share)
+{
+	((TupleShuffle *) node)->held_out = (uint64) (share * ALL_KEYS);
 }
 
 const Sample *

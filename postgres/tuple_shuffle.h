@@ -37,8 +37,9 @@ typedef struct TupleShuffle
 	Window	   *full;			/* a window that waits until the next is half full, where rows are no table's */
 	TupleTableSlot *left;		/* a row that is yet to be packed */
 	bool		remains;		/* the last window is yet to be given */
-	bool		keeping;		/* rows of this pass are sampled */
+	bool		keeping;		/* rows of this pass are sampled, those that are held out if there are any */
 	Sample		sample;
+	uint64		held_out;		/* rows whose keys are below it are held out */
 	const uint64 *loaded;		/* pages of this pass so far; NULL where rows are no table's */
 	int64		pages;
 	uint32		parts;			/* blocks a page */

@@ -149,24 +149,24 @@ set_first_guess(Worker *worker)
 
 /* The rows from one snapshot to the next, after snapshot_interval of Penstock's sgd/model.py; 0 for none. */
 static uint64
-snapshot_interval(const Survey *s, double weights)
+snapshot_interval(uint64 rows, double entries, double weights)
 {
-	uint64		count = (uint64) Min(Min(SNAPSHOT_COST * Max(s->entries, s->rows) / weights, SNAPSHOTS), (double) s->rows);
+	uint64		count = (uint64) Min(Min(SNAPSHOT_COST * rows * Max(entries, 1) / weights, SNAPSHOTS), (double) rows);
 
-	return count >= FEWEST_SNAPSHOTS || count == s->rows ? (s->rows + count - 1) / count : 0;
+	return count >= FEWEST_SNAPSHOTS || (count == rows && rows > 0) ? (rows + count - 1) / count : 0;
 }
 
 /* Makes room for the means of snapshots; weights that are too many for these are not averaged. */
 static void
-start_average(Worker *worker, uint32 width)
+start_average(Worker *worker, uint32 width, uint64 rows)
 {
 	Learner    *l = &worker->learner;
 	Size		weights = (Size) l->outputs * l->width;
 
-	l->snapshot_rows = snapshot_interval(worker->survey, (double) l->outputs * width);
+	l->snapshot_rows = snapshot_interval(rows, (double) worker->survey->entries / worker->survey->rows, (double) l->outputs * width);
 	if (l->snapshot_rows == 0)
 		return;
-	l->epoch_rows = worker->survey->rows;
+	l->epoch_rows = rows;
 	l->averaged = 0;
 	l->mean_w = zeros(worker->context, weights + l->outputs, sizeof(float));
 	l->mean_b = l->mean_w + weights;
@@ -224,36 +224,6 @@ worker_can_fit(const Worker *worker, const Options *options, uint32 width)
 		return may_be_fitted(options) && (Size) width * l->outputs <= SPARSE_FIT_WEIGHTS;
 	return may_be_fitted(options) && width <= NARROW_WIDTH && (Size) l->width * l->outputs <= FIT_WEIGHTS &&
 		(options->solver == SOLVER_LBFGS || words * sizeof(float) <= (double) effective_cache_size * BLCKSZ);
-}
-
-/* Brings the rows of a window, which are packed as they came, to scale. */
-void
-worker_scale(const Worker *worker, Window *window)
-{
-	const Learner *l = &worker->learner;
-	const uint32 *order = window_order(window);
-
-	for (uint32 i = 0; i < window->rows; i++)
-	{
-		float	   *row = window->words + order[i];
-		uint32		count,
-					index;
-
-		if (l->weighted)
-			*row_end(row, l->sparse, l->width) /= worker->weight_mean;
-		if (!l->sparse)
-			for (uint32 j = 0; worker->factor && j < l->width; j++)
-				row[1 + j] = (row[1 + j] - worker->center[j]) * worker->factor[j];
-		else if (worker->factor)
-		{
-			memcpy(&count, row + 1, sizeof(count));
-			for (uint32 e = 0; e < count; e++)
-			{
-				memcpy(&index, row + 2 + e, sizeof(index));
-				row[2 + count + e] *= worker->factor[index];
-			}
-		}
-	}
 }
 
 /* Has the windows that come next fitted, not learnt from. */
@@ -333,12 +303,13 @@ settle_weights(Worker *worker, uint32 width)
 		s->products[i] /= mean;
 }
 
-/* Makes of the survey what the epochs need: scaling, penalty, first guess, room for averages; or the exact model itself. */
+/* Makes of the survey, a share of whose rows is held out now, what the epochs need: scaling, penalty, first guess, room for averages; or the exact model itself. */
 void
-worker_surveyed(Worker *worker, const Options *options, uint32 width, bool fits)
+worker_surveyed(Worker *worker, const Options *options, uint32 width, bool fits, double held_out)
 {
 	Learner    *l = &worker->learner;
 	Survey	   *s = worker->survey;
+	double		rows = s->rows * (1 - held_out);
 
 	if (fits && s->sparse)
 		l->width = width;		/* which grew in steps; L-BFGS keeps much for each weight */
@@ -346,14 +317,14 @@ worker_surveyed(Worker *worker, const Options *options, uint32 width, bool fits)
 	if (options->standardize)
 		set_scaling(worker);
 	if (options->l2 < 0)
-		l->l2 = 1.0 / s->rows;
+		l->l2 = 1 / Max(rows, 1);
 	set_constant(worker);
 	set_class_weights(worker, options);
 	set_first_guess(worker);
 	if (worker->exact)
 		solve(worker);
 	else if (options->average && !fits)
-		start_average(worker, width);
+		start_average(worker, width, (uint64) rint(rows));
 	end_survey(worker);
 }
 

@@ -183,7 +183,7 @@ BEGIN
         RAISE EXCEPTION 'there is no model "%"; choose from: logistic, svm, linear, softmax', model
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    asked := jsonb_strip_nulls(asked);
+    asked := '{"validation": "auto"}' || jsonb_strip_nulls(asked);  -- the aggregates by themselves learn from all rows
     named_all := coalesce((asked->>'named')::boolean, asked ? 'features');
     options := asked - '{label,features,exclude,weight,replace,named,narrow,statement}'::text[] - CASE WHEN by IS NULL THEN '{}' ELSE '{unseen}' END::text[];
     IF jsonb_typeof(weights) = 'object' THEN
@@ -449,7 +449,7 @@ BEGIN
         arguments := arguments || format(CASE types[array_position(names, weight)] WHEN 'boolean'::regtype
             THEN ', q.%I::pg_catalog.int4::pg_catalog.float4' ELSE ', q.%I::pg_catalog.float4' END, weight);
     END IF;
-    settled := options || jsonb_build_object('model', model);
+    settled := options || jsonb_build_object('model', model, 'title', coalesce(asked->>'title', concat_ws('_', stem, model)));
     exact := by IS NULL AND NOT sparse AND penstock.may_be_exact(settled::text::penstock.options);
     IF exact THEN
         place := CASE WHEN EXISTS (SELECT FROM pg_class AS c WHERE c.oid = named AND c.relkind IN ('r', 'm', 'p'))

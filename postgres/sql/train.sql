@@ -113,7 +113,7 @@ END $$;
 CREATE FUNCTION penstock.run_training(
     source text, model text, name text, options jsonb, path text,
     OUT epoch int, OUT progressive_loss float8, OUT progressive_score float8, OUT training_score float8, OUT seconds float8,
-    OUT rows bigint
+    OUT rows bigint, OUT held_out_loss float8, OUT held_out_score float8, OUT held_out_rows bigint
 ) RETURNS SETOF record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
@@ -125,6 +125,7 @@ DECLARE
     history jsonb := '[]';
     measure text;
     guess float8;
+    score float8;
     features jsonb;
     width bigint;
     filled boolean := false;
@@ -136,6 +137,9 @@ DECLARE
         concat_ws(', ', quote_literal(source), quote_literal(model), quote_nullable(name), quote_nullable(options))));
 BEGIN
     model := lower(model);
+    IF jsonb_typeof(asked) = 'object' AND name IS NOT NULL THEN
+        asked := asked || jsonb_build_object('title', name);
+    END IF;
     PERFORM penstock.require_keeping(name, replaced);
     IF asked ? 'read_only' THEN
         RAISE EXCEPTION 'a training that only reads has no model to keep; use penstock.explain'
@@ -149,8 +153,10 @@ BEGIN
             LOOP
                 epoch := each.epoch; progressive_loss := each.progressive_loss; progressive_score := each.progressive_score;
                 training_score := each.training_score; seconds := each.seconds; rows := each.rows;
+                held_out_loss := each.held_out_loss; held_out_score := each.held_out_score; held_out_rows := each.held_out_rows;
                 history := history || jsonb_strip_nulls(jsonb_build_object('epoch', epoch, 'progressive_loss', progressive_loss,
-                    'progressive_' || measure, progressive_score, 'seconds', seconds, 'rows', rows));
+                    'progressive_' || measure, progressive_score, 'held_out_loss', held_out_loss, 'held_out_' || measure, held_out_score,
+                    'seconds', seconds, 'rows', rows));
                 RETURN NEXT;
             END LOOP;
             EXIT;
@@ -172,10 +178,11 @@ BEGIN
     IF job.fitted THEN
         SELECT u.coef, u.intercept, u.parts INTO coef, intercept, job.parts FROM penstock.unscaled(coef, intercept, job.parts) AS u;
     END IF;
+    score := coalesce(held_out_score, training_score);
     guess := CASE model WHEN 'svm' THEN 1 WHEN 'softmax' THEN ln(array_length(intercept, 1)) ELSE ln(2) END;
     -- Large steps can raise the loss of a model that is right in most rows; that is told only where it is far off.
-    IF training_score < 0 OR (model <> 'linear'
-            AND progressive_loss > CASE WHEN training_score < 0.75 THEN guess ELSE 10 * guess END) THEN
+    IF score < 0 OR (model <> 'linear'
+            AND progressive_loss > CASE WHEN score < 0.75 THEN guess ELSE 10 * guess END) THEN
         RAISE WARNING 'the progressive loss is %, worse than a guess', progressive_loss
             USING HINT = CASE WHEN jsonb_typeof(given->'learning_rate') = 'number' THEN 'Use a smaller learning_rate, or leave it out.'
                 WHEN given->>'standardize' = 'false' THEN 'Leave standardize out.'
@@ -208,25 +215,29 @@ BEGIN
             'average', coalesce(given->>'average', 'true')::boolean, 'class_weight', given->'class_weight',
             'intercept', coalesce(given->>'intercept', 'true')::boolean, 'shuffle', coalesce(given->>'shuffle', 'corgipile'),
             'memory', coalesce(given->'buffer_size', given->'memory', '"10%"'), 'seed', coalesce(given->'seed', '0'),
-            'standardize', coalesce(given->>'standardize', 'true')::boolean, 'validation', 0.0, 'patience', NULL,
+            'standardize', coalesce(given->>'standardize', 'true')::boolean, 'validation', CASE WHEN held_out_rows IS NULL THEN 0.0
+                ELSE coalesce((nullif(given->>'validation', 'auto'))::float8, held_out_rows::float8 / (rows + held_out_rows)) END, 'patience', NULL,
             'tolerance', 0.0001),
         'history', history,
         'fingerprint', '',
         'metrics', jsonb_strip_nulls(jsonb_build_object('progressive_loss', progressive_loss, 'progressive_' || measure,
-            progressive_score, 'training_' || measure, training_score)));
+            progressive_score, 'training_' || measure, training_score, 'held_out_loss', held_out_loss, 'held_out_' || measure,
+            held_out_score, 'held_out_rows', held_out_rows)));
     saved := penstock.keep(name, format('%s_%s', job.stem, model), replaced, model, array_length(intercept, 1), width, coef, intercept, header, 1,
         statement);
-    RAISE NOTICE 'model "%" saved in penstock.models; its % on % of its training rows is %', saved,
-        CASE model WHEN 'linear' THEN 'R2' ELSE 'accuracy' END, each.sample_rows, round(training_score::numeric, 4);
+    RAISE NOTICE 'model "%" saved in penstock.models; its % on % % rows is %', saved,
+        CASE model WHEN 'linear' THEN 'R2' ELSE 'accuracy' END, coalesce(held_out_rows, each.sample_rows),
+        CASE WHEN held_out_rows IS NULL THEN 'of its training' ELSE 'held-out' END, round(score::numeric, 4);
 END $$;
 -- These have no search path of their own, so that they can hand the caller's on. Their bodies were read when they were made:
 -- no path changes what they mean.
 CREATE FUNCTION penstock.train(
     source text, model text DEFAULT 'logistic', name text DEFAULT NULL, options jsonb DEFAULT '{}',
     OUT epoch int, OUT progressive_loss float8, OUT progressive_score float8, OUT training_score float8, OUT seconds float8,
-    OUT rows bigint
+    OUT rows bigint, OUT held_out_loss float8, OUT held_out_score float8, OUT held_out_rows bigint
 ) RETURNS SETOF record LANGUAGE sql BEGIN ATOMIC
-    SELECT t.epoch, t.progressive_loss, t.progressive_score, t.training_score, t.seconds, t.rows
+    SELECT t.epoch, t.progressive_loss, t.progressive_score, t.training_score, t.seconds, t.rows, t.held_out_loss, t.held_out_score,
+        t.held_out_rows
     FROM penstock.run_training(source, model, name, options, pg_catalog.current_setting('search_path')) AS t;
 END;
 COMMENT ON FUNCTION penstock.train(text, text, text, jsonb)

@@ -12,9 +12,10 @@ COMMENT ON TYPE penstock.options IS 'options of a training, as a JSON object';
 
 CREATE TYPE penstock.epoch AS (
     epoch int, progressive_loss float8, progressive_score float8, seconds float8, rows bigint, coef real[], intercept real[],
-    training_score float8, sample_rows bigint, weight_mean float8
+    training_score float8, sample_rows bigint, weight_mean float8, held_out_loss float8,
+    held_out_score float8, held_out_rows bigint
 );
-COMMENT ON TYPE penstock.epoch IS 'what an epoch came to; the weights, and their score on a sample of its rows, come with the last one';
+COMMENT ON TYPE penstock.epoch IS 'what an epoch came to; the weights, and their score on rows held out or on a sample of its rows, come with the last one';
 
 -- Asked by the planner before it takes up an aggregate, and so loads the library that plans it.
 CREATE FUNCTION penstock.sgd_support(internal) RETURNS internal

@@ -10,5 +10,6 @@ DROP FUNCTION penstock.make_catalogue();
 ALTER TYPE penstock.epoch RENAME ATTRIBUTE loss TO progressive_loss;
 ALTER TYPE penstock.epoch RENAME ATTRIBUTE score TO progressive_score;
 ALTER TYPE penstock.epoch ADD ATTRIBUTE training_score float8, ADD ATTRIBUTE sample_rows bigint,
-    ADD ATTRIBUTE weight_mean float8;
-COMMENT ON TYPE penstock.epoch IS 'what an epoch came to; the weights, and their score on a sample of its rows, come with the last one';
+    ADD ATTRIBUTE weight_mean float8, ADD ATTRIBUTE held_out_loss float8, ADD ATTRIBUTE held_out_score float8,
+    ADD ATTRIBUTE held_out_rows bigint;
+COMMENT ON TYPE penstock.epoch IS 'what an epoch came to; the weights, and their score on rows held out or on a sample of its rows, come with the last one';

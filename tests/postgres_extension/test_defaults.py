@@ -129,7 +129,7 @@ def weights(session: Session) -> tuple[Doubles, Doubles]:
 
 
 def train(session: Session, model: str, **options: Any) -> list[Any]:
-    asked = json.dumps({"replace": True, **options})
+    asked = json.dumps({"replace": True, "validation": 0, **options})
     return session.execute("SELECT * FROM penstock.train('t', %s, 'm', %s)", (model, asked)).fetchall()
 
 
@@ -242,7 +242,7 @@ def test_few_rows_are_learnt_from_to_the_minimum(
 
 def solver(session: Session, table: str, model: str, **options: Any) -> str:
     """Return the solver that trained a model."""
-    asked = json.dumps({"replace": True, **options})
+    asked = json.dumps({"replace": True, "validation": 0, **options})
     session.execute("SELECT penstock.train(%s, %s, 'm', %s)", (table, model, asked))
     found = session.execute("SELECT header->'config'->>'solver' FROM penstock.models WHERE name = 'm'").fetchone()
     assert found is not None

@@ -355,10 +355,6 @@ def test_what_cannot_be_learnt_is_refused(
     [
         ("SELECT penstock.train('points', 'svm', 'm', '{\"l2\": [1, 2]}')", "a list of l2 is for models of groups"),
         (
-            "SELECT penstock.train('points', 'svm', 'm', '{\"validation\": 0.1}')",
-            '"validation" is for models of groups',
-        ),
-        (
             "SELECT penstock.fit(features_v, 1, ('{\"seed\": ' || id || '}')::penstock.options) FROM points",
             "must be a constant",
         ),

@@ -68,7 +68,7 @@ def test_a_training_has_workers(session: Session, rows: tuple[Any, Any]) -> None
     session.execute(PARALLEL)
     before = launched(session)
     told = session.execute(
-        "SELECT * FROM penstock.train('t', 'linear', 'm', '{\"l2\": 0, \"features\": \"features_v\"}')"
+        "SELECT * FROM penstock.train('t', 'linear', 'm', '{\"l2\": 0, \"validation\": 0, \"features\": \"features_v\"}')"
     ).fetchall()
     assert launched(session) >= before + 2
     assert [(row[0], row[1], row[5]) for row in told] == [(1, None, ROWS)]
@@ -100,7 +100,7 @@ def test_partitions_and_queries(session: Session, rows: tuple[Any, Any]) -> None
     session.execute(PARALLEL)
     for source in ("parts", "v", "SELECT t.* FROM t JOIN (SELECT DISTINCT part FROM t) AS p USING (part)"):
         session.execute(
-            'SELECT penstock.train(%s, \'linear\', \'m\', \'{"l2": 0, "features": "features_v", "replace": true}\')',
+            'SELECT penstock.train(%s, \'linear\', \'m\', \'{"l2": 0, "validation": 0, "features": "features_v", "replace": true}\')',
             (source,),
         )
         coef = session.execute("SELECT coef || intercept FROM penstock.models").fetchall()[0][0]
@@ -146,7 +146,7 @@ def test_a_row_that_cannot_be_learnt_from_is_named(
             assert f'The row is at ctid {where} of "t"' in str(caught.value.diag.message_detail)
     if "null" in match:
         told = session.execute(
-            "SELECT rows FROM penstock.train('t', 'linear', 'm', '{\"features\": \"features_v\", \"nulls\": \"skip\"}')"
+            'SELECT rows FROM penstock.train(\'t\', \'linear\', \'m\', \'{"features": "features_v", "nulls": "skip", "validation": 0}\')'
         )
         assert told.fetchall() == [(ROWS - 1,)]
 
@@ -164,6 +164,8 @@ def test_missing_numbers_and_text_are_encoded_in_workers(session: Session) -> No
         "CREATE TABLE t AS SELECT nullif(i % 10, 3) AS a, 'c' || i % 4 AS b, i % 10 * 2.0 + i % 4 AS label FROM generate_series(1, 2000) AS i"
     )
     session.execute(PARALLEL)
-    told = session.execute("SELECT training_score, rows FROM penstock.train('t', 'linear', 'm')").fetchall()
+    told = session.execute(
+        "SELECT held_out_score, rows + held_out_rows FROM penstock.train('t', 'linear', 'm')"
+    ).fetchall()
     assert told[0][0] > 0.9
     assert told[0][1] == 2000

@@ -27,7 +27,10 @@ def points(session: Session) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]
 
 @pytest.mark.parametrize("model", ["logistic", "svm", "linear", "softmax"])
 def test_a_model_of_the_server_is_loaded_and_predicts_the_same(clustered: Session, address: str, model: str) -> None:
-    clustered.execute("SELECT penstock.train('points', %s, 'm', '{\"epochs\": 3, \"learning_rate\": 0.01}')", (model,))
+    clustered.execute(
+        "SELECT penstock.train('points', %s, 'm', '{\"epochs\": 3, \"learning_rate\": 0.01, \"validation\": 0}')",
+        (model,),
+    )
     with PostgresEngine(address) as engine:
         catalog = Catalog(engine)
         loaded, entry = catalog.load("m"), catalog.entries()[0]

@@ -35,7 +35,7 @@ def test_explain_shows_three_nodes_and_what_they_do(clustered: Session) -> None:
 
 
 def test_analyze_tells_rows_blocks_and_waits(clustered: Session) -> None:
-    options = json.dumps({"epochs": 3, "block_size": "64kB", "buffer_size": "256kB"})
+    options = json.dumps({"epochs": 3, "validation": 0, "block_size": "64kB", "buffer_size": "256kB"})
     text = "\n".join(
         row[0] for row in clustered.execute("SELECT penstock.explain('points', 'logistic', %s, true)", (options,))
     )
@@ -110,7 +110,7 @@ def test_queries_that_are_no_table_are_shuffled_in_the_buffer(clustered: Session
     assert nodes(text)[:2] == ["Custom Scan (SGD)", "Custom Scan (TupleShuffle)"]
     assert "BlockShuffle" not in text
     rows = clustered.execute(
-        "SELECT training_score, rows FROM penstock.train(%s, 'svm', 'joined')", (query,)
+        "SELECT training_score, rows FROM penstock.train(%s, 'svm', 'joined', '{\"validation\": 0}')", (query,)
     ).fetchall()
     assert {row[1] for row in rows} == {20_000}
     assert rows[-1][0] > 0.85
@@ -212,7 +212,7 @@ def test_train_refuses_with_an_error_of_its_kind(
 @pytest.mark.parametrize("source", ["/* all */ SELECT * FROM points", "-- all\nTABLE points;", " points ; "])
 def test_comments_and_semicolons_around_a_source_do_no_harm(clustered: Session, source: str) -> None:
     found = clustered.execute(
-        "SELECT rows FROM penstock.train(%s, 'svm', NULL, '{\"epochs\": 1}')", (source,)
+        "SELECT rows FROM penstock.train(%s, 'svm', NULL, '{\"epochs\": 1, \"validation\": 0}')", (source,)
     ).fetchall()
     assert found == [(20_000,)]
 

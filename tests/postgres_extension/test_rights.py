@@ -40,7 +40,7 @@ def test_a_table_that_may_not_be_selected_from_is_not_read(clustered: Session, g
         guest.execute(LEARN)
     clustered.execute("GRANT SELECT (features_v) ON points TO guest")
     assert len(guest.execute(LEARN).fetchall()) == 1
-    train = "SELECT rows FROM penstock.train('SELECT features_v, label FROM points')"
+    train = "SELECT rows FROM penstock.train('SELECT features_v, label FROM points', options => '{\"validation\": 0}')"
     assert guest.execute(train).fetchall() == [(20_000,)]
 
 
@@ -54,7 +54,9 @@ def test_row_level_security_hides_rows_from_training(clustered: Session, guest: 
     """)
     rows = f"SELECT (s).rows FROM ({LEARN}) AS q".encode()
     assert guest.execute(rows).fetchone() == (4000,)
-    assert guest.execute("SELECT max(rows) FROM penstock.train('points', 'svm')").fetchone() == (4000,)
+    assert guest.execute(
+        "SELECT max(rows) FROM penstock.train('points', 'svm', options => '{\"validation\": 0}')"
+    ).fetchone() == (4000,)
     assert clustered.execute(rows).fetchone() == (20_000,)
     # A function of the user's own that would tell what it sees is asked only after the policy.
     guest.execute("""
@@ -77,7 +79,9 @@ def test_partitions_of_a_policy_are_hidden_too(clustered: Session, guest: Sessio
         ALTER TABLE parts ENABLE ROW LEVEL SECURITY;
         CREATE POLICY few ON parts USING (id % 10 = 0);
     """)
-    assert guest.execute("SELECT max(rows) FROM penstock.train('parts', 'svm')").fetchone() == (2000,)
+    assert guest.execute(
+        "SELECT max(rows) FROM penstock.train('parts', 'svm', options => '{\"validation\": 0}')"
+    ).fetchone() == (2000,)
 
 
 def test_no_superuser_is_needed_to_install_it(extended: ExtensionServer) -> None:

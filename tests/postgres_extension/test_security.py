@@ -175,7 +175,7 @@ def test_no_name_of_others_is_called(place: Place) -> None:
     ):
         for model in ("svm", "softmax"):
             found = place.run(
-                f"SELECT max(rows) FROM penstock.train('clicks', '{model}', 'm', '{options}'::jsonb || '{{\"replace\": true}}')"
+                f"SELECT max(rows) FROM penstock.train('clicks', '{model}', 'm', '{options}'::jsonb || '{{\"replace\": true, \"validation\": 0}}')"
             )
             assert found == [(600,)]
             place.run(f"SELECT penstock.explain('clicks', '{model}', '{options}', true)")
@@ -223,7 +223,7 @@ def test_the_callers_own_path_still_decides_what_their_query_means(place: Place)
             "SELECT scaled(half(features_v)) AS features_v, (ARRAY['no', 'yes'])[1 + b]::answer AS label FROM clicks"
         )
         for source, rows in (("clicks", 600), (query, 600), ("mine", 500)):
-            train = "SELECT max(rows) FROM penstock.train(%s, 'svm', NULL, '{\"features\": \"features_v\"}')"
+            train = 'SELECT max(rows) FROM penstock.train(%s, \'svm\', NULL, \'{"features": "features_v", "validation": 0}\')'
             assert session.execute(train, (source,)).fetchone() == (rows,)
             plan = session.execute(
                 "SELECT penstock.explain(%s, 'svm', '{\"features\": \"features_v\"}', true)", (source,)
@@ -233,7 +233,7 @@ def test_the_callers_own_path_still_decides_what_their_query_means(place: Place)
         # Inside a function, the path of that function.
         session.execute(
             "CREATE FUNCTION train_here() RETURNS bigint LANGUAGE plpgsql SET search_path = shop AS"
-            " $$ BEGIN RETURN (SELECT max(rows) FROM penstock.train('clicks', 'svm', NULL, '{\"features\": \"features_v\"}')); END $$"
+            " $$ BEGIN RETURN (SELECT max(rows) FROM penstock.train('clicks', 'svm', NULL, '{\"features\": \"features_v\", \"validation\": 0}')); END $$"
         )
         session.execute("SET search_path = other")
         assert session.execute("SELECT shop.train_here()").fetchone() == (600,)

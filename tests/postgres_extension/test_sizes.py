@@ -105,7 +105,14 @@ def test_a_window_of_nothing_but_nulls_ends_no_epoch(session: Session) -> None:
         AS features_v, i % 2 AS label FROM generate_series(1, 20000) AS i""")
     for shuffle in ("corgipile", "none"):
         options = json.dumps(
-            {"epochs": 2, "nulls": "skip", "buffer_size": "64kB", "block_size": "8kB", "shuffle": shuffle}
+            {
+                "epochs": 2,
+                "validation": 0,
+                "nulls": "skip",
+                "buffer_size": "64kB",
+                "block_size": "8kB",
+                "shuffle": shuffle,
+            }
         )
         rows = session.execute("SELECT rows FROM penstock.train('t', 'svm', NULL, %s)", (options,)).fetchall()
         assert rows == [(999,)] * 2
@@ -145,7 +152,8 @@ def test_windows_of_a_query_are_full_and_the_last_two_even(misjudged: Session, w
     assert found["Smallest Window"] > 0.49 * full
     assert found["Largest Window"] <= full + 1
     rows = misjudged.execute(
-        'SELECT rows FROM penstock.train(%s, \'svm\', NULL, \'{"epochs": 2, "buffer_size": "400kB"}\')', (QUERY,)
+        'SELECT rows FROM penstock.train(%s, \'svm\', NULL, \'{"epochs": 2, "validation": 0, "buffer_size": "400kB"}\')',
+        (QUERY,),
     )
     assert rows.fetchall() == [(20_000,)] * 2
 
@@ -155,7 +163,7 @@ def test_sparse_rows_of_a_query_differ_in_length(session: Session) -> None:
         FROM generate_series(1, 9000) AS i""")
     query = "SELECT features_k, array_fill(1::real, ARRAY[cardinality(features_k)]) AS features_v, label FROM t ORDER BY i LIMIT 9000"
     for size in ("100kB", "300kB", "700kB"):
-        options = json.dumps({"epochs": 2, "buffer_size": size, "learning_rate": 0.001})
+        options = json.dumps({"epochs": 2, "validation": 0, "buffer_size": size, "learning_rate": 0.001})
         rows = session.execute("SELECT rows FROM penstock.train(%s, 'svm', NULL, %s)", (query, options)).fetchall()
         assert rows == [(9000,)] * 2
 
@@ -188,7 +196,7 @@ def test_the_score_is_measured_on_rows_from_everywhere(session: Session, model: 
     # Of sparse rows too, more than a sample holds, and on constant features.
     session.execute("""CREATE TABLE t AS SELECT ARRAY[i % 50, 50, 51 + i % 3] AS features_k, '{1,2,1}'::real[] AS features_v,
         (i % 50 >= 25)::int AS label FROM generate_series(1, 30000) AS i""")
-    options = json.dumps({"epochs": 2})
+    options = json.dumps({"epochs": 2, "validation": 0})
     rows = session.execute("SELECT training_score FROM penstock.train('t', %s, 'm', %s)", (model, options)).fetchall()
     assert rows[0] == (None,)
     assert rows[1][0] > 0.9

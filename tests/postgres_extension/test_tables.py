@@ -17,7 +17,7 @@ Session = psycopg.Connection[Any]
 
 
 def train(session: Session, source: str, model: str = "logistic", **options: Any) -> list[Any]:
-    asked = json.dumps({"epochs": 2, **options})
+    asked = json.dumps({"epochs": 2, "validation": 0, **options})
     return session.execute(
         "SELECT progressive_loss, coalesce(training_score, progressive_score), rows FROM penstock.train(%s, %s, NULL, %s)",
         (source, model, asked),

@@ -35,7 +35,9 @@ def test_a_server_learns_and_predicts(version: int) -> None:
             assert any(f"Custom Scan ({node})" in line for line in lines)
         for table in ("t", "parts", "k"):
             for model in ("logistic", "svm", "linear", "softmax"):
-                rows = server.run(f"SELECT training_score, rows FROM penstock.train('{table}', '{model}')")
+                rows = server.run(
+                    f"SELECT held_out_score, rows + held_out_rows FROM penstock.train('{table}', '{model}')"
+                )
                 assert rows[-1][0] > 0.9, (table, model)
                 assert rows[-1][1] == 6000
         assert server.run("SELECT avg((penstock.predict_class('t_svm', features_v)::bool = label)::int) FROM t") == [

@@ -99,7 +99,7 @@ def test_the_minimum(session: Session, fill: Fill, model: str, buffer: str) -> N
     weight = np.tile(some_weights(rng), 8)
     rows = list(zip(x.tolist(), labels, weight.tolist(), strict=True))
     fill("t", f"features_v real[], label {KINDS[model]}, counts float8", rows)
-    assert train(session, model, buffer_size=buffer, **WEIGHT)[0][1] is None
+    assert train(session, model, validation=0, buffer_size=buffer, **WEIGHT)[0][1] is None
     coef, intercept = weights(session)
     coef = coef.reshape(len(intercept), -1)
     mass = (weight / weight.mean())[:, None]
@@ -118,7 +118,7 @@ def test_a_weight_of_two_is_a_row_twice_and_of_none_no_row(session: Session) -> 
     found = []
     for table, options, rows in (("s", WEIGHT, 600), ("twice", {}, 900)):
         session.execute(f"CREATE OR REPLACE VIEW t AS SELECT * FROM {table}".encode())
-        assert train(session, "logistic", l2=0, **options)[-1][5] == rows
+        assert train(session, "logistic", l2=0, validation=0, **options)[-1][5] == rows
         found.append(weights(session))
     np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-3)
     np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-3)

@@ -1,7 +1,7 @@
 """Training inside the server, where the extension of ``postgres/`` is installed: no row leaves it.
 
 The extension learns by the same steps and keeps its models in the same table. It finds by itself how text, dates and missing numbers
-become features, as `penstock.columns` does. What it does not know (kinds of columns by name, held-out rows, solvers by
+become features, as `penstock.columns` does. What it does not know (kinds of columns by name, early stopping, solvers by
 name, optimizers, other shuffles, packed features) is learnt here, as without it. So is what the server comes across when it reads the rows:
 columns of so many features that they want an optimizer with a rate for each, and rows of lists without a label.
 """
@@ -48,7 +48,6 @@ def extension_supports(chosen: Settings, features: Sequence[str], schema: pa.Sch
     beyond = (
         config.full_passes
         or config.optimizer not in (None, "sgd")
-        or config.validation
         or chosen.auto_split
         or config.patience
         or config.shuffle not in _SHUFFLES
@@ -151,6 +150,8 @@ def server_options(statement: Train, chosen: Settings, features: Sequence[str]) 
     options |= {"label": chosen.columns.label, "features": list(features), "named": chosen.columns.features is not None}
     if chosen.columns.weight is not None:
         options["weight"] = chosen.columns.weight
+    if config.validation is not None:
+        options["validation"] = config.validation
     options["narrow"] = True
     options["nulls"] = reading.nulls
     if {"memory", "buffer_size"} & set(statement.options):
@@ -161,6 +162,6 @@ def server_options(statement: Train, chosen: Settings, features: Sequence[str]) 
 
 
 def _epoch(row: Sequence[Any], model: str) -> dict[str, Any]:
-    epoch, loss, score, _, seconds, rows = row
+    epoch, loss, score, _, seconds, rows, *_ = row
     scores = {"progressive_loss": loss, f"progressive_{loss_of(model).metric}": score}
     return {"epoch": epoch, **scores, "seconds": seconds, "rows": rows}
