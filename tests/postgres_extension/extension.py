@@ -50,7 +50,7 @@ def missing(version: int = LATEST) -> str | None:
     for program in ("make", os.environ.get("CC", "gcc")):
         if shutil.which(program) is None:
             return f"{untested}: there is no {program}"
-    config = _config(version)
+    config = pg_config(version)
     if config is None or not config.exists():
         return f"{untested}: there is no such server, or no pg_config for it"
     asked = subprocess.run([config, "--pgxs", "--includedir-server"], capture_output=True, text=True, check=False)
@@ -64,7 +64,7 @@ class ExtensionServer(Server):
     """A server that has the extension: ``CREATE EXTENSION penstock``."""
 
     def _programs(self, owner: dict[str, Any]) -> Path:
-        config = _config(self.version)
+        config = pg_config(self.version)
         assert config is not None
         library_built = _built(config, self.folder)
         tree, library, share = self._copied(config)
@@ -120,7 +120,7 @@ def _built(config: Path, folder: Path) -> Path:
     return kept
 
 
-def _config(version: int) -> Path | None:
+def pg_config(version: int) -> Path | None:
     """Return the program that knows where a version's headers are."""
     if OTHER in os.environ and version == LATEST:
         return Path(os.environ[OTHER])

@@ -62,7 +62,23 @@ def test_the_statements_run(clustered: psycopg.Connection[Any]) -> None:
     clustered.execute("""CREATE TABLE visits AS SELECT id, nullif(id % 9, 4) AS age, (ARRAY['Oslo', 'Rome'])[1 + id / 10 % 2] AS city,
         '2026-01-01'::date + id % 90 AS day, label AS clicked FROM points WHERE id % 10 = 0""")
     found = run(clustered, README.partition("## Who may do what")[0])
-    trained, classes, best, plan, models, deleted, visited, rows, most, accuracy, column, groups, scored, fits, progress = found
+    (
+        trained,
+        classes,
+        best,
+        plan,
+        models,
+        deleted,
+        visited,
+        rows,
+        most,
+        accuracy,
+        column,
+        groups,
+        scored,
+        fits,
+        progress,
+    ) = found
     assert progress == []
     assert (len(visited), len(rows)) == (1, 3)
     assert [len(row) for row in trained] == [9] * 5
