@@ -200,7 +200,9 @@ def test_least_squares_are_solved_exactly(
     np.testing.assert_allclose(x @ coef + at_zero, fitted, atol=2e-3 * np.std(fitted))
     r2 = 1 - ((y - fitted) ** 2).sum() / ((y - y.mean()) ** 2).sum()
     assert rows[0][3] == pytest.approx(r2, abs=1e-4)
-    header = session.execute("SELECT header->'config'->>'solver', header->'history' FROM penstock.models").fetchone()
+    header = session.execute(
+        "SELECT header->'config'->>'solver', header->'history' FROM penstock.models WHERE name = 'm'"
+    ).fetchone()
     assert header is not None
     assert header[0] == "exact"
     assert "progressive_loss" not in header[1][0]
@@ -236,7 +238,7 @@ def test_few_rows_are_learnt_from_to_the_minimum(
     ).fetchone()
     assert right is not None
     assert rows[0][3] == pytest.approx(float(right[0]))
-    found = session.execute("SELECT header->'config'->>'solver' FROM penstock.models").fetchone()
+    found = session.execute("SELECT header->'config'->>'solver' FROM penstock.models WHERE name = 'm'").fetchone()
     assert found == ("lbfgs",)
 
 
@@ -371,7 +373,9 @@ def test_class_weights_by_label(session: Session, fill: Fill) -> None:
         gradient = slope.T @ ((x - x.mean(axis=0)) / x.std(axis=0)) / ROWS + coef * x.std(axis=0) / ROWS
         assert abs(gradient).max() < 2e-4
         assert abs(slope.mean()) < 2e-4
-        found = session.execute("SELECT header->'config'->'class_weight' FROM penstock.models").fetchone()
+        found = session.execute(
+            "SELECT header->'config'->'class_weight' FROM penstock.models WHERE name = 'm'"
+        ).fetchone()
         assert found == ({key: 4},)
     for model, given in (
         ("logistic", {"maybe": 2}),

@@ -39,7 +39,7 @@ def test_rows_held_out_are_not_learned_from(session: Session, options: dict[str,
     assert 500 < held_out < 700
     assert training is None
     assert abs(score - 0.5) < 0.1
-    coef = session.execute("SELECT coef FROM penstock.models").fetchall()[0][0]
+    coef = session.execute("SELECT coef FROM penstock.models WHERE name = 'm'").fetchall()[0][0]
     assert np.count_nonzero(np.array(coef[1:]) == 0) == held_out
     rows, held_out, _, score, training = train(session, "t", model, validation=0, l2=1e-6, **options)
     assert (rows, held_out, score) == (3000, None, None)
@@ -55,13 +55,15 @@ def test_least_squares_hold_out_the_same_rows_in_workers(session: Session, worke
     rows, held_out, loss, score, training = train(session, "t", "linear")
     assert (rows + held_out, training) == (3000, None)
     assert 220 < held_out < 380
-    coef, metrics = session.execute("SELECT coef, header->'metrics' FROM penstock.models").fetchall()[0]
+    coef, metrics = session.execute("SELECT coef, header->'metrics' FROM penstock.models WHERE name = 'm'").fetchall()[
+        0
+    ]
     assert (metrics["held_out_rows"], metrics["held_out_r2"]) == (held_out, pytest.approx(score))
     assert loss == pytest.approx(0.5 * 40**2 * 0.09, rel=0.5)
     for setting in ("SELECT 1", "SET max_parallel_workers_per_gather = 0"):
         session.execute(setting.encode())
         assert train(session, "t", "linear")[:4] == (rows, held_out, pytest.approx(loss), pytest.approx(score))
-        found = session.execute("SELECT coef FROM penstock.models").fetchall()[0][0]
+        found = session.execute("SELECT coef FROM penstock.models WHERE name = 'm'").fetchall()[0][0]
         np.testing.assert_allclose(found, coef, rtol=1e-5, atol=1e-5)
     assert train(session, "t", "linear", seed=5)[2] != pytest.approx(loss)
 

@@ -73,7 +73,7 @@ def test_a_training_has_workers(session: Session, rows: tuple[Any, Any]) -> None
     assert launched(session) >= before + 2
     assert [(row[0], row[1], row[5]) for row in told] == [(1, None, ROWS)]
     assert told[0][4] > 0
-    coef = session.execute("SELECT coef || intercept FROM penstock.models").fetchall()[0][0]
+    coef = session.execute("SELECT coef || intercept FROM penstock.models WHERE name = 'm'").fetchall()[0][0]
     np.testing.assert_allclose(coef, best(*rows), rtol=1e-3, atol=2e-3)
     plan = "\n".join(
         line
@@ -103,7 +103,7 @@ def test_partitions_and_queries(session: Session, rows: tuple[Any, Any]) -> None
             'SELECT penstock.train(%s, \'linear\', \'m\', \'{"l2": 0, "validation": 0, "features": "features_v", "replace": true}\')',
             (source,),
         )
-        coef = session.execute("SELECT coef || intercept FROM penstock.models").fetchall()[0][0]
+        coef = session.execute("SELECT coef || intercept FROM penstock.models WHERE name = 'm'").fetchall()[0][0]
         np.testing.assert_allclose(coef, best(*rows), rtol=1e-3, atol=2e-3)
 
 

@@ -160,7 +160,7 @@ def test_the_column_of_weights_must_be_one(session: Session) -> None:
             train(session, "svm", **options)
     train(session, "svm", weight="W", exclude="said")
     told = session.execute(
-        "SELECT header->'features', header->'encoder'->>'weight', header->'encoder'->'weight_mean' FROM penstock.models"
+        "SELECT header->'features', header->'encoder'->>'weight', header->'encoder'->'weight_mean' FROM penstock.models WHERE name = 'm'"
     )
     assert told.fetchall() == [(["a"], "w", 50)]
 
