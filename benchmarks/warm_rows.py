@@ -1,8 +1,9 @@
 """Rows/s of batches where all data fit in memory, and where only the file's pages do: ``python -m benchmarks.warm_rows``.
 
 Rows of 28 floats and a label, warm, at three batch sizes. The floor is the ten-line loop that a user would write: NumPy takes the rows of
-a permutation for each batch, torch shares their memory. The peer is the stock ``DataLoader`` over a memory map, a batch at a time.
-Epochs after the first are measured; permutations are made outside of the loop's time, as the peers' are not.
+a permutation for each batch, torch shares their memory. The peer is the stock ``DataLoader`` over a memory map whose dataset gives a batch
+at a time (``__getitems__``); beside it, without a bar, stands one whose sampler gives arrays of numbers, which few write. Epochs after the
+first are measured; the loop's permutation is made outside of its time, the others' are not.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ WIDTH = 28
 SIZES = (256, 1024, 8192)
 OF_LOOP, OVER_STOCK, OF_LOOP_CACHED = 0.6, 4.0, 0.4
 LOOP, STOCK = "loop over a permutation", "stock DataLoader over a memory map, batched"
+SAMPLED = "stock DataLoader over a memory map, batched by a sampler of arrays"
 
 
 class _Data:
@@ -37,6 +39,13 @@ class _Data:
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
+
+
+class _Gotten(Samples):
+    """Gives the rows of a list of indices together, as torch asks for a batch."""
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return self[np.array(indices)]
 
 
 class _Job:
@@ -63,6 +72,7 @@ def run(quick: bool) -> list[Claim]:
                 ways: dict[str, Callable[[], float]] = {
                     LOOP: partial(_loop, x, size),
                     STOCK: _stock(folder, rows, size),
+                    SAMPLED: _sampled(folder, rows, size),
                 }
                 for order, held in (("global", memory), ("corgipile", memory), ("corgipile", window)):
                     loader = stack.enter_context(_ours(folder / "rows.arrow", size, order, held))
@@ -71,7 +81,7 @@ def run(quick: bool) -> list[Claim]:
                     way()
                 found = harness.interleave(ways, repeats=rounds)
                 print(f"\nbatches of {size}: rows/s\n{found.table()}", file=sys.stderr, flush=True)
-                for way in list(ways)[2:]:
+                for way in list(ways)[3:]:
                     fits = memory in way
                     bar = OF_LOOP if fits else OF_LOOP_CACHED
                     about = f"{found.median(way) / 1e6:.1f}M rows/s of {found.median(LOOP) / 1e6:.1f}M"
@@ -82,6 +92,10 @@ def run(quick: bool) -> list[Claim]:
                         over = found.ratio(way, STOCK)
                         about = f"{found.median(STOCK) / 1e6:.2f}M rows/s"
                         claims.append(Claim.at_least(f"{title}: over the stock loader", over, OVER_STOCK, note=about))
+                        over, about = found.ratio(way, SAMPLED), f"{found.median(SAMPLED) / 1e6:.2f}M rows/s"
+                        claims.append(
+                            Claim(f"{title}: over the same with a sampler of arrays", over, "printed", True, about)
+                        )
     return claims
 
 
@@ -112,6 +126,18 @@ def _loop(x: np.ndarray[Any, Any], size: int) -> float:
 
 
 def _stock(folder: Path, rows: int, size: int) -> Callable[[], float]:
+    from torch.utils.data import DataLoader
+
+    data: Any = _Data(rows)
+    samples: Any = _Gotten(folder, data)
+    return partial(_rate, rows, DataLoader(samples, batch_size=size, shuffle=True, collate_fn=_same))
+
+
+def _same(batch: Any) -> Any:
+    return batch
+
+
+def _sampled(folder: Path, rows: int, size: int) -> Callable[[], float]:
     from torch.utils.data import DataLoader
 
     data: Any = _Data(rows)

@@ -431,7 +431,7 @@ def on_device(contents, image, *, decode=stand_in, sizes=(7, 13)):
         part = slice(start, start + size)
         batches.append(Records({"image": Ragged.of(contents[part]), "label": rows[part] % 3}, rows[part]))
         start += size
-    return list(finisher.run(batches, 2))
+    return list(finisher.run(batches, max(sizes), 2))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import threading
 import traceback
 
@@ -269,3 +271,51 @@ def test_tensors_are_data_too():
     with DataLoader({"x": torch.arange(6).reshape(3, 2)}, 3, shuffle="none", columns=("x",)) as loader:
         ((x,),) = list(loader)
     assert x.tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
+@pytest.mark.parametrize(("order", "memory"), [("global", "50MB"), ("corgipile", "50MB"), ("corgipile", "1.3MB")])
+def test_a_small_batch_costs_a_few_python_calls_and_files_are_not_asked_after_once_rows_are_held(
+    order, memory, tmp_path, monkeypatch
+):
+    rows = np.arange(40_000, dtype=np.float32)
+    x = pa.FixedSizeListArray.from_arrays(pa.array(np.repeat(rows, 8)), 8)
+    penstock.convert(pa.table({"x": x, "label": np.arange(40_000)}), tmp_path / "rows.arrow")
+    asked = []
+    stat = os.fstat
+    with DataLoader(str(tmp_path / "rows.arrow"), 8, shuffle=order, memory=memory, columns=("x", "label")) as loader:
+        list(loader)
+        monkeypatch.setattr(os, "fstat", lambda *args: asked.append(args) or stat(*args))
+        calls = []
+        sys.setprofile(lambda frame, event, _: calls.append(frame.f_code.co_name) if event == "call" else None)
+        try:
+            batches = list(loader)
+        finally:
+            sys.setprofile(None)
+    assert len(batches) == 5_000
+    assert len(calls) < 5 * len(batches), "one call to another, down to the pass itself"
+    if memory == "50MB":
+        assert len(asked) <= 2, "as the epoch begins"
+
+
+@pytest.mark.parametrize("memory", ["50MB", "200kB"])
+def test_batches_are_independent_of_one_another(memory):
+    data = {"x": np.arange(80_000, dtype=np.float32).reshape(-1, 8), "n": np.arange(10_000)}
+    with DataLoader(data, 16, shuffle="corgipile", memory=memory) as loader:
+        batches = list(loader)
+    first, second = batches[:2]
+    kept = second["x"].clone()
+    first["x"].zero_()
+    assert torch.equal(second["x"], kept)
+    assert (first["x"]._version, second["x"]._version) == (1, 0), "what autograd saved of one is not told of the other"
+    assert second["x"].untyped_storage().nbytes() == 16 * 8 * 4, "what saving it saves"
+    assert sorted(row for batch in batches for row in batch["n"].tolist()) == list(range(10_000))
+
+
+@pytest.mark.parametrize("transform", [None, lambda batch: batch])
+def test_rows_of_unequal_length_come_without_those_of_other_batches(transform):
+    words = [np.arange(n % 5, dtype=np.int32) + n for n in range(1000)]
+    with Batches(pa.table({"words": words}), 8, shuffle="corgipile", transform=transform) as stream:
+        columns = [batch["words"] for batch in stream]
+    assert [int(column.offsets[0]) for column in columns] == [0] * 125
+    assert [len(column.values) for column in columns] == [int(column.offsets[-1]) for column in columns]
+    assert sorted(tuple(row) for column in columns for row in column) == sorted(map(tuple, words))

@@ -30,7 +30,7 @@ from penstock.loader.block_cuts import PLAN_VERSION
 from penstock.loader.loader import Loader
 from penstock.loader.plan import default_threads
 from penstock.loader.stream_pass import ActivePass, Pass, end_left
-from penstock.loader.transforms import BatchFinisher, Finish, Transform, check_form
+from penstock.loader.transforms import BatchFinisher, Cut, Finish, Transform, check_form, cut_column
 from penstock.loader.windows import LoadedWindow
 from penstock.messages import Given, Text, Use
 from penstock.native import load_compiler
@@ -39,6 +39,9 @@ from penstock.shuffle import Order
 from penstock.shuffle.remainder import Stretch
 
 Uneven = Literal["pad", "drop"]
+
+# Rows that are copied out of a window at a time: enough batches to make nothing of what is done for each run of them.
+_RUN_BYTES = 1 << 20
 
 # Here and not with the first batch, which someone waits for.
 load_compiler()
@@ -132,6 +135,8 @@ class Batches(Closing):
         Where orders that write a shuffled copy (``once``, ``epoch``) may do so.
     each_thread : callable, optional
         Called once in each transforming thread, before anything else.
+    cut : callable
+        Makes of a column of several batches that of each, where nothing is transformed.
     finish : BatchFinisher, optional
         What makes of rows what is given out, instead of ``transform`` and what belongs to it.
     """
@@ -156,6 +161,7 @@ class Batches(Closing):
         row_numbers: bool = False,
         scratch: str | os.PathLike[str] | None = None,
         each_thread: Callable[[], None] | None = None,
+        cut: Cut = cut_column,
         finish: BatchFinisher | None = None,
     ) -> None:
         size = (
@@ -178,7 +184,7 @@ class Batches(Closing):
         self.uneven, self.drop_last = uneven, drop_last
         threads = workers or default_threads(decoding=True)
         self._finish: BatchFinisher = finish or Finish(
-            isinstance(columns, tuple), transform, per_sample, threads, each_thread
+            isinstance(columns, tuple), transform, per_sample, threads, each_thread, cut
         )
         self._source, self._owned = open_counted(as_table(data))
         try:
@@ -378,30 +384,39 @@ class Batches(Closing):
         return rows // self.batch_size * self.batch_size if self.drop_last else rows
 
     def _run(self) -> Generator[Any, None, None]:
-        with closing(self._cut()) as records, closing(self._finish.run(records, self._epoch)) as stream:
+        with closing(self._runs()) as runs, closing(self._finish.run(runs, self.batch_size, self._epoch)) as stream:
             for batch in stream:
                 self._given += 1
                 self._begun = True
                 yield batch
         self._go_to(self._epoch + 1)
 
-    def _cut(self) -> Generator[Records, None, None]:
-        """Cut the rows of what is left of the epoch into batches."""
-        rows, at = self._rows(), self._given * self.batch_size
-        held: list[Records] = []
-        missing = min(self.batch_size, rows - at)
+    def _runs(self) -> Generator[Records, None, None]:
+        """Give the rows of what is left of the epoch in runs of whole batches, in memory of their own."""
+        size = self.batch_size
+        rows, at = self._rows(), self._given * size
+        begun: list[Records] = []  # a batch whose rows lie in several windows
+        missing = size
         with closing(self._pieces(at, rows)) as pieces:
             for window in pieces:
-                start, piece = 0, window.batch
-                while start < len(piece) and missing > 0:
-                    part = piece.slice(start, min(len(piece), start + missing))
-                    held.append(part if window.owned else part.copy())
-                    start += len(part)
-                    missing -= len(part)
-                    at += len(part)
-                    if missing == 0:
-                        yield Records.concat(held)
-                        held, missing = [], min(self.batch_size, rows - at)
+                batch, stop = window.batch, min(len(window.batch), rows - at)
+                at += stop
+                start = min(missing, stop) if begun else 0
+                if begun:
+                    begun.append(_own(window, 0, start))
+                    missing -= start
+                    if not missing or at == rows:
+                        yield Records.concat(begun)
+                        begun = []
+                whole = stop if at == rows else stop - (stop - start) % size
+                # What is copied together belongs together: its memory is free again when the last of its batches is.
+                step = size * max(1, _RUN_BYTES * len(batch) // (max(1, batch.nbytes) * size))
+                if window.owned:
+                    step = max(1, whole - start)
+                for first in range(start, whole, step):
+                    yield _own(window, first, min(first + step, whole))
+                if not begun and whole < stop:
+                    begun, missing = [_own(window, whole, stop)], size - (stop - whole)
 
     def _pieces(self, at: int, rows: int) -> Generator[LoadedWindow[Records], None, None]:
         """Yield windows of this worker's rows from ``at`` on until there were ``rows``, beginning anew where they end.
@@ -421,3 +436,9 @@ class Batches(Closing):
                     at += len(window.batch)
                     if at >= rows:
                         break
+
+
+def _own(window: LoadedWindow[Records], start: int, stop: int) -> Records:
+    """Return rows of a window, in memory that nobody else will write to."""
+    rows = window.batch.slice(start, stop)
+    return rows if window.owned else rows.copy()

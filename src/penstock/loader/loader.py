@@ -194,7 +194,8 @@ class Loader(Closing, Generic[R]):
     ) -> Generator[LoadedWindow[R], None, None]:
         with self._begun(epoch), closing(self._left_windows(epoch, done, skip, rank, multiple)) as windows:
             for window in windows:
-                self.source.check()  # what was read straight from an open file may not be what was opened
+                if self._ready.held is None:
+                    self.source.check()  # what was read straight from an open file may not be what was opened
                 yield window
 
     def _left_windows(

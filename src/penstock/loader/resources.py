@@ -166,6 +166,7 @@ class LoaderResources(Generic[R]):
                 self._copied = wanted
         elif self._plan.resident and not isinstance(self.feed.decoder, ResidentDecoder):
             self.feed = held_feed(self.feed) or self.feed.resident()
+            self._source.check()  # what was read straight from an open file may not be what was opened
             counts = self.feed.block_rows
             # All of them fit, also where the plan was made from an estimate of their number.
             self.shape = replace(self.shape, block_rows=counts, units=None, held_rows=max(1, int(counts.sum())))

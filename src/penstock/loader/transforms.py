@@ -5,7 +5,7 @@ Several batches are transformed at a time and given out in their order. A failur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +20,34 @@ from penstock.parallel import in_order
 from penstock.records import Column, Ragged, Records
 
 Transform = Callable[[Any], Any]
+Cut = Callable[[Column, int], "list[Any]"]
+
+
+def cut_column(column: Column, size: int) -> list[Any]:
+    """Cut a column into pieces of so many rows, the last of which may be smaller; they share its memory."""
+    starts = range(0, len(column), size)
+    if isinstance(column, Ragged):
+        return [_part(column, start, start + size) for start in starts]
+    return [column[start : start + size] for start in starts]
+
+
+def single_batches(runs: Iterable[Records], size: int) -> Iterator[Records]:
+    """Give the batches of runs of them, one at a time."""
+    for run in runs:
+        if len(run) <= size:
+            yield run
+            continue
+        for start in range(0, len(run), size):
+            columns = {name: _part(column, start, start + size) for name, column in run.columns.items()}
+            yield Records(columns, None if run.rows is None else run.rows[start : start + size])
+
+
+def _part(column: Column, start: int, stop: int) -> Column:
+    """Return some rows of a column as views; of unequal rows, without the values of others."""
+    if not isinstance(column, Ragged):
+        return column[start:stop]
+    offsets = column.offsets[start : stop + 1]
+    return Ragged(offsets - offsets[0], column.values[offsets[0] : offsets[-1]], column.kind)
 
 
 def check_form(columns: object, transform: Transform | None, *, per_sample: bool) -> None:
@@ -52,8 +80,8 @@ def check_form(columns: object, transform: Transform | None, *, per_sample: bool
 class BatchFinisher(Protocol):
     """What makes of a batch's rows what is given out."""
 
-    def run(self, batches: Iterable[Records], epoch: int) -> Generator[Any, None, None]:
-        """Yield what stands for each batch of an epoch, in order."""
+    def run(self, runs: Iterable[Records], size: int, epoch: int) -> Generator[Any, None, None]:
+        """Yield what stands for each batch of an epoch, in order; a run is whole batches of so many rows, but for the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +100,8 @@ class Finish:
         Threads that transform.
     each_thread : callable, optional
         Called once in each of them, before anything else.
+    cut : callable
+        Makes of a column of several batches that of each; used where nothing is transformed.
     """
 
     as_tuple: bool
@@ -79,18 +109,27 @@ class Finish:
     per_sample: bool
     workers: int
     each_thread: Callable[[], None] | None = None
+    cut: Cut = cut_column
 
-    def run(self, batches: Iterable[Records], epoch: int = 0) -> Generator[Any, None, None]:
+    def run(self, runs: Iterable[Records], size: int, epoch: int = 0) -> Generator[Any, None, None]:
         """Give batches their form, several being transformed at a time."""
         if self.transform is None:
-            for each in batches:
-                yield self.shape(each)
+            for each in runs:
+                yield from self._cut_run(each, size)
             return
         apply = partial(self._apply, transform=self.transform)
         most = 2 * self.workers + 1
+        batches = single_batches(runs, size)
         work = in_order(apply, batches, threads=self.workers, most=most, name="transform", start=self.each_thread)
         with closing(work) as made:
             yield from made
+
+    def _cut_run(self, run: Records, size: int) -> Iterator[Any]:
+        """Give the batches of a run, by no Python code for each: where batches are small, that would cost more than their rows."""
+        shape = self.shape(run)
+        columns = shape if self.as_tuple else shape.values()
+        batches = zip(*(self.cut(column, size) for column in columns), strict=True)
+        return batches if self.as_tuple else map(dict, map(partial(zip, shape), batches))
 
     def shape(self, records: Records) -> Any:
         """Return rows as a dict or a tuple of columns, that of their numbers last."""

@@ -19,7 +19,7 @@ import torch
 from penstock.blocks.fields import ROW_NUMBERS, Fields
 from penstock.errors import ColumnError, UsageError
 from penstock.loader.plan import default_threads
-from penstock.loader.transforms import BatchFinisher
+from penstock.loader.transforms import BatchFinisher, single_batches
 from penstock.parallel import in_order
 from penstock.records import Ragged, Records
 from penstock.torch.image_decode import check_decoders
@@ -129,13 +129,13 @@ class ImageBatches:
     row_numbers: bool
     each_thread: Callable[[], None] | None = None
 
-    def run(self, batches: Iterable[Records], epoch: int) -> Generator[Any, None, None]:
+    def run(self, runs: Iterable[Records], size: int, epoch: int) -> Generator[Any, None, None]:
         """Give out finished batches, in order."""
         writers = {
             name: ImageWriter(image, seed=self.seed, epoch=epoch, place=self.place, column=name)
             for name, image in self.images.items()
         }
-        parts = self._parts(batches, writers)
+        parts = self._parts(single_batches(runs, size), writers)
         first = next(parts, None)
         if first is None:
             return

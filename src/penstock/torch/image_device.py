@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from penstock.blocks.fields import ROW_NUMBERS
 from penstock.errors import UsageError
+from penstock.loader.transforms import single_batches
 from penstock.messages import Use
 from penstock.parallel import in_order
 from penstock.records import Ragged, Records
@@ -79,7 +80,7 @@ class DeviceImageBatches:
     decode: JpegDecoder
     _here: threading.local = field(default_factory=threading.local)
 
-    def run(self, batches: Iterable[Records], epoch: int) -> Generator[Any, None, None]:
+    def run(self, runs: Iterable[Records], size: int, epoch: int) -> Generator[Any, None, None]:
         """Give out finished batches, in order."""
         writers = {
             name: ImageWriter(image, seed=self.seed, epoch=epoch, place=self.place, column=name)
@@ -94,6 +95,7 @@ class DeviceImageBatches:
                     stream.synchronize()
                 return made
 
+        batches = single_batches(runs, size)
         with closing(in_order(work, batches, threads=_THREADS, most=_HELD, name="image")) as done:
             for batch in done:
                 if self.device.type == "cuda":

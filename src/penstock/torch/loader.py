@@ -25,7 +25,7 @@ from penstock.shuffle import Order
 from penstock.torch.image_batches import check_columns, image_columns, image_finisher
 from penstock.torch.images import Image
 from penstock.torch.ranks import check_rank, current_rank
-from penstock.torch.tensors import pinned, tensors, whole
+from penstock.torch.tensors import cut_tensors, pinned, tensors, whole
 from penstock.torch.workers import can_pin
 
 
@@ -175,7 +175,6 @@ class DataLoader(Closing):
         self._pin = pin_memory and can_pin()
         self.data = data
         threads = transform is not None or self._pin
-        self._plain = not threads and not images
         finish = None
         if images:
             finish = image_finisher(
@@ -206,6 +205,7 @@ class DataLoader(Closing):
             row_numbers=row_numbers or bool(images),
             scratch=scratch,
             each_thread=_alone,
+            cut=cut_tensors,
             finish=finish,
         )
         try:
@@ -234,7 +234,7 @@ class DataLoader(Closing):
         return len(self._batches)
 
     def __iter__(self) -> Iterator[Any]:
-        return self._finished(iter(self._batches))
+        return iter(self._batches)
 
     # What tools ask for that take a loader apart and make a stock one of its parts.
     num_workers = 0
@@ -244,7 +244,7 @@ class DataLoader(Closing):
     @property
     def dataset(self) -> NumberedBatches:
         """The batches by their numbers; its length is the number of rows of the data."""
-        return NumberedBatches(self._batches, lambda number: self._finished(self._batches.begin_at(number)))
+        return NumberedBatches(self._batches, self._batches.begin_at)
 
     @property
     def batch_sampler(self) -> BatchNumbers:
@@ -268,9 +268,6 @@ class DataLoader(Closing):
     def close(self) -> None:
         """Stop the threads and close the files."""
         self._batches.close()
-
-    def _finished(self, stream: Iterator[Any]) -> Iterator[Any]:
-        return map(tensors, stream) if self._plain else stream
 
     def _make(self, batch: Any) -> Any:
         made = tensors(batch)

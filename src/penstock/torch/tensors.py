@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from penstock.loader.transforms import cut_column
 from penstock.records import Column, Ragged
 
 
@@ -36,6 +37,16 @@ def _tensor(values: NDArray[Any]) -> torch.Tensor:
     if values.dtype.kind in "mM":  # torch has no type for time: the number of units since 1970
         values = values.view(np.int64)
     return torch.from_numpy(values)
+
+
+def cut_tensors(column: Column, size: int) -> list[Any]:
+    """Return a column of several batches as that of each.
+
+    They share memory, but neither a storage nor a version, as pieces cut by torch would: what is done to one in place says
+    nothing of the others, and saving one saves no more.
+    """
+    plain = not isinstance(column, Ragged) and column.dtype.kind not in "mMO"
+    return list(map(torch.from_numpy if plain else tensor, cut_column(column, size)))
 
 
 def tensors(batch: Any) -> Any:
