@@ -1,7 +1,7 @@
-"""Jobs of several processes under accelerate, Hugging Face's Trainer and Lightning; each notes the rows that it sees.
+"""Jobs of several processes under accelerate, Hugging Face's Trainer, Lightning and Ray Train; each notes the rows that it sees.
 
-Started by torchrun as ``python -m torch.distributed.run … tests/framework_jobs.py JOB FOLDER``. What each process saw
-goes to ``FOLDER/RANK.json``: for each case a list of epochs, each a list of row numbers.
+Started by torchrun as ``python -m torch.distributed.run … tests/framework_jobs.py JOB FOLDER``; Ray starts its processes itself. What
+each process saw goes to ``FOLDER/RANK.json``: for each case a list of epochs, each a list of row numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader as StockLoader
 from torch.utils.data import Dataset, DistributedSampler
 
-from penstock.errors import UsageError
+from penstock.errors import NoMethodError, UsageError
 from penstock.torch import CorgiPileDataset, DataLoader, UnorderedDataLoader
 
 ROWS, BATCH, SKIPPED = 96, 4, 5
@@ -64,6 +64,11 @@ def unordered(**options):
     return UnorderedDataLoader(Rows(), BATCH, **({"shuffle": True} | options))
 
 
+def shared():
+    """A loader that shares rows out over processes by a sampler, and keeps its threads in frameworks that would replace it."""
+    return unordered(shuffle=None, sampler=DistributedSampler(Rows(), seed=2))
+
+
 def numbers(batches):
     return [row for batch in batches for row in batch["number"].tolist()]
 
@@ -76,6 +81,18 @@ def passes(loader, epochs=2):
         assert len(batches) == len(loader), (len(batches), len(loader))
         seen.append([row for batch in batches for row in batch])
     return seen
+
+
+def interrupted(make):
+    """Return the rows of three epochs; the second is left, and a loader that loads the place goes on with it."""
+    loader = make()
+    first = numbers(loader)
+    loader.set_epoch(1)
+    part = [batch for _, batch in zip(range(SKIPPED), loader, strict=False)]
+    state = loader.state_dict()
+    again = make()
+    again.load_state_dict(state)
+    return [first, numbers(part) + numbers(again), numbers(again)]
 
 
 def run_ways(folder):
@@ -144,7 +161,7 @@ def run_hugging_face(folder):
 
 
 def run_trainer(folder):
-    from transformers import Trainer, TrainingArguments
+    from transformers import Trainer, TrainerCallback, TrainingArguments
 
     class Own(Trainer):
         """Trains on a loader of its own."""
@@ -158,18 +175,25 @@ def run_trainer(folder):
         def __init__(self, make):
             self.make = make
 
-    def shared(_):
-        return unordered(shuffle=None, sampler=DistributedSampler(Rows(), seed=2))
+    class Places(TrainerCallback):
+        """Keeps the loader's place beside each checkpoint."""
+
+        def __init__(self):
+            self.saved = []
+
+        def on_save(self, args, state, control, train_dataloader=None, **_):
+            if isinstance(train_dataloader, DataLoader):
+                self.saved.append(train_dataloader.state_dict())
 
     cases = {
         "streamed": (Trainer, corgi(folder)),
         "stored": (Own, Made(lambda _: stored(folder))),
         "unordered": (Own, Made(lambda accelerator: accelerator.prepare(unordered()))),
-        "unordered-shared": (Own, Made(shared)),
+        "unordered-shared": (Own, Made(lambda _: shared())),
     }
     seen = {}
     for name, (kind, data) in cases.items():
-        parts = []
+        parts, places = [], Places()
         for resumed in (False, True):
             model = Noting()
             options = {"save_steps": SAVED, "save_strategy": "no" if resumed else "steps"}
@@ -186,10 +210,16 @@ def run_trainer(folder):
                 remove_unused_columns=False,
                 **options,
             )
-            trainer = kind(model, args, train_dataset=data)
+            trainer = kind(model, args, train_dataset=data, callbacks=[places])
             trainer.train(resume_from_checkpoint=str(folder / name / f"checkpoint-{SAVED}") if resumed else None)
             parts.append(model.seen)
         seen.update(told(name, *parts))
+        if name == "stored":
+            saved = [(place["epoch"], place["batches"]) for place in places.saved[:1]]
+            assert saved == [(1, SAVED - ROWS // (2 * BATCH))], places.saved
+            rest = stored(folder)
+            rest.load_state_dict(places.saved[0])
+            seen.update(told(f"{name}-state", parts[0], [numbers(rest)]))
     return seen
 
 
@@ -256,14 +286,53 @@ def run_lightning(folder):
     return seen
 
 
+def run_ray(folder):
+    """Have Ray start two processes; each writes down what it saw."""
+    import ray
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    ray.init("local", num_cpus=3, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False)
+    run = RunConfig(name="job", storage_path=str(folder / "ray"))
+    TorchTrainer(
+        learn_in_ray, train_loop_config={"folder": folder}, scaling_config=ScalingConfig(num_workers=2), run_config=run
+    ).fit()
+    ray.shutdown()
+
+
+def learn_in_ray(config):
+    from ray.train.torch import prepare_data_loader
+
+    folder = config["folder"]
+    try:
+        prepare_data_loader(stored(folder))
+    except NoMethodError:
+        pass
+    else:
+        raise AssertionError("a loader that shares rows out itself was prepared")
+    seen = {
+        "stored": interrupted(lambda: stored(folder)),
+        "unordered-shared": interrupted(shared),
+        "unordered-prepared": passes(prepare_data_loader(unordered())),
+        "streamed": passes(streamed(folder)),
+        "streamed-prepared": passes(prepare_data_loader(streamed(folder))),
+    }
+    note(folder, seen)
+
+
+def note(folder, seen):
+    (folder / f"{os.environ['RANK']}.json").write_text(json.dumps(seen))
+
+
 def main():
     job, folder = sys.argv[1], Path(sys.argv[2])
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
+    if job == "ray":
+        return run_ray(folder)
     jobs = {"ways": run_ways, "hugging-face": run_hugging_face, "lightning": run_lightning}
-    seen = jobs[job](folder)
-    (folder / f"{os.environ['RANK']}.json").write_text(json.dumps(seen))
+    note(folder, jobs[job](folder))
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
     sys.stdout.flush()

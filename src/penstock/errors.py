@@ -7,7 +7,7 @@
     │   ├── MissingExtraError (ImportError)  an optional dependency is not installed
     │   ├── NoLengthError (TypeError)      how much there will be cannot be said beforehand
     │   ├── BlockIndexError (IndexError)   there is no block or row with this number
-    │   ├── NoMethodError (AttributeError)  an estimator lacks a method with its solver
+    │   ├── NoMethodError (AttributeError)  an object lacks a method that others of its kind have
     │   ├── DatabaseInUseError             this process has the database open with other settings
     │   └── SQLSyntaxError                 a statement of ours cannot be read; shows the place
     ├── DataError (ValueError)             what stands in the data cannot be used
@@ -213,7 +213,7 @@ class BlockIndexError(UsageError, IndexError):
 
 
 class NoMethodError(UsageError, AttributeError):
-    """A method that the estimator has not with its solver; `hasattr` says so too, as scikit-learn's tools ask it."""
+    """A method that an estimator has not with its solver, or a loader not at all; `hasattr` says so too, as tools ask it."""
 
 
 class DatabaseInUseError(UsageError):

@@ -2,6 +2,7 @@
 
 The blocks of a document run from top to bottom, in one namespace and one folder that holds the data of
 the root's conftest.py, or nothing where a page makes its own. A block is left out only by ``<!-- not run: reason -->`` on the line before it.
+A block after ``<!-- file: name.py -->`` is a program of its own: it is written down, and test_frameworks.py starts it.
 """
 
 from __future__ import annotations
@@ -13,72 +14,18 @@ import re
 import shlex
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from tests.documents import PYTHON, SHELL, Block, blocks_of, commands_of
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("README.md"), *(ROOT / "docs").glob("*.md")])
 # These make all that they use, and run in an empty folder.
-ALONE = {"columns.md", "groups.md", "migrating.md", "models-on-disk.md"}
-PYTHON, SHELL = ("python", "py", "pycon"), ("console", "bash", "sh", "shell")
-
-FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,}|~{3,}) *(?P<language>\w*).*$")
-SKIP = re.compile(r"^\s*<!--\s*not run:\s*(?P<reason>\S.*?)\s*-->\s*$")
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A fenced block: its language, its text, the line its text starts on, and why it is not run, if it is not."""
-
-    language: str
-    text: str
-    line: int
-    skipped: str | None
-
-
-def blocks_of(text: str) -> list[Block]:
-    """Find the fenced blocks of a document, in order."""
-    found, lines, at, before = [], text.splitlines(), 0, ""
-    while at < len(lines):
-        fence = FENCE.match(lines[at])
-        if fence is None:
-            before = lines[at] if lines[at].strip() else before
-            at += 1
-            continue
-        start = at + 1
-        at = start
-        while at < len(lines) and lines[at].strip() != fence["ticks"]:
-            at += 1
-        assert at < len(lines), f"line {start}: this block is never closed"
-        inside = [line.removeprefix(fence["indent"]) for line in lines[start:at]]
-        reason = SKIP.match(before)
-        found.append(
-            Block(fence["language"], "\n".join(inside) + "\n", start + 1, reason["reason"] if reason else None)
-        )
-        before, at = "", at + 1
-    return found
-
-
-def commands_of(block: Block) -> list[tuple[int, str]]:
-    """Find the ``penstock`` commands of a shell block, lines ended by a backslash joined, with their line numbers."""
-    found: list[tuple[int, str]] = []
-    open_line = False
-    for number, line in enumerate(block.text.splitlines(), block.line):
-        text = line.strip()
-        if open_line:
-            found[-1] = (found[-1][0], found[-1][1] + " " + text.removeprefix("> ").removesuffix("\\").strip())
-        elif match := re.match(
-            r"(?:\$ )?(penstock\b.*)" if block.language != "console" else r"\$ (penstock\b.*)", text
-        ):
-            found.append((number, match[1].removesuffix("\\").strip()))
-        else:
-            continue
-        open_line = text.endswith("\\")
-    return found
+ALONE = {"columns.md", "frameworks.md", "groups.md", "migrating.md", "models-on-disk.md"}
 
 
 def run_python(block: Block, names: dict[str, Any], place: str) -> None:
@@ -125,7 +72,10 @@ def test_document_runs(document: Path, desk: Path) -> None:
             file.unlink()
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks_of(document.read_text()):
-        if block.skipped is None and block.language in PYTHON:
+        if block.file is not None:
+            compile(block.text, f"{document}:{block.file}", "exec")
+            (desk / block.file).write_text(block.text)
+        elif block.skipped is None and block.language in PYTHON:
             run_python(block, names, str(document))
         elif block.skipped is None and block.language in SHELL:
             run_shell(block, desk, str(document))
@@ -195,6 +145,7 @@ def test_blocks_are_found_with_their_lines_and_reasons() -> None:
         Block("console", "$ penstock demo\n", 8, "makes 1 GB"),
         Block("", "t\n", 11, None),
     ]
+    assert blocks_of("<!-- file: a.py -->\n```python\nx = 1\n```\n") == [Block("python", "x = 1\n", 3, file="a.py")]
 
 
 def test_a_reason_is_needed_to_leave_a_block_out() -> None:

@@ -15,7 +15,7 @@ import torch
 from scipy import stats
 
 import penstock
-from penstock.errors import BudgetError, ColumnError, DataChangedError, UnknownOptionError, UsageError
+from penstock.errors import BudgetError, ColumnError, DataChangedError, NoMethodError, UnknownOptionError, UsageError
 from penstock.loader.batches import Batches
 from penstock.shuffle import ORDERS
 from penstock.torch import DataLoader
@@ -271,6 +271,13 @@ def test_tensors_are_data_too():
     with DataLoader({"x": torch.arange(6).reshape(3, 2)}, 3, shuffle="none", columns=("x",)) as loader:
         ((x,),) = list(loader)
     assert x.tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_what_would_share_its_rows_out_twice_is_told_why_it_cannot():
+    with DataLoader(TABLE, 8) as loader:
+        assert not hasattr(loader, "worker_init_fn")
+        with pytest.raises(NoMethodError, match="shares rows out over processes itself"):
+            _ = loader.worker_init_fn
 
 
 @pytest.mark.parametrize(("order", "memory"), [("global", "50MB"), ("corgipile", "50MB"), ("corgipile", "1.3MB")])

@@ -17,7 +17,7 @@ from penstock.blocks.fields import ROW_NUMBERS
 from penstock.budget import Budget
 from penstock.closing import Closing
 from penstock.columns.recipe import Recipe
-from penstock.errors import UsageError
+from penstock.errors import NoMethodError, UsageError
 from penstock.loader.batches import Batches, Uneven
 from penstock.loader.transforms import check_form
 from penstock.messages import Text, Use
@@ -252,6 +252,14 @@ class DataLoader(Closing):
         return BatchNumbers(self._batches)
 
     sampler = batch_sampler
+
+    @property
+    def worker_init_fn(self) -> Any:
+        """Nothing: Ray Train asks for it to make a stock loader with a sampler of its own, by which rows would be shared out twice."""
+        raise NoMethodError(
+            "a penstock.torch.DataLoader shares rows out over processes itself, and has no workers to tell of it by worker_init_fn",
+            fixes=["iterate it as it is, without prepare_data_loader, and move batches to the device"],
+        )
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass; without this, each pass is the epoch after the last."""
