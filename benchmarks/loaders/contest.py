@@ -24,6 +24,9 @@ FAMILIES = (
     "lit_chunks",
     "array_records",
     "lance_files",
+    "lance_stream",
+    "sc_dataset",
+    "spdl_threads",
     "ray_blocks",
 )
 

@@ -104,12 +104,23 @@ def test_everybody_named_in_the_issue_takes_part() -> None:
     everybody = contestants()
     for word in ("raw", "penstock corgipile", "penstock global", "hf map, 0", "hf map, 2", "hf iterable", "memmap"):
         assert any(name.startswith(word) or word in name for name in everybody), word
-    for word in ("mosaic py1e", "mosaic py1br", "webdataset", "litdata", "grain", "lance", "ray"):
+    for word in (
+        "mosaic py1e",
+        "mosaic py1br",
+        "webdataset",
+        "litdata",
+        "grain",
+        "lance",
+        "lancedb",
+        "scdataset",
+        "spdl",
+        "ray",
+    ):
         assert any(name.startswith(word) for name in everybody), word
 
 
 def test_the_list_can_be_read_where_no_peer_is_installed() -> None:
-    heavy = "torch datasets streaming webdataset litdata grain lance ray"
+    heavy = "torch datasets streaming webdataset litdata grain lance lancedb scdataset spdl ray"
     code = "import sys; from benchmarks.loaders.contest import contestants; contestants(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=harness.ROOT, stdout=subprocess.PIPE, check=True)
     assert not set(heavy.split()) & set(done.stdout.decode().split())
