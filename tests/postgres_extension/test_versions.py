@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 import pytest
+from psycopg import errors
 
 from tests.postgres_extension.extension import ExtensionServer, missing, version_params
 
@@ -55,6 +56,11 @@ def test_a_server_learns_and_predicts(version: int) -> None:
             assert server.run(
                 f"SELECT bool_and((penstock.predict('g', r) > {threshold}) = label)::text FROM g AS r"
             ) == [("true",)]
+        if version >= 17:
+            assert server.run("SELECT * FROM penstock.progress") == []
+        else:
+            with pytest.raises(errors.FeatureNotSupported, match="needs PostgreSQL 17"):
+                server.run("SELECT * FROM penstock.progress")
         hidden = """
             CREATE ROLE guest; GRANT USAGE ON SCHEMA penstock TO guest; GRANT SELECT ON t TO guest;
             ALTER TABLE t ENABLE ROW LEVEL SECURITY; CREATE POLICY few ON t USING (features_v[1] = 0); SET ROLE guest;
