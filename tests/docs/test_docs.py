@@ -17,10 +17,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from tests.documents import PYTHON, SHELL, Block, blocks_of, commands_of
+from tests.unit.test_blocks_mds import write as write_mds
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("README.md"), *(ROOT / "docs").glob("*.md")])
@@ -70,6 +72,10 @@ def test_document_runs(document: Path, desk: Path) -> None:
     if document.name in ALONE:
         for file in desk.iterdir():
             file.unlink()
+    if document.name == "migrating.md":  # which shows no writer of these, since none is installed
+        x = np.random.default_rng(0).standard_normal((200, 3), np.float32)
+        rows = {"x": [row.tobytes() for row in x], "label": [int(row[0] > 0).to_bytes(8, "little") for row in x]}
+        write_mds(desk / "shards", {"x": "ndarray:float32:3", "label": "int"}, [rows], sizes={"x": 12})
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks_of(document.read_text()):
         if block.file is not None:
