@@ -130,12 +130,9 @@ err_row(const RowPlace *place)
 {
 	char	   *table = place->tid ? get_rel_name(place->table) : NULL;
 
-	if (table)
-		return errdetail("The row is at ctid (%u,%u) of \"%s\".", ItemPointerGetBlockNumberNoCheck(place->tid),
-						 ItemPointerGetOffsetNumberNoCheck(place->tid), table);
-	if (IsInParallelMode())
+	if (table == NULL && IsInParallelMode())
 		return 0;
-	return errdetail("The row is number " UINT64_FORMAT " of those that the query gave.", place->number);
+	return err_place(place->tid, table, place->number);
 }
 
 NEVER_RETURNS static void
@@ -216,7 +213,7 @@ penstock_least_squares_add(PG_FUNCTION_ARGS)
 						   text_to_cstring(PG_GETARG_TEXT_PP(last)));
 	}
 	place.number = ++state->rows;
-	if (weighted && !PG_ARGISNULL(4) && !PG_ARGISNULL(5))
+	if (weighted && !PG_ARGISNULL(4) && !PG_ARGISNULL(5) && ItemPointerIsValid((ItemPointer) PG_GETARG_POINTER(4)))
 	{
 		place.tid = (ItemPointer) PG_GETARG_POINTER(4);
 		place.table = PG_GETARG_OID(5);

@@ -20,6 +20,15 @@ value_of(const Argument *argument, TupleTableSlot *slot, ExprContext *econtext, 
 	return ExecEvalExpr(argument->expression, econtext, isnull);
 }
 
+int
+err_place(ItemPointer tid, const char *table, uint64 number)
+{
+	if (table == NULL)
+		return errdetail("The row is number " UINT64_FORMAT " of those that the query gave.", number);
+	return errdetail("The row is at ctid (%u,%u) of \"%s\".", ItemPointerGetBlockNumberNoCheck(tid),
+					 ItemPointerGetOffsetNumberNoCheck(tid), table);
+}
+
 /* Says which row an error is about, as well as it can be said. */
 static int
 err_row(TupleShuffle *state)
@@ -27,10 +36,9 @@ err_row(TupleShuffle *state)
 	ItemPointerData tid;
 	const char *table;
 
-	if (block_shuffle_last(linitial(state->css.custom_ps), &tid, &table))
-		return errdetail("The row is at ctid (%u,%u) of \"%s\".", ItemPointerGetBlockNumberNoCheck(&tid),
-						 ItemPointerGetOffsetNumberNoCheck(&tid), table);
-	return errdetail("The row is number " UINT64_FORMAT " of those that the query gave.", state->seen + 1);
+	if (!block_shuffle_last(linitial(state->css.custom_ps), &tid, &table))
+		table = NULL;
+	return err_place(&tid, table, state->seen + 1);
 }
 
 NEVER_RETURNS static void

@@ -179,6 +179,7 @@ extern void worker_end(Worker *worker);
 
 /* What is said of rows that cannot be learnt from. */
 #define WEIGHT_HINT "Weights are 0 or positive numbers, and rows of weight 0 are left out."
+extern int	err_place(ItemPointer tid, const char *table, uint64 number);	/* by a place in a table, else by the number */
 extern const char *missing_feature(const Options *options, Datum features, bool isnull);
 extern const char *value_flaw(const Options *options, const int32 *indices, const float *values, uint32 count);
 

@@ -68,6 +68,13 @@ def test_least_squares_hold_out_the_same_rows_in_workers(session: Session, worke
     assert train(session, "t", "linear", seed=5)[2] != pytest.approx(loss)
 
 
+def test_rows_without_a_place_as_those_of_files_are_told_apart(session: Session) -> None:
+    found = session.execute("""SELECT (s).rows, (s).held_out_rows FROM (SELECT penstock.least_squares(ARRAY[i % 7]::real[], i % 9, 1,
+        '(4294967295,0)', 0, '{"validation": "auto"}') AS s FROM generate_series(1, 2000) AS i) AS q""")
+    ((rows, held_out),) = found.fetchall()
+    assert (rows + held_out, 140 < held_out < 260) == (2000, True)
+
+
 def test_what_is_held_out_where_nobody_said_how_much(session: Session) -> None:
     session.execute("""CREATE TABLE t AS SELECT ARRAY[i % 7, sin(i)]::real[] AS features_v, (i % 7 > 3)::int AS label
         FROM generate_series(1, 120000) AS i""")
