@@ -317,7 +317,8 @@ worker_surveyed(Worker *worker, const Options *options, uint32 width, bool fits,
 	if (options->standardize)
 		set_scaling(worker);
 	if (options->l2 < 0)
-		l->l2 = 1 / Max(rows, 1);
+		/* Many sparse features are mostly rare, and 1 / rows holds these too close to zero; as config.py has it for ftrl. */
+		l->l2 = (s->sparse && width > NARROW_WIDTH && s->loss != LOSS_SQUARED ? 0.1 : 1.0) / Max(rows, 1);
 	set_constant(worker);
 	set_class_weights(worker, options);
 	set_first_guess(worker);

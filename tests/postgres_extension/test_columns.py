@@ -255,6 +255,20 @@ def test_all_models_learn_from_categories(session: Session, model: str, many: bo
     assert session.execute(f"SELECT avg(({guess} = label::text)::int) FROM t".encode()).fetchone() == (1,)
 
 
+@pytest.mark.parametrize(("levels", "share"), [(3000, 0.1), (300, 1.0)])
+def test_many_rare_features_are_penalized_less(session: Session, levels: int, share: float) -> None:
+    session.execute(
+        f"""CREATE TABLE t AS SELECT 'c' || i % {levels} AS code, (i % {levels} < {levels // 3} OR i % 7 = 0)::int AS label
+        FROM generate_series(1, 9000) AS i""".encode()
+    )
+    for name, options in (("usual", {}), ("told", {"l2": share / 9000})):
+        text = json.dumps({"validation": 0, **options})
+        session.execute("SELECT penstock.train('t', 'logistic', %s, %s)", (name, text))
+    usual, told = session.execute("SELECT coef FROM penstock.models ORDER BY name DESC").fetchall()
+    assert len(usual[0]) == levels
+    assert usual == told
+
+
 def test_an_infinite_number_is_named_by_its_column(session: Session) -> None:
     session.execute("""CREATE TABLE t AS SELECT 'c' || i % 300 AS code, i % 7 + CASE WHEN i = 500 THEN 'Infinity'::float8 ELSE 0 END AS x,
         i % 2 AS label FROM generate_series(1, 2000) AS i""")
