@@ -183,8 +183,10 @@ def test_a_table_that_is_only_named_is_read_in_blocks(engine: PostgresEngine) ->
     found, rows = opened(engine, named("parted"), ["x"])
     assert sorted(rows["x"].to_pylist()) == [i / 2 for i in range(1000)]
     assert "2 partitions" in " ".join(found.scan.details)
-    foreseen = engine.estimate(named("t"), ["label"], Reading())
-    assert (foreseen.copied, foreseen.nbytes > 50_000) == (False, True)
+    sample = engine.sample(named("t"), ["label"], Reading())
+    assert sample is not None
+    with sample:
+        assert (sample.scan.copied, sample.size.nbytes > 50_000, sample.scan.rows) == (False, True, ROWS)
 
 
 def test_the_sessions_own_names_count(engine: PostgresEngine) -> None:

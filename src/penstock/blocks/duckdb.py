@@ -136,6 +136,8 @@ class DuckDBSource(Source):
     ([2048, 2048, 904], [4096.0, 4097.0])
     """
 
+    decodes = True
+
     def __init__(
         self,
         database: Any,

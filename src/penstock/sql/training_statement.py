@@ -38,7 +38,7 @@ from penstock.sql.result import Result
 from penstock.sql.statements import Exists, Train
 from penstock.sql.transform import saved_transform, transformed_training
 
-_OVER_A_WIRE = {"cache", "connections", "extension"}
+_OVER_A_WIRE = {"connections", "extension"}
 _SCORES = [f"{kind}_{name}" for kind in ("progressive", "held_out", "test") for name in ("loss", "accuracy", "r2")]
 _FIELDS = ("epoch", *_SCORES, "seconds", "prepare_seconds", "rows")
 

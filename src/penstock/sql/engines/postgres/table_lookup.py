@@ -13,14 +13,12 @@ from penstock.errors import SourceError
 
 _FIND = qualified("""
     SELECT pg_catalog.format('%%I.%%I', n.nspname, c.relname), c.relkind::text, c.relpersistence::text,
-        pg_catalog.row_security_active(c.oid), current_user = session_user, c.reltuples::float8,
-        pg_catalog.pg_total_relation_size(c.oid), c.oid::int8
+        pg_catalog.row_security_active(c.oid), current_user = session_user, c.oid::int8
     FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
     WHERE c.oid = pg_catalog.to_regclass(%s)
 """)
-_SIZES = qualified("""
-    SELECT coalesce(sum(greatest(c.reltuples, 0)), 0)::float8, coalesce(sum(pg_catalog.pg_table_size(c.oid)), 0)::int8,
-        count(*) FILTER (WHERE c.relkind <> 'p')
+_LEAVES = qualified("""
+    SELECT count(*) FILTER (WHERE c.relkind <> 'p')
     FROM pg_catalog.pg_partition_tree(%s::oid::regclass) AS t JOIN pg_catalog.pg_class AS c ON c.oid = t.relid
     WHERE t.isleaf
 """)
@@ -51,17 +49,14 @@ TABLES = qualified("""
         AND pg_catalog.has_any_column_privilege(c.oid, 'SELECT')
     ORDER BY 1
 """)
-_ROW_BYTES = 200
 _WHAT = {"v": "a view", "f": "a foreign table"}
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTable:
-    """A stored table: its name, quoted with its schema, rows and bytes by the server's estimate, and its leaves."""
+    """A stored table: its name, quoted with its schema, and its leaves."""
 
     name: str
-    rows: int
-    nbytes: int
     leaves: int
 
 
@@ -72,7 +67,7 @@ def find_stored_table(connection: Any, name: str, *, place: str) -> tuple[Stored
     found = connection.execute(_FIND, [name]).fetchone()
     if found is None:
         return None, "it is no stored table"
-    full, kind, persistence, secured, own, rows, nbytes, oid = found
+    full, kind, persistence, secured, own, oid = found
     leaves = 1
     if kind not in ("r", "p", "m"):
         return None, f"{full} is {_WHAT.get(kind, 'no table')}"
@@ -83,10 +78,9 @@ def find_stored_table(connection: Any, name: str, *, place: str) -> tuple[Stored
     if not own:
         return None, "another role was set, which only this session has"
     if kind == "p":
-        rows, nbytes, leaves = connection.execute(_SIZES, [oid]).fetchone()
+        leaves = connection.execute(_LEAVES, [oid]).fetchone()[0]
     try:
         look_up(connection, full, place=place)
     except SourceError:
         return None, f"{full}, or a part of it, is not stored in pages that can be read"
-    guessed = rows if rows > 0 else nbytes / _ROW_BYTES  # a table that was never analysed says -1
-    return StoredTable(full, int(guessed), int(nbytes), int(leaves)), ""
+    return StoredTable(full, int(leaves)), ""
