@@ -225,6 +225,8 @@ _OPTIONS = (
             panel=LEARNING, doors="train compare estimator disk query groups-train groups-explain", refused=_OWN_COLUMNS, variants={
             "groups-train groups-explain": {"help": "Bring features to mean 0 and spread 1 within each group."}}),
     _option("warm_start", "flag", "Whether fit begins with the weights of the last fit.", default=False, panel=LEARNING, doors="estimator"),
+    _option("init", "text", "A model of the database to go on from: its weights, and how it makes features of columns, which have to be the same.",
+            panel=DATABASE, metavar="NAME", doors="query"),
     _option("seed", "whole", "Of all chance: same seed, same model.", default=0, least=0, reason="must not be negative", panel=LEARNING, metavar="N",
             doors=f"{_MODELS} explain demo groups-train groups-explain"),
 

@@ -271,7 +271,7 @@ def test_more_of_the_warehouses_ways():
         ("max_iterations=5, epochs=6", "epochs and max_iterations mean the same"),
         ("max_iterations=-5", "max_iterations = -5 is not a number of epochs"),
         ("data_split_eval_fraction=3", "data_split_eval_fraction = 3.0 is not a share"),
-        ("warm_start=true", "there is no option 'warm_start'; choose from: .*max_iterations"),
+        ("num_trials=3", "there is no option 'num_trials'; choose from: .*max_iterations"),
         ("input_label_col=['a']", "did you mean 'input_label_cols'"),
     ],
 )

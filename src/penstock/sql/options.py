@@ -24,6 +24,7 @@ from penstock.messages import Given, Location, Text, TextPart, joined
 from penstock.options import TABLE, default, options_of
 from penstock.sgd.loop import EarlyStopping
 from penstock.sql import warehouse
+from penstock.sql.model_versions import split_version
 from penstock.sql.prediction_query import holds_lists
 from penstock.sql.query_copy import PLACE, Reading
 from penstock.sql.statements import (
@@ -88,7 +89,9 @@ class Settings:
     halving : bool
         Whether these are tried in rounds.
     groups : GroupSettings or None
-        Of GROUP BY.
+        Of GROUP BY, or of a search.
+    init : str or None
+        The model that training goes on from.
     """
 
     config: Config
@@ -101,6 +104,7 @@ class Settings:
     search: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     halving: bool = False
     groups: GroupSettings | None = None
+    init: str | None = None
 
     def for_rows(self, rows: int) -> Settings:
         """Return the settings once the number of rows is known; only an automatic split hangs on it."""
@@ -151,7 +155,9 @@ def settings(train: Train, schema: pa.Schema) -> Settings:
     (5, 'clicked', ('id', 'age', 'clicked'), 10000000)
     """
     with in_words_of(wording_of(train)):
-        given, split = warehouse.plain_options(train.options) if train.warehouse else (train.options, False)
+        given, split = train.options, False
+        if train.warehouse:
+            given, split = warehouse.plain_options(train.options, name=train.name or "")
         options = OptionValues.of(given, option_names(of_warehouse=train.warehouse), schema)
         config = options.config(train.model)
         groups = options.groups(train)
@@ -164,11 +170,18 @@ def settings(train: Train, schema: pa.Schema) -> Settings:
             )
         columns, wanted = _columns(options, schema, train.warehouse, by=() if groups is None else groups.by)
         halving = options.values.get("search") == "halving"
-        replaced = train.exists == "replace" or bool(options.values.get("replace"))
+        init = options.values.get("init")
+        if init is not None and groups is not None:
+            options.fail(
+                options.written["init"], "training goes on from one model, and without a search", "leave init out"
+            )
+        # What goes on under the name that it had is its next version.
+        again = init is not None and split_version(init)[0] == train.name
+        replaced = again or train.exists == "replace" or bool(options.values.get("replace"))
         extension = bool(options.values.get("extension", True))
         reading = options.reading(config.memory)
         return Settings(
-            config, columns, reading, wanted, replaced, split, extension, options.search, halving, groups=groups
+            config, columns, reading, wanted, replaced, split, extension, options.search, halving, groups, init
         )
 
 

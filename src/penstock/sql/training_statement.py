@@ -30,6 +30,7 @@ from penstock.messages import Given, Name, Text, Use
 from penstock.metric_names import headline, useless_reason
 from penstock.sgd.losses import loss_of
 from penstock.sql.catalog import Catalog
+from penstock.sql.continued_training import continued_recipe, exact_notice, first_model
 from penstock.sql.engines.base import Engine, QueryBlocks, Reading, ServerTraining
 from penstock.sql.group_training import group_result, search_model, train_groups, trial_rows
 from penstock.sql.model_versions import ModelOrigin, require_name
@@ -105,6 +106,7 @@ def run_training(statement: Train, engine: Engine, catalog: Catalog, *, stream: 
             f"there is a model {name!r} in {engine.place} already; take another name, DROP MODEL it, or write CREATE OR"
             " REPLACE MODEL (or WITH (replace = true))"
         )
+    first = first_model(statement, chosen, features_of(chosen), engine, catalog)
     catalog.require_writable()
     stem = statement.query.selected.table if statement.query.selected else "model"
     exists: Exists = "replace" if chosen.replace else "error"
@@ -128,9 +130,11 @@ def run_training(statement: Train, engine: Engine, catalog: Catalog, *, stream: 
         )
         catalog.save(name, model, exists=exists, origin=origin)
     else:
-        with prepare_training(statement, chosen, engine, stream=stream) as job:
+        with prepare_training(statement, chosen, engine, stream=stream, first=first) as job:
             model = replace(job.learn(schema), transform=saved_transform(statement, engine))
             catalog.save(name, model, exists=exists, origin=origin)
+    if first is not None and (notice := exact_notice(model)) is not None:
+        stream.emit(Warned(notice))
     useless = model.metrics.get("useless") or useless_reason(model.metrics)
     notes = [*score_note(model), *time_note(model, time.perf_counter() - began), note]
     if useless is not None:
@@ -198,9 +202,9 @@ def server_for(chosen: Settings, engine: Engine, schema: pa.Schema) -> ServerTra
 
 @contextmanager
 def prepare_training(
-    statement: Train, chosen: Settings, engine: Engine, *, stream: Stream
+    statement: Train, chosen: Settings, engine: Engine, *, stream: Stream, first: LinearModel | None = None
 ) -> Iterator[PreparedTraining]:
-    """Open a statement's rows and make the job of learning from them."""
+    """Open a statement's rows and make the job of learning from them, beginning with ``first`` if there is such a model."""
     began = time.perf_counter()
     with engine.open(statement.query, chosen.wanted, training_reading(chosen), stream=stream) as opened:
         seconds = time.perf_counter() - began
@@ -210,6 +214,8 @@ def prepare_training(
             opened.source,
             chosen.config,
             chosen.columns,
+            first=first,
+            recipe=None if first is None else continued_recipe(first, chosen, opened.source),
             stream=stream,
             scratch=folder,
             cache=chosen.reading.cache,
@@ -218,8 +224,14 @@ def prepare_training(
 
 
 def training_reading(chosen: Settings) -> Reading:
-    """Return how the rows of a training are fetched: its features in one column of a copy, and counted by the scan, if there is one."""
-    scanned = bool(chosen.config.standardize) or loss_of(chosen.config.model).classifies
+    """Return how the rows of a training are fetched: its features in one column of a copy, and counted by the scan, if there is one.
+
+    A training that goes on from a model has the model's classes, and columns as the model knows them.
+    """
+    scanned = bool(chosen.config.standardize)
+    if chosen.init is not None:
+        return replace(chosen.reading, scanned=scanned)
+    scanned |= loss_of(chosen.config.model).classifies
     return replace(chosen.reading, pack=tuple(features_of(chosen)), scanned=scanned)
 
 

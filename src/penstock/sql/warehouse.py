@@ -27,8 +27,10 @@ _EVAL_SHARE = 0.2
 _SMALL, _MIDDLE, _EVAL_ROWS = 500, 50_000, 10_000
 
 
-def plain_options(options: StatementOptions) -> tuple[dict[str, StatementOption], bool]:
+def plain_options(options: StatementOptions, *, name: str = "") -> tuple[dict[str, StatementOption], bool]:
     """Return options with the special ones as ours, and whether rows are to be split as the number of them asks.
+
+    ``name`` is that of the model, which a warm start goes on from.
 
     Examples
     --------
@@ -37,12 +39,12 @@ def plain_options(options: StatementOptions) -> tuple[dict[str, StatementOption]
     ({'label': StatementOption(value='y', at=0, place=None)}, True)
     """
     found = {name: option for name, option in options.items() if name not in SPECIAL}
-    for name in (name for name in SPECIAL if name in options and options[name].value is not None):
-        option = options[name]
-        for ours, value in _READERS[name](name, option).items():
+    for special in (each for each in SPECIAL if each in options and options[each].value is not None):
+        option = options[special]
+        for ours, value in _READERS[special](special, option).items():
             if ours in found:
-                raise UsageError(f"{name} and {ours} mean the same", place=option.place, fixes=["give one of them"])
-            found[ours] = StatementOption(value, option.at, option.place)
+                raise UsageError(f"{special} and {ours} mean the same", place=option.place, fixes=["give one of them"])
+            found[ours] = StatementOption(name if ours == "init" else value, option.at, option.place)
     if "min_rel_progress" in found and "early_stop" not in options:
         found.setdefault("patience", StatementOption(1, found["min_rel_progress"].at, found["min_rel_progress"].place))
     method, share_given = _method(options), options.get("data_split_eval_fraction")
@@ -136,6 +138,11 @@ def _balanced(name: str, option: StatementOption) -> dict[str, OptionValue]:
     return {"class_weight": "balanced"} if _flag(name, option) else {}
 
 
+def _warm(name: str, option: StatementOption) -> dict[str, OptionValue]:
+    """Go on from the model of the statement's own name."""
+    return {"init": True} if _flag(name, option) else {}
+
+
 _READERS = {
     "auto_class_weights": _balanced,
     "data_split_method": _split,
@@ -144,6 +151,7 @@ _READERS = {
     "learn_rate_strategy": _rate,
     "ls_init_learn_rate": _line_search,
     "optimize_strategy": _strategy,
+    "warm_start": _warm,
 }
 SPECIAL = tuple(_READERS)
 """Options that become others."""

@@ -49,6 +49,7 @@ def extension_supports(chosen: Settings, features: Sequence[str], schema: pa.Sch
         config.full_passes
         or config.optimizer not in (None, "sgd")
         or chosen.auto_split
+        or chosen.init is not None
         or config.patience
         or config.shuffle not in _SHUFFLES
         or columns.hash
