@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from penstock.errors import DatabaseError
+from penstock.events import Event, Finished, Started
 from penstock.sql import connect
 
 TRAIN = "SELECT * FROM points TRAIN BY logistic AS {} WITH (max_epoch_num = 3, learning_rate = 0.05, shuffle = 'none', average = false, validation = 0{})"
@@ -30,6 +31,20 @@ def test_the_server_trains(clustered: psycopg.Connection[Any], address: str) -> 
         assert session.sql("SHOW MODELS").column("name") == ["here", "inside", "model_svm"]
         with pytest.raises(DatabaseError, match="nowhere"):
             session.sql("SELECT * FROM nowhere TRAIN BY svm")
+
+
+def test_a_training_in_the_server_is_told_of_while_it_runs(clustered: psycopg.Connection[Any], address: str) -> None:
+    heard: list[Event] = []
+    with connect(address, listeners=[heard.append]) as session:
+        session.sql("SELECT * FROM points TRAIN BY svm AS m WITH (epochs = 1)")
+        clustered.execute("UPDATE points SET label = NULL WHERE id = 7")
+        session.sql(
+            "SELECT * FROM points TRAIN BY svm AS m WITH (epochs = 1, replace = true)"
+        )  # which the server refuses
+        assert [event.task for event in heard if isinstance(event, Started)][:2] == ["train in the server"] * 2
+        assert [event.task for event in heard if isinstance(event, Finished)][:2] == ["train in the server"] * 2
+        session.sql("SELECT * FROM points TRAIN BY svm AS n WITH (epochs = 1, init = m)")
+        assert "snapshots" in dict(session.sql("DESCRIBE MODEL n").rows)
 
 
 def test_warnings_of_the_server_are_heard(clustered: psycopg.Connection[Any], address: str) -> None:

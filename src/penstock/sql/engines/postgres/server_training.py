@@ -19,7 +19,7 @@ from penstock.columns.base import is_list, is_number
 from penstock.columns.schema_notes import left_out_notice, spelling_notice, stray_notice
 from penstock.config import Config
 from penstock.errors import DatabaseError
-from penstock.events import Stream, Warned
+from penstock.events import Finished, Started, Stream, Warned
 from penstock.linear import LinearModel
 from penstock.sgd.losses import loss_of
 from penstock.sql.catalog import Catalog
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _SHUFFLES = ("corgipile", "block-only", "none")
 _REFUSED_ROW = "22000"
 """The SQLSTATE of rows that the extension refuses: nulls, numbers that are not finite, too many features."""
+_TASK = "train in the server"
 _WARNING = "WARNING: "
 _USELESS = "the model is useless: "
 _CONFIG = (
@@ -85,6 +86,7 @@ class ExtensionTraining:
         options = {**server_options(statement, chosen, features), "replace": chosen.replace}
         options["statement"] = statement.text
         text = "SELECT * FROM penstock.train($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.jsonb)"
+        stream.emit(Started(_TASK, None, "rows"))  # the server gives its rows back when all epochs are made
         try:
             with self._engine.savepoint():
                 result = self._engine.run(
@@ -98,6 +100,8 @@ class ExtensionTraining:
                 Warned(f"the server does not learn from these rows ({told}), so they are read and learnt from here")
             )
             return None
+        finally:
+            stream.emit(Finished(_TASK))
         warnings = [notice.removeprefix(_WARNING) for notice in result.notices if notice.startswith(_WARNING)]
         for warning in warnings:
             stream.emit(Warned(warning))
