@@ -51,18 +51,22 @@ def stand_in_query(schema: pa.Schema, columns: Sequence[str], label: str, engine
     """
     own = engine.dialect.own
     listed = [f"{own(_value(schema.field(name).type, name == label))} AS {engine.quote(name)}" for name in columns]
-    series = {"k": "0, 1", "j": f"1, {_LEVELS}", "i": f"1, {max(1, rows // (2 * _LEVELS))}"}
-    tables = ", ".join(f"{own(f'generate_series({ends})')} AS s{name}({name})" for name, ends in series.items())
-    return Query(f"SELECT {', '.join(listed)} FROM {tables}")
+    ends = {"k": (0, 1), "j": (1, _LEVELS), "i": (1, max(1, rows // (2 * _LEVELS)))}
+    # SQLite, too, knows these series, but no function that makes them.
+    series = ", ".join(
+        f"{n}({n}) AS (SELECT {low} UNION ALL SELECT {own(f'{n} + 1')} FROM {n} WHERE {own(f'{n} < {high}')})"
+        for n, (low, high) in ends.items()
+    )
+    return Query(f"WITH RECURSIVE {series} SELECT {', '.join(listed)} FROM k, j, i")
 
 
 def _value(kind: pa.DataType, label: bool) -> str:
     """Write a value of a type: a label has one of two. Of types that are no features there are nulls."""
     number = "k" if label else "j"
     if is_number(kind):
-        return f"{number}::{_TYPES.get(kind, 'float8')}"
+        return f"CAST({number} AS {_TYPES.get(kind, 'float8')})"
     if is_text(kind):
-        return f"{number}::text"
+        return f"CAST({number} AS text)"
     if pa.types.is_boolean(kind):
         return "k::int4::bool"
     if pa.types.is_date(kind):
