@@ -55,7 +55,7 @@ def endless(loader: DataLoader) -> Generator[tuple[torch.Tensor, torch.Tensor], 
         yield from loader
 
 
-def main(*, rows: int = 4000, epochs: int = 3) -> None:
+def main(*, rows: int = 2000, epochs: int = 3) -> None:
     """Run the example in a folder of its own."""
     keras.utils.set_random_seed(0)
     with tempfile.TemporaryDirectory() as own:

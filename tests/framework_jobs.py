@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -83,15 +84,16 @@ def passes(loader, epochs=2):
     return seen
 
 
-def interrupted(make):
-    """Return the rows of three epochs; the second is left, and a loader that loads the place goes on with it."""
-    loader = make()
+def interrupted(make, hand_over=None):
+    """Return the rows of three epochs; the second is left, and a loader that is handed the place goes on with it."""
+    loader, again = make(), make()
     first = numbers(loader)
     loader.set_epoch(1)
     part = [batch for _, batch in zip(range(SKIPPED), loader, strict=False)]
-    state = loader.state_dict()
-    again = make()
-    again.load_state_dict(state)
+    if hand_over is None:
+        again.load_state_dict(loader.state_dict())
+    else:
+        hand_over(loader, again)
     return [first, numbers(part) + numbers(again), numbers(again)]
 
 
@@ -144,6 +146,16 @@ def run_accelerate(folder):
     assert len(rest) == len(before) - SKIPPED
     seen["stored-skipped"] = [first + numbers(rest), *passes(before, 1)]
     assert before.epoch == 9
+
+    def by_checkpoint(loader, again, name):
+        for each, act in ((loader, "save_state"), (again, "load_state")):
+            keeper = Accelerator(cpu=True)
+            keeper.register_for_checkpointing(each)
+            getattr(keeper, act)(str(folder / name))
+            keeper.wait_for_everyone()
+
+    for name, make in {"stored-registered": lambda: stored(folder), "unordered-registered": shared}.items():
+        seen[name] = interrupted(make, partial(by_checkpoint, name=name))
 
     rank, world = accelerator.process_index, accelerator.num_processes
     try:

@@ -104,7 +104,13 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_example_runs(example: Path, desk: Path) -> None:
-    done = subprocess.run([sys.executable, str(example)], cwd=desk, capture_output=True, text=True, check=False)
+    env = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+    }  # threads that wait for a core by spinning keep it from the other tests
+    done = subprocess.run(
+        [sys.executable, str(example)], cwd=desk, capture_output=True, text=True, check=False, env=env
+    )
     assert done.returncode == 0, done.stderr
     assert re.search(SAYS.get(example.name, ""), done.stdout), done.stdout
 
