@@ -41,13 +41,20 @@ class LookupModel(Closing):
     fingerprint: str = ""
 
     kind: ClassVar[str] = "lookup"
+    word: ClassVar[str] = "lookup"
     metric: ClassVar[str] = "r2"
     classes: ClassVar[None] = None
     config: ClassVar[Mapping[str, Any]] = {}
     history: ClassVar[Sequence[Mapping[str, Any]]] = ()
     finished: ClassVar[bool] = True
     by: ClassVar[tuple[str, ...]] = ()
+    recipe: ClassVar[None] = None  # it reads its column in a way of its own
     linear: ClassVar[None] = None  # so it has no coefficients, and is not written as SQL
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that predictions are made of."""
+        return (self.column,)
 
     def describe(self, *, most: int | None = None) -> Description:
         """Say what is in the model, with some of its means."""

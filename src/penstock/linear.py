@@ -62,6 +62,15 @@ class EncodedModel(Closing):
         raise NotImplementedError
 
     @property
+    def word(self) -> str:
+        return self.kind
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that its features are made of."""
+        return replace(self.recipe, label=None, weight=None).columns
+
+    @property
     def label(self) -> str | None:
         return self.recipe.label
 

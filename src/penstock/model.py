@@ -27,6 +27,7 @@ from penstock.measures import OnScores
 from penstock.outputs import atomic_path, only_writer, require_other
 
 if TYPE_CHECKING:
+    from penstock.columns.recipe import Recipe
     from penstock.linear import LinearModel
 
 _NOTHING = pa.schema([("prediction", pa.float32())])
@@ -79,6 +80,10 @@ class Model(Protocol):
         """What it predicts, and how: logistic, svm, softmax, linear or factor."""
 
     @property
+    def word(self) -> str:
+        """What databases call models such as this one: the word after TRAIN BY, such as boosting; mostly the kind."""
+
+    @property
     def label(self) -> str | None:
         """The column that it predicts."""
 
@@ -113,6 +118,14 @@ class Model(Protocol):
     @property
     def by(self) -> tuple[str, ...]:
         """The columns that say which group a row is of, where each group has a model; empty for a single model."""
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """How columns become features; None for kinds that read columns in a way of their own."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that predictions are made of, with those of ``by``."""
 
     @property
     def linear(self) -> LinearModel | None:

@@ -39,6 +39,8 @@ class ModelKind:
         by) or ``unseen`` (what rows get whose group has no model).
     estimator : str or callable, optional
         ``estimator(model, **options)`` returns what `load` gives to users in the model's place.
+    kept_options : callable
+        ``kept_options(model)`` returns the options that a database is to open the model with again.
     """
 
     noun: str
@@ -46,6 +48,12 @@ class ModelKind:
     opener: str | Callable[..., Model]
     options: tuple[str, ...] = ()
     estimator: str | Callable[..., Any] | None = None
+    kept_options: Callable[[Any], dict[str, Any]] = lambda model: {}
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether a model is a directory that its numbers stay in, and may be larger than memory."""
+        return "memory" in self.options
 
 
 def _directory_of(kind: str) -> Callable[[Path], bool]:
@@ -84,7 +92,11 @@ _FACTOR = ModelKind(
     "penstock.bigmodel.estimators:MatrixFactorization.of",
 )
 _GROUPS = ModelKind(
-    "folders of groups", is_group_folder, "penstock.groups.results:GroupModels.open", ("model", "unseen")
+    "folders of groups",
+    is_group_folder,
+    "penstock.groups.results:GroupModels.open",
+    ("model", "unseen"),
+    kept_options=lambda model: {"unseen": model.unseen},
 )
 _MODULE = ModelKind(
     "torch modules", _file_with("encoder", "params"), "penstock.groups.modules:ModuleModel.load", ("model",)

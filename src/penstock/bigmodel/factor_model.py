@@ -67,10 +67,12 @@ class FactorModel(Closing):
     """
 
     kind: ClassVar[str] = "factor"
+    word: ClassVar[str] = "factor"
     metric: ClassVar[str] = "rmse"
     classes: ClassVar[None] = None
     by: ClassVar[tuple[str, ...]] = ()
     linear: ClassVar[None] = None
+    recipe: ClassVar[None] = None
 
     folder: Path
     layout: FactorLayout
@@ -107,6 +109,11 @@ class FactorModel(Closing):
     def mean(self) -> float:
         """The mean rating."""
         return float(self.header["mean"])
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of users and items."""
+        return tuple(self.roles.names[:2])
 
     @property
     def label(self) -> str:

@@ -66,9 +66,10 @@ def group_sections(facts: Mapping[str, Any], costs: Sequence[ApproachCost], name
     models = show_items(facts["groups"] * rates.configs, "model")
     passes = show_items(rates.passes, *(("tree",) if rates.pattern == "sampling" else ("pass", "passes")))
     configs = show_items(rates.configs, "config")
+    by, each = (f" by {', '.join(facts['by'])}", " for each group") if facts["by"] else ("", "")
     sections = [
-        Section(f"{facts['data']} by {', '.join(facts['by'])}", _size_lines(facts)),
-        Section(f"To train: {name}, {configs} for each group, {passes} at most: {models}"),
+        Section(f"{facts['data']}{by}", _size_lines(facts)),
+        Section(f"To train: {name}, {configs}{each}, {passes} at most: {models}"),
         Section(
             f"Measured on {rates.rows:,} rows in {show_items(rates.groups, 'group')} of such sizes, by one worker, in"
             f" {show_seconds(rates.seconds)}:",
@@ -99,7 +100,10 @@ def _summary(facts: Mapping[str, Any], costs: Sequence[ApproachCost], counts: Se
 
 def _size_lines(facts: Mapping[str, Any]) -> list[str]:
     rates, about = facts["pilot"], "" if facts["sizes_exact"] else "about "
-    lines = [f"{about}{facts['rows']:,} rows in {about}{show_items(facts['groups'], 'group')}"]
+    parts = (
+        f" in {about}{show_items(facts['groups'], 'group')}" if facts["by"] else ", all of which one model learns from"
+    )
+    lines = [f"{about}{facts['rows']:,} rows{parts}"]
     if facts["groups"] > 1:
         lines.append(
             f"the largest has {about}{facts['largest_rows']:,} rows, {show_share(facts['largest_share'])} of all; the middle one"
@@ -200,7 +204,7 @@ def explain_groups(
     data : path, table or source
         Whatever `GroupBy` takes; a folder of rows that are sorted already is quickest.
     by : list of str
-        The grouping columns.
+        The grouping columns; none for one model of all rows.
     model : Trainable
         What is to be trained.
     choices : list of dict
@@ -250,7 +254,9 @@ def explain_groups(
     # No plan takes less than the best one does; the plans of many groups are of merged ones, and rounded.
     bounds = {count: min(best[count].seconds, _bound(sizes.rows, count, rates)) for count in counts}
     everything = np.array([sizes.total], np.int64)
-    pooled = {count: _approach_cost("grouped", everything, count, rates).seconds if share else 0.0 for count in counts}
+    pooled = {
+        count: _approach_cost("grouped", everything, count, rates).seconds if share and by else 0.0 for count in counts
+    }
     notes = _notes(sizes, rates, counts)
     if validation is None:
         notes.append(

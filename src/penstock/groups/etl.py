@@ -33,7 +33,6 @@ from penstock.groups.group_recipe import GroupColumns
 from penstock.groups.grouped import VERSION, Grouped
 from penstock.groups.keys import Key, Numbering, coded, key_type
 from penstock.groups.memory_shares import HEADER, SortingPlan, decoded_bytes, dense_bytes
-from penstock.groups.one_group import OneGroup
 from penstock.groups.partitioned import PartitionedSource
 from penstock.groups.partitioned import open_partitioned as open_data
 from penstock.groups.row_scatter import Scatter, chunk_bytes
@@ -52,7 +51,7 @@ _MOST_CLASSES = 100
 
 def group(
     source: Any,
-    by: str | Sequence[str],
+    by: str | Sequence[str] | None,
     folder: str | os.PathLike[str],
     *,
     label: str,
@@ -69,8 +68,9 @@ def group(
     ----------
     source : path, table or source
         Whatever `penstock.open` takes; and folders partitioned by the grouping columns, ``country=FR/part-0.parquet``.
-    by : str or list of str
-        The grouping columns. They are no features, unless named as such. A null is a group of its own.
+    by : str or list of str, optional
+        The grouping columns. They are no features, unless named as such. A null is a group of its own. None makes one group of
+        all rows, whose key is empty.
     folder : path
         The folder to make. Rows of the same columns before the data changed are replaced; anything else is refused.
     label : str
@@ -99,9 +99,10 @@ def group(
     [('Oslo', [-1.0, 1.0]), ('%null', [1.0])]
     """
     loss = loss_of(model)
-    names = [by] if isinstance(by, str) else list(by)
+    names = [by] if isinstance(by, str) else list(by or ())
     chosen = GroupColumns(names, label, Columns(**columns), trees)
-    _require_names(names, label, chosen.columns.weight)
+    if by is not None:
+        _require_names(names, label, chosen.columns.weight)
     budget, block = Budget.parse(memory), parse_size(block_size, option="block_size")
     stream = stream or Stream()
     with open_data(source, names) as opened:
@@ -127,7 +128,7 @@ def group(
         plan = SortingPlan.of(opened, recipe, budget.resolve(decoded_bytes(opened, recipe)), block)
         with Scratch(Path(folder), asked) as scratch:
             work = _Work(opened, names, kinds, recipe, plan, stream)
-            counted = work.count(scratch) if plan.scatter else None
+            counted = work.count(scratch) if plan.scatter and names else None
             give_back()
             with GroupedWriter(scratch.out, recipe, most=block - HEADER) as writer:
                 numbering = work.write(scratch, writer, counted)
@@ -181,7 +182,8 @@ class _Work:
                 self.scatter(scratch, writer, counted, chunk=chunk)
                 return counted.numbering
         scratch.clear()
-        if isinstance(self._source, PartitionedSource | OneGroup) and set(self._by) <= set(self._source.columns):
+        partitioned = isinstance(self._source, PartitionedSource) and set(self._by) <= set(self._source.columns)
+        if partitioned or not self._by:
             return self.copy(writer)
         return self.sort(scratch.path, writer, counted)
 
@@ -279,7 +281,8 @@ class _Work:
                     # Allocators keep what a row group was decoded in, for each thread, beside what the next one takes.
                     pa.default_memory_pool().release_unused()
             if counted is None:
-                return parts, *coded([pa.chunked_array(held) for held in keys], self._kinds)
+                held_rows = sum(map(len, parts))
+                return parts, *coded([pa.chunked_array(held) for held in keys], self._kinds, rows=held_rows)
             return parts, counted.read(*(int(source.block_rows[:n].sum()) for n in (blocks.start, blocks.stop))), None
 
         with closing(in_order(read, range(len(tasks)), threads=self._plan.threads)) as found:

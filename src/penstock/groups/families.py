@@ -56,6 +56,7 @@ class TreeModel(EncodedModel):
     metrics: Mapping[str, Any] = field(default_factory=dict)
     _asked: list[Trees] = field(default_factory=list, init=False, repr=False, compare=False)
     takes_nan: ClassVar[bool] = True
+    word: ClassVar[str] = "boosting"
 
     @property
     def booster(self) -> Any:
@@ -157,6 +158,7 @@ class Forest:
     """The models of a folder, to look into or to score rows of many groups by."""
 
     takes_nan = True
+    word = TreeModel.word
 
     def __init__(self, registry: Registry, recipe: Recipe, maker: Any = None) -> None:
         self._registry, self._recipe = registry, recipe
@@ -188,6 +190,10 @@ class Family(Protocol):
     def takes_nan(self) -> bool:
         """Whether rows with features that are not finite numbers can be scored."""
 
+    @property
+    def word(self) -> str:
+        """What SQL calls such models after TRAIN BY; nothing where that is the models' own kind."""
+
     def require(self) -> None:
         """Raise `UsageError` where rows cannot be scored for want of something."""
 
@@ -202,6 +208,7 @@ class LinearWeights:
     """The linear models of a folder, of which only the weights that are needed are read."""
 
     takes_nan = False
+    word = ""
 
     def __init__(self, registry: Registry, recipe: Recipe, maker: Any = None) -> None:
         self._registry, self._recipe = registry, recipe

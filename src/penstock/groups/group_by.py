@@ -54,8 +54,8 @@ class GroupBy:
     ----------
     data : path, table or source
         Whatever `penstock.open` takes, also a folder that `penstock.groups.etl.group` wrote.
-    by : str or list of str
-        The grouping columns. A null is a group of its own.
+    by : str or list of str, optional
+        The grouping columns. A null is a group of its own. None learns one model from all rows, whose key is empty.
     memory : int or str
         For sorting rows by group, where that has to be done: ``"512MB"``, or ``"10%"`` of the decoded data.
     rows : path, optional
@@ -78,7 +78,7 @@ class GroupBy:
     """
 
     data: Any
-    by: str | Sequence[str] = field(kw_only=True)
+    by: str | Sequence[str] | None = field(kw_only=True)
     memory: int | str = field(default=default("memory"), kw_only=True)
     rows: str | os.PathLike[str] | None = field(default=None, kw_only=True)
     weight: str | None = field(default=None, kw_only=True)
@@ -219,7 +219,7 @@ class GroupBy:
 
     def _grouped(self, stack: ExitStack, what: Trainable, y: str | None, stream: Stream) -> Grouped:
         """Return the rows by group, sorted now unless they are there."""
-        names = [self.by] if isinstance(self.by, str) else list(self.by)
+        names = [self.by] if isinstance(self.by, str) else list(self.by or ())
         grouped = open_grouped(self.data, names, y)
         if grouped is not None:
             if (grouped.recipe.labels is None) != (not loss_of(what.kind).classifies):
@@ -237,7 +237,7 @@ class GroupBy:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-rows-"))) / "rows"
         return write_grouped(
             self.data,
-            names,
+            names if self.by is not None else None,
             folder,
             label=y,
             memory=self.memory,

@@ -109,7 +109,7 @@ class Grouped(Closing):
     @cached_property
     def keys(self) -> list[Key]:
         """The groups' keys, by number."""
-        return keys.from_columns(self._groups.columns[3:])
+        return keys.from_columns(self._groups.columns[3:]) if self.by else [()] * len(self)
 
     @cached_property
     def texts(self) -> list[str]:

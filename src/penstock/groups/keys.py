@@ -59,9 +59,11 @@ def key_type(kind: pa.DataType, *, column: str, place: str = "the data") -> pa.D
 
 
 def coded(
-    columns: Sequence[pa.Array | pa.ChunkedArray], kinds: Sequence[pa.DataType]
+    columns: Sequence[pa.Array | pa.ChunkedArray], kinds: Sequence[pa.DataType], *, rows: int = 0
 ) -> tuple[NDArray[np.int64], list[Key]]:
     """Return the different keys of some rows, by first occurrence, and for each row which of them it has.
+
+    Without columns all rows, whose number is then to be told, have the empty key.
 
     Examples
     --------
@@ -69,7 +71,7 @@ def coded(
     >>> codes.tolist(), keys
     ([0, 1, 0], [('FR', 1), ('DE', None)])
     """
-    codes = np.zeros(len(columns[0]), np.int64)
+    codes = np.zeros(len(columns[0]) if columns else rows, np.int64)
     keys: list[Key] = [()]
     for column, kind in zip(columns, kinds, strict=True):
         found, values = _encoded(_as_kind(column, kind))

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,6 +104,7 @@ class ModuleModel(EncodedModel):
     maker: Maker | None = None
     fingerprint: str = ""
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    word: ClassVar[str] = "torch"
 
     @property
     def known_loss(self) -> bool:
@@ -165,6 +166,7 @@ class Modules:
     """The models of a folder, to look into or to score rows of many groups by."""
 
     takes_nan = False
+    word = ModuleModel.word
 
     def __init__(self, registry: Registry, recipe: Recipe, maker: Any) -> None:
         self._registry, self._recipe = registry, recipe

@@ -78,6 +78,9 @@ def sizes_of(source: BlockSource, by: Sequence[str], *, seconds: float = math.in
     >>> sizes_of(open(pa.table({"city": ["Oslo", "Rome", "Oslo", None]})), ["city"]).rows.tolist()
     [2, 1, 1]
     """
+    if not by and source.exact_rows:
+        total = int(source.block_rows.sum())
+        return Sizes(np.array([total], np.int64), total, total)
     for name in by:
         if name not in source.schema.names:
             raise ColumnError.missing(name, source.schema.names, place=source.name, role="column to group by")
@@ -85,8 +88,9 @@ def sizes_of(source: BlockSource, by: Sequence[str], *, seconds: float = math.in
     tasks = _spread_out(source, seed)
 
     def read(number: int) -> tuple[NDArray[np.int64], list[tuple[object, ...]]]:
-        parts = [source.read(block, list(by)) for block in tasks[number]]
-        return coded([pa.chunked_array([rows.column(name) for rows in parts]) for name in by], kinds)
+        parts = [source.read(block, list(by) or source.schema.names[:1]) for block in tasks[number]]
+        columns = [pa.chunked_array([rows.column(name) for rows in parts]) for name in by]
+        return coded(columns, kinds, rows=sum(map(len, parts)))
 
     numbering, counts, seen, begun = Numbering(), np.zeros(0, np.int64), 0, time.perf_counter()
     done = 0

@@ -135,6 +135,11 @@ class GroupModels(Closing):
         return self.registry.index.kind
 
     @property
+    def word(self) -> str:
+        """What SQL calls such models after TRAIN BY."""
+        return self._family.word or self.kind
+
+    @property
     def label(self) -> str | None:
         """The column that they predict."""
         return self.registry.index.label
@@ -154,6 +159,11 @@ class GroupModels(Closing):
     def by(self) -> tuple[str, ...]:
         """The columns that say which group a row is of."""
         return self.registry.index.by
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that predictions are made of: those of features, and those to group by."""
+        return tuple(dict.fromkeys([*replace(self.recipe, label=None, weight=None).columns, *self.by]))
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -384,7 +394,7 @@ class GroupModels(Closing):
 
         def score(block: int) -> tuple[pa.RecordBatch, Batch, Floats, NDArray[np.int64]]:
             rows = source.read(block, columns)
-            codes, keys = coded([rows.column(column) for column in index.by], kinds)
+            codes, keys = coded([rows.column(column) for column in index.by], kinds, rows=len(rows))
             models = np.array([number(key) for key in keys], np.int64)[codes]
             if unseen == "error" and len(models) and models.min() < 0:
                 at = int(np.argmin(models))

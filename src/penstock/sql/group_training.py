@@ -19,7 +19,6 @@ from penstock.events import Stream, Warned
 from penstock.explanation.explanation import show_seconds
 from penstock.explanation.group_training import explain_groups
 from penstock.groups.group_by import GroupBy
-from penstock.groups.one_group import GROUP, KEY, OneGroup
 from penstock.groups.patterns.linear import GroupedLinear
 from penstock.groups.results import GroupModels
 from penstock.groups.search_space import Search
@@ -53,14 +52,11 @@ def train_groups(statement: Train, chosen: Settings, engine: Engine, *, stream: 
 def search_model(statement: Train, chosen: Settings, engine: Engine, *, stream: Stream) -> LinearModel:
     """Train every config on a query's rows, and return the best one; `trial_rows` has what became of all."""
     with engine.open(statement.query, chosen.wanted, chosen.reading, stream=stream) as opened:
-        result = _fit(OneGroup(opened.source), (KEY,), chosen, pooled=False, stream=stream)
+        result = _fit(opened.source, None, chosen, pooled=False, stream=stream)
         snapshots = [each.name for each in opened.source.snapshots]
-    best: LinearModel = result.best(GROUP)
+    best: LinearModel = result.best("")
     trials = group_rows(result, tried=True)
-    told = [
-        {"chosen": row in result.chosen_rows, **{name: value for name, value in trial.items() if name != KEY}}
-        for row, trial in enumerate(trials.dicts())
-    ]
+    told = [{"chosen": row in result.chosen_rows, **trial} for row, trial in enumerate(trials.dicts())]
     figures = dict(best.metrics)
     epoch = {"epoch": figures["epochs"], "rows": figures["rows"], "seconds": sum(trial["seconds"] for trial in told)}
     metrics = {**result.metrics, _TRIALS: told} | ({"snapshots": snapshots} if snapshots else {})
@@ -71,7 +67,9 @@ def search_model(statement: Train, chosen: Settings, engine: Engine, *, stream: 
     return replace(best, weights=weights, config=config, history=[epoch], metrics=metrics)
 
 
-def _fit(source: BlockSource, by: Sequence[str], chosen: Settings, *, pooled: bool, stream: Stream) -> GroupModels:
+def _fit(
+    source: BlockSource, by: Sequence[str] | None, chosen: Settings, *, pooled: bool, stream: Stream
+) -> GroupModels:
     """Train every config for every group."""
     assert chosen.groups is not None
     return GroupBy(source, by=by, memory=chosen.config.memory, **_parts(chosen.columns)).fit(
@@ -148,8 +146,8 @@ def explain_group_training(
     model = GroupedLinear(chosen.config)
     with engine.open(statement.query, chosen.wanted, chosen.reading, stream=stream) as opened:
         explanation = explain_groups(
-            opened.source if chosen.groups.by else OneGroup(opened.source),
-            chosen.groups.by or (KEY,),
+            opened.source,
+            chosen.groups.by,
             model=model,
             choices=[choice.params for choice in Search.grid(chosen.search).choices(model.known)],
             workers=[chosen.groups.workers] if chosen.groups.workers else (),

@@ -77,6 +77,7 @@ class ModelContract:
         with self.open(path) as model:
             assert isinstance(model, Model)
             assert isinstance(model.kind, str)
+            assert isinstance(model.word, str)
             assert model.metric in ("accuracy", "r2", "rmse")
             assert (model.metric == "accuracy") == (model.classes is not None)
             assert model.label in self.table().column_names
@@ -85,7 +86,8 @@ class ModelContract:
             assert all(isinstance(row, Mapping) for row in model.history)
             assert isinstance(model.fingerprint, str)
             assert isinstance(model.finished, bool)
-            assert set(model.by) <= set(self.table().column_names)
+            assert set(model.by) <= set(model.columns) <= set(self.table().column_names)
+            assert model.recipe is None or model.recipe.label == model.label
             assert model.linear is None or model.linear.kind == model.kind
 
     def test_load_opens_it(self, path: Path) -> None:
