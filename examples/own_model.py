@@ -58,11 +58,9 @@ class LookupModel(Closing):
 
     def describe(self, *, most: int | None = None) -> Description:
         """Say what is in the model, with some of its means."""
-        shown = list(self.means.items())[:most]
+        lines = [f"{k}: {v:.4g}" for k, v in list(self.means.items())[:most]]
         values = {"column": self.column, "means": dict(self.means)}
-        return Description.of(
-            self, f"{len(self.means)} means", values=values, lines=[f"{k}: {v:.4g}" for k, v in shown]
-        )
+        return Description.of(self, f"{len(self.means)} means", values=values, lines=lines)
 
     def predictions(self, source: BlockSource, *, keep: Sequence[str] = ()) -> Generator[pa.RecordBatch, None, None]:
         """Yield the predictions of a source's rows in stored order, after the columns to keep."""

@@ -39,6 +39,8 @@ class ModelKind:
         by) or ``unseen`` (what rows get whose group has no model).
     estimator : str or callable, optional
         ``estimator(model, **options)`` returns what `load` gives to users in the model's place.
+    training_files : tuple of str
+        Files of a directory that only going on with its training needs, and a database does not keep.
     kept_options : callable
         ``kept_options(model)`` returns the options that a database is to open the model with again.
     """
@@ -48,6 +50,7 @@ class ModelKind:
     opener: str | Callable[..., Model]
     options: tuple[str, ...] = ()
     estimator: str | Callable[..., Any] | None = None
+    training_files: tuple[str, ...] = ()
     kept_options: Callable[[Any], dict[str, Any]] = lambda model: {}
 
     @property
@@ -90,6 +93,7 @@ _FACTOR = ModelKind(
     "penstock.bigmodel.factor_model:FactorModel.load",
     ("memory",),
     "penstock.bigmodel.estimators:MatrixFactorization.of",
+    training_files=("ratings.bin", "held.bin"),
 )
 _GROUPS = ModelKind(
     "folders of groups",

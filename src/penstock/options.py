@@ -19,6 +19,7 @@ from penstock.messages import START_ANEW, Given
 
 COLUMNS, GROUPS, LEARNING, MEMORY = "Columns", "Groups", "Learning", "Shuffling and memory"
 STOPPING, ON_DISK, DATABASE, OUTPUT = "Testing and stopping", "Models on disk", "Database", "Output"
+TREES = "Boosted trees"
 ARGUMENT = "Arguments"
 REQUIRED = ...
 """The default of an option that has to be given."""
@@ -38,8 +39,8 @@ class Option:
         What it does. ``{l1}`` stands for another option, and `` `l2=1` `` for something to be written as it is.
     default : object
         Its value where it is not given, None where that depends on other things: ``default_text`` then says on which.
-    least, below : float
-        The range of a number; ``least`` itself is too little where ``above`` is set.
+    least, below, most : float
+        The range of a number; ``least`` itself is too little where ``above`` is set, and ``most`` itself is not too much.
     reason, fix : str
         The parts of the error about a value out of range.
     auto : bool
@@ -71,6 +72,7 @@ class Option:
     default_text: str = ""
     least: float = -math.inf
     below: float = math.inf
+    most: float = math.inf
     above: bool = False
     reason: str = "is out of range"
     fix: str = ""
@@ -98,7 +100,7 @@ class Option:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise UsageError("is not a number", option=self.name, value=value, fixes=["give it without quotes"])
         whole = self.kind == "number" or (math.isfinite(value) and value == int(value))
-        if not (whole and math.isfinite(value) and self.least <= value < self.below) or (
+        if not (whole and math.isfinite(value) and self.least <= value < self.below and value <= self.most) or (
             self.above and value == self.least
         ):
             raise UsageError(self.reason, option=self.name, value=value, fixes=[self.fix] if self.fix else ())
@@ -119,11 +121,17 @@ def _option(name: str, kind: str, help: str, *, doors: str, **more: Any) -> Opti
 
 _ROWS = "explain train convert compare groups-train groups-explain"
 _READ = f"{_ROWS} evaluate predict"
-_LEARN = "explain train compare groups-train groups-explain query"
+_GROUPED = "query query-boosting query-torch"
+_QUERIES = f"{_GROUPED} query-disk"
+_FETCHED = f"{_QUERIES} query-factor"
+_LEARN = f"explain train compare groups-train groups-explain {_QUERIES}"
 _MODELS = "train compare estimator disk factor query"
 _DISK = "train explain"
 _SHARE = {"least": 0, "below": 1, "reason": "is not a share of the rows", "fix": "choose one from 0 to below 1"}
 _PENALTY = {"least": 0, "reason": "must be zero or a positive number, such as 1e-4"}
+_FRACTION = {"least": 0, "above": True, "most": 1, "reason": "is not a share above 0, at most 1"}
+_COUNT = {"reason": "is not such a number", "panel": TREES}
+_WEIGHT = {"least": 0, "reason": "must be zero or a positive number", "panel": TREES}
 _EPOCHS = {"least": 0, "reason": "is not a number of epochs"}
 _OWN_COLUMNS = {"factor": "it learns from {user}, {item} and {rating}"}
 _OPTIMIZERS = "Of sgd, how gradients become steps: sgd, adagrad, adam or ftrl."
@@ -146,12 +154,12 @@ _OPTIONS = (
     _option("script", "text", "What to run; asked for at a prompt if left out.", panel=ARGUMENT, metavar="STATEMENTS", doors="sql"),
 
     _option("label", "column", "The column to learn. Converted and LibSVM files name their own.", panel=COLUMNS, metavar="COL",
-            doors=f"{_ROWS} evaluate query query-evaluate query-pack", refused={"factor": "what it learns is named by {rating}"}),
+            doors=f"{_ROWS} evaluate {_QUERIES} query-evaluate query-pack", refused={"factor": "what it learns is named by {rating}"}),
     _option("features", "columns", "The columns to learn from; all others if not given.", panel=COLUMNS, metavar="A,B,C",
-            doors=f"{_ROWS} query query-pack", refused=_OWN_COLUMNS),
-    _option("exclude", "columns", "Columns to leave out.", panel=COLUMNS, metavar="A,B,C", doors=f"{_ROWS} query query-pack", refused=_OWN_COLUMNS),
+            doors=f"{_ROWS} {_QUERIES} query-pack", refused=_OWN_COLUMNS),
+    _option("exclude", "columns", "Columns to leave out.", panel=COLUMNS, metavar="A,B,C", doors=f"{_ROWS} {_QUERIES} query-pack", refused=_OWN_COLUMNS),
     _option("hash", "hash", "Hash a text column into so many features; `COL:2^18:words` word by word; `*` all text. May be repeated.",
-            panel=COLUMNS, metavar="COL[:2^20]", doors=f"{_ROWS} query", refused=_OWN_COLUMNS),
+            panel=COLUMNS, metavar="COL[:2^20]", doors=f"{_ROWS} {_QUERIES}", refused=_OWN_COLUMNS),
     _option("category", "columns", "Columns to take as categories, one feature for each level, whatever they hold.", panel=COLUMNS,
             metavar="A,B,C", doors=f"{_LEARN} convert", refused=_OWN_COLUMNS),
     _option("number", "columns", "Columns to take as numbers, also where they are stored as text.", panel=COLUMNS, metavar="A,B,C",
@@ -163,7 +171,7 @@ _OPTIONS = (
             words="auto fill indicator drop refuse", default="auto", panel=COLUMNS, metavar="HOW", doors=f"{_LEARN} convert", refused=_OWN_COLUMNS),
     _option("null_values", "texts", "Values that stand for a missing one, as text or as a number, such as `?,-999`.", panel=COLUMNS,
             metavar="A,B,C", doors=f"{_LEARN} convert", refused=_OWN_COLUMNS),
-    _option("weight", "column", "How much each row counts.", panel=COLUMNS, metavar="COL", doors=f"{_ROWS} query", refused=_OWN_COLUMNS),
+    _option("weight", "column", "How much each row counts.", panel=COLUMNS, metavar="COL", doors=f"{_ROWS} {_QUERIES}", refused=_OWN_COLUMNS),
     _option("keep", "columns", "Columns to carry over as they are.", panel=COLUMNS, metavar="A,B,C", doors="convert predict disk", variants={
             "disk": {"kind": "whole", "default": 10_000, "least": 0, "reason": "is not a number of features", "fix": "choose 0 or more",
                      "help": "The most frequent features, which are stored by what they occur with."}}),
@@ -186,7 +194,7 @@ _OPTIONS = (
             "train explain": {"help": "logistic, svm, linear or softmax; factor, of ratings, with {model_dir}."},
             "groups-train groups-explain": {"help": "logistic, svm, linear, softmax, or lightgbm (trees)."}}),
     _option("epochs", "whole", "Passes over the data, at most.", default_text="sgd 20, more of few rows; lbfgs and gd 100", panel=LEARNING, metavar="N",
-            **_EPOCHS, fix="choose 1 or more", doors=f"{_MODELS} search groups-train groups-explain", aliases="max_epoch_num",
+            **_EPOCHS, fix="choose 1 or more", doors=f"{_MODELS} search groups-train groups-explain query-torch", aliases="max_epoch_num",
             warehouse="max_iterations", variants={
             "compare": {"default": 20, "help": "Passes over the data.", "default_text": ""}, "search": {"least": 1},
             "factor": {"default_text": "20"},
@@ -202,9 +210,10 @@ _OPTIONS = (
             "disk": {"default": "sgd", "default_text": ""}, "compare": {"help": _OPTIMIZERS},
             "groups-train groups-explain": {"help": _OPTIMIZERS, "default": "sgd", "default_text": ""}}),
     _option("batch_size", "whole", "Rows to an update.", default=1, least=1, reason="must be a whole number from 1", fix="1 updates after every row",
-            panel=LEARNING, metavar="N", doors="train compare estimator disk query", refused={"factor": "it makes an update after every rating"}),
+            panel=LEARNING, metavar="N", doors="train compare estimator disk query query-torch", refused={"factor": "it makes an update after every rating"}),
     _option("learning_rate", "number", "The first step size, or auto: steps are sized by the rows, so that none is too large.", auto=True, least=0,
-            above=True, reason="must be a positive number", panel=LEARNING, metavar="X", doors=f"{_MODELS} search", warehouse="learn_rate"),
+            above=True, reason="must be a positive number", panel=LEARNING, metavar="X", doors=f"{_MODELS} search boosting", warehouse="learn_rate",
+            variants={"boosting": {"default": 0.1, "auto": False, "help": "What each tree counts."}}),
     _option("rate", "word", "How it falls: auto, exponential, inverse-scaling or constant.", default="auto", panel=LEARNING, metavar="NAME",
             doors=_MODELS, variants={"factor": {"default": "exponential"}}),
     _option("decay", "number", "Of exponential: the factor per epoch.", default=0.95, panel=LEARNING, metavar="X", doors=_MODELS),
@@ -222,43 +231,43 @@ _OPTIONS = (
     _option("intercept", "flag", "Learn an intercept.", default=True, panel=LEARNING, warehouse="fit_intercept",
             doors="train compare estimator disk query groups-train groups-explain", refused={"factor": "it has the mean rating instead of an intercept"}),
     _option("standardize", "flag", "Bring features to mean 0 and spread 1, sparse ones to spread 1 alone, by one pass more.", default=True,
-            panel=LEARNING, doors="train compare estimator disk query groups-train groups-explain", refused=_OWN_COLUMNS, variants={
+            panel=LEARNING, doors="train compare estimator disk query groups-train groups-explain query-torch", refused=_OWN_COLUMNS, variants={
             "groups-train groups-explain": {"help": "Bring features to mean 0 and spread 1 within each group."}}),
     _option("warm_start", "flag", "Whether fit begins with the weights of the last fit.", default=False, panel=LEARNING, doors="estimator"),
     _option("init", "text", "A model of the database to go on from: its weights, and how it makes features of columns, which have to be the same.",
             panel=DATABASE, metavar="NAME", doors="query"),
     _option("seed", "whole", "Of all chance: same seed, same model.", default=0, least=0, reason="must not be negative", panel=LEARNING, metavar="N",
-            doors=f"{_MODELS} explain demo groups-train groups-explain"),
+            doors=f"{_MODELS} explain demo groups-train groups-explain query-boosting query-torch"),
 
     _option("shuffle", "word", "corgipile, global, none, once, epoch, sliding-window, mrs or block-only.", default="corgipile", panel=MEMORY,
-            metavar="NAME", doors="train estimator disk query", refused={"factor": "ratings are visited in an order of their own"}),
+            metavar="NAME", doors="train estimator disk query query-torch", refused={"factor": "ratings are visited in an order of their own"}),
     _option("shuffles", "text", "The strategies to compare; also epoch and global.", default="none,sliding-window,mrs,block-only,once,corgipile",
             panel=MEMORY, metavar="A,B,C", doors="compare"),
     _option("memory", "memory", "What the rows may occupy: 512MB, or 10% of the data.", default="512MB", panel=MEMORY, metavar="SIZE",
-            doors=f"{_MODELS} explain evaluate predict groups-train query-evaluate", aliases="buffer_size", variants={
+            doors=f"{_MODELS} explain evaluate predict groups-train query-evaluate query-boosting query-torch", aliases="buffer_size", variants={
             "train explain": {"default_text": "512MB; 1GB with {model_dir}",
                               "help": "What the rows, and with {model_dir} the model's pages, may occupy: 512MB, or 10% of the data."},
             "disk factor": {"default": "1GB"},
             "predict": {"panel": ON_DISK, "default": None, "default_text": "512MB", "help": "Of a model's directory: what rows and pages may occupy."},
             "groups-train": {"help": "For sorting rows by group: 512MB, or 10% of the data."}}),
     _option("scratch", "text", "Where copies of the data are written; beside the data if not given.", panel=MEMORY, metavar="DIR", aliases="folder",
-            doors="train compare query query-evaluate", refused={"disk": "shuffled copies are written to {model_dir}"}),
+            doors=f"train compare {_FETCHED} query-evaluate", refused={"disk": "shuffled copies are written to {model_dir}"}),
     _option("block_size", "size", "Bytes of a block, such as 1MB, where the file leaves that open (text, Parquet, .npy).", panel=MEMORY, metavar="SIZE",
-            doors="explain convert query query-evaluate", variants={
+            doors=f"explain convert {_FETCHED} query-evaluate", variants={
             "convert": {"help": "Bytes of a block, such as 10MB; auto suits fast storage.", "default": "auto", "panel": OUTPUT}}),
     _option("storage", "flag", "Time reads of this storage, which takes two or three seconds.", default=True, panel=MEMORY, doors="explain",
             refused={"disk": "its storage is not timed"}),
     _option("nulls", "choice", "What becomes of rows with a null: fill (as the recipe fills it), error or skip.", default="fill", words="fill error skip",
-            doors="query query-evaluate"),
+            doors=f"{_FETCHED} query-evaluate"),
     _option("cache", "cache", "Whether rows that take long to decode are kept on disk after the first epoch, as they are learned from: on, off, at most"
-            " a size, or the folder where later runs find them.", default="on", panel=MEMORY, metavar="SIZE", doors="train compare query", refused={
+            " a size, or the folder where later runs find them.", default="on", panel=MEMORY, metavar="SIZE", doors=f"train compare {_FETCHED}", refused={
             "disk": "its rows are read as they are stored"}, variants={
             "compare": {"default": "off"}, "query": {"default": None,
             "help": "Whether blocks that came from a server are kept on disk, or how many bytes of them."}}),
     _option("connections", "whole", "Connections to a server that read at once.", least=1, reason="is not a number of connections",
-            fix="choose 1 or more", doors="query query-evaluate"),
+            fix="choose 1 or more", doors=f"{_FETCHED} query-evaluate"),
     _option("extension", "flag", "Whether a server that has the extension may do the training itself.", default=True, doors="query"),
-    _option("replace", "flag", "Whether a model, or a table, of the same name may be replaced.", default=False, doors="query query-pack"),
+    _option("replace", "flag", "Whether a model, or a table, of the same name may be replaced.", default=False, doors=f"{_FETCHED} query-pack"),
     _option("threshold", "number", "The probability above which a row is of the second of two classes.", least=0, below=1, default_text="0.5",
             reason="is not a probability to compare with", fix="choose one from 0 to below 1", doors="query-evaluate query-function"),
     _option("top_k_features", "whole", "How many columns an explanation of a prediction lists.", default=5, least=1,
@@ -270,14 +279,15 @@ _OPTIONS = (
             panel=STOPPING, metavar="SHARE", doors="train", refused={"factor": "a share of its ratings is held out by {validation}"}),
     _option("validation", "number", "The share of rows held out to measure the model on; 0 for none.", **_SHARE, panel=STOPPING, metavar="SHARE",
             default_text="10 %, about 10,000 rows at most, none of fewer than 500 or with {test}", aliases="test_fraction",
-            warehouse="data_split_eval_fraction", doors=f"{_MODELS} groups-train groups-explain", variants={
+            warehouse="data_split_eval_fraction", doors=f"{_MODELS} groups-train groups-explain query-boosting query-torch", variants={
             "compare": {"default": 0.05, "default_text": ""},
             "groups-train groups-explain": {"panel": GROUPS, "default_text": "0.1", "help": _GROUP_SHARE}}),
     _option("patience", "whole", "Stop after so many epochs without improvement, 0 for never.", **_EPOCHS, fix="choose 1 or more, or 0 for never",
-            panel=STOPPING, metavar="N", doors=f"{_MODELS} groups-train groups-explain", variants={"groups-train groups-explain": {
+            panel=STOPPING, metavar="N", doors=f"{_MODELS} groups-train groups-explain boosting query-torch", variants={"boosting": {"least": 1,
+            "help": "Stop after so many trees without a lower loss on the rows to choose by."}, "groups-train groups-explain": {
             "panel": LEARNING, "help": "Of sgd and lightgbm: stop a config when its loss on the rows to choose by has not fallen for so many epochs."}}),
     _option("tolerance", "number", "What counts as improvement of the loss; the slope at which lbfgs and gd are done.", default=1e-4, **_PENALTY,
-            panel=STOPPING, metavar="X", doors=f"{_MODELS} search", warehouse="min_rel_progress"),
+            panel=STOPPING, metavar="X", doors=f"{_MODELS} search query-torch", warehouse="min_rel_progress"),
 
     _option("halving", "whole", "Of sgd: train in rounds, and let one config in ETA of each group go on after each.", panel=GROUPS, metavar="ETA",
             doors="groups-train"),
@@ -286,9 +296,9 @@ _OPTIONS = (
     _option("pooled", "flag", "Train one model on the rows of all groups too, to compare with; it takes about as long again.", default=True,
             panel=GROUPS, doors="groups-train"),
     _option("search", "choice", "How lists of values are tried: grid (every combination) or, of sgd, halving (in rounds, the best third goes on).", default="grid",
-            words="grid halving", panel=GROUPS, doors="query"),
+            words="grid halving", panel=GROUPS, doors=_GROUPED),
     _option("workers", "whole", "Processes that train; as many as cores if not given.", panel=GROUPS, metavar="N", least=1,
-            reason="is not a number of workers", fix="choose 1 or more", doors="groups-train groups-explain query",
+            reason="is not a number of workers", fix="choose 1 or more", doors=f"groups-train groups-explain {_GROUPED}",
             variants={"groups-explain": {"kind": "columns", "metavar": "A,B,C",
                       "help": "Numbers of workers to predict for; this machine's cores, 4 and 16 if not given."}}),
     _option("executor", "word", "local (processes of this machine) or ray.", default="local", panel=GROUPS, metavar="NAME", doors="groups-train"),
@@ -299,24 +309,61 @@ _OPTIONS = (
             doors="groups-train sql", variants={"sql": {"kind": "whole", "least": 0, "default": 40, "panel": OUTPUT, "metavar": "N",
                                                          "help": "Print at most so many rows of a result; 0 for all."}}),
     _option("unseen", "word", "Of groups: what rows get whose group has no model: null, error, largest (the largest group's model), or pooled (the one model of all).",
-            default_text="null", panel=GROUPS, metavar="NAME", doors="predict query", variants={"query": {"kind": "choice", "default": "pooled",
+            default_text="null", panel=GROUPS, metavar="NAME", doors=f"predict {_GROUPED}", variants={_GROUPED: {"kind": "choice", "words": ("pooled", "null"), "default": "pooled",
             "default_text": "", "help": "Of a model per group: what rows of other groups get: pooled (the one model of all groups) or null."}}),
     _option("group", "text", "Of groups: all configs of one group, such as FR/ios.", panel=GROUPS, metavar="KEY", doors="show"),
+
+    _option("objective", "choice", "What trees minimize: binary, multiclass or regression. If not given, regression where the label is of a"
+            " floating-point type, else classes.", words="binary multiclass regression", panel=TREES, doors="query-boosting"),
+    _option("rounds", "whole", "Trees of a model, or of each class of it.", default=100, least=1, **_COUNT, doors="boosting", aliases="epochs max_epoch_num"
+            " n_estimators num_iterations", warehouse="max_iterations"),
+    _option("num_leaves", "whole", "Leaves of a tree, at most.", default=31, least=2, most=131_072, **_COUNT, doors="boosting"),
+    _option("max_depth", "whole", "Splits above a leaf, at most; -1 for any number.", default=-1, least=-1, **_COUNT, doors="boosting", warehouse="max_tree_depth"),
+    _option("min_data_in_leaf", "whole", "Rows of a leaf, at least.", default=20, least=0, **_COUNT, doors="boosting", aliases="min_child_samples"),
+    _option("min_sum_hessian_in_leaf", "number", "Curvature of the rows of a leaf, at least.", default=1e-3, **_WEIGHT, doors="boosting", aliases="min_child_weight",
+            warehouse="min_tree_child_weight"),
+    _option("min_gain_to_split", "number", "What a split gains, at least.", default=0.0, **_WEIGHT, doors="boosting", aliases="min_split_gain", warehouse="min_split_loss"),
+    _option("lambda_l1", "number", "Penalty on the sizes of leaves.", default=0.0, **_WEIGHT, doors="boosting", aliases="reg_alpha", warehouse="l1_reg"),
+    _option("lambda_l2", "number", "Penalty on the squares of leaves.", default=0.0, **_WEIGHT, doors="boosting", aliases="reg_lambda", warehouse="l2_reg"),
+    _option("feature_fraction", "number", "The share of features that a tree may use.", default=1.0, **_FRACTION, panel=TREES, doors="boosting",
+            aliases="colsample_bytree", warehouse="colsample_bytree"),
+    _option("feature_fraction_bynode", "number", "The share of features that a split may use.", default=1.0, **_FRACTION, panel=TREES, doors="boosting",
+            warehouse="colsample_bynode"),
+    _option("bagging_fraction", "number", "The share of rows that a tree learns from.", default=1.0, **_FRACTION, panel=TREES, doors="boosting",
+            aliases="subsample", warehouse="subsample"),
+    _option("bagging_freq", "whole", "Trees after which rows are drawn anew.", default_text="1 with {bagging_fraction}, else 0", least=0, **_COUNT,
+            doors="boosting", aliases="subsample_freq"),
+    _option("extra_trees", "flag", "Draw the thresholds of splits by chance.", default=False, panel=TREES, doors="boosting"),
+    _option("path_smooth", "number", "How strongly leaves of few rows are drawn to the leaf above.", default=0.0, **_WEIGHT, doors="boosting"),
+    _option("max_delta_step", "number", "What a leaf counts, at most; 0 for any value.", default=0.0, **_WEIGHT, doors="boosting"),
+    _option("scale_pos_weight", "number", "How much rows of the second of two classes count.", default=1.0, least=0, above=True,
+            reason="must be a positive number", panel=TREES, doors="boosting"),
+    _option("is_unbalance", "flag", "Let both of two classes count the same in all.", default=False, panel=TREES, doors="boosting"),
+    _option("max_bin", "whole", "Bins of a feature, at most.", default=255, least=2, most=65_535, **_COUNT, doors="boosting"),
+    _option("min_data_in_bin", "whole", "Rows of a bin, at least.", default=3, least=1, **_COUNT, doors="boosting"),
+    _option("min_data_per_group", "whole", "Rows of a level of a category that has a split, at least.", default=100, least=1, **_COUNT, doors="boosting"),
+    _option("max_cat_to_onehot", "whole", "Levels up to which a category is split one against the others.", default=4, least=1, **_COUNT, doors="boosting"),
+    _option("max_cat_threshold", "whole", "Levels on one side of a split, at most.", default=32, least=1, **_COUNT, doors="boosting"),
+    _option("cat_smooth", "number", "How strongly rare levels are smoothed.", default=10.0, **_WEIGHT, doors="boosting"),
+    _option("cat_l2", "number", "Penalty on the squares of leaves below a split by levels.", default=10.0, **_WEIGHT, doors="boosting"),
 
     _option("model_dir", "text", "Keep the model there, in pages of which memory holds some: it may be larger than memory.", panel=ON_DISK,
             metavar="DIR", doors=f"{_DISK} disk factor", variants={"disk factor": {"default": REQUIRED}}),
     _option("model_memory", "memory", "Of {memory}, what the model may occupy; {memory} is then for rows alone. 1GB, or 25% of the model's size.",
-            panel=ON_DISK, metavar="SIZE", doors=_DISK, needs="model_dir"),
+            panel=ON_DISK, metavar="SIZE", doors=f"{_DISK} query-disk", needs="model_dir"),
     _option("threads", "whole", "Threads that learn at once; with more than one, runs differ a little.", default=1, least=1,
             reason="is not a number of threads", fix="choose 1 or more", panel=ON_DISK, metavar="N", doors="train disk factor", needs="model_dir"),
     _option("dimension", "whole", "How many features there may be; an index at or beyond it is refused. Any 64-bit index is taken if not given.",
             panel=ON_DISK, metavar="N", doors=f"{_DISK} disk", needs="model_dir", refused=_OWN_COLUMNS),
-    _option("user", "column", "Of factor: who rated.", panel=ON_DISK, metavar="COL", doors=_DISK),
-    _option("item", "column", "Of factor: what was rated.", panel=ON_DISK, metavar="COL", doors=_DISK),
-    _option("rating", "column", "Of factor: how it was rated.", panel=ON_DISK, metavar="COL", doors=_DISK),
+    _option("user", "column", "Of factor: who rated.", panel=ON_DISK, metavar="COL", doors=f"{_DISK} query-factor", warehouse="user_col"),
+    _option("item", "column", "Of factor: what was rated.", panel=ON_DISK, metavar="COL", doors=f"{_DISK} query-factor", warehouse="item_col"),
+    _option("rating", "column", "Of factor: how it was rated.", panel=ON_DISK, metavar="COL", doors=f"{_DISK} query-factor", warehouse="rating_col"),
     _option("rank", "whole", "Of factor: numbers to a user and to an item.", default=100, least=1, reason="is not a number of factors",
-            fix="choose 1 or more", panel=ON_DISK, metavar="N", doors=f"{_DISK} factor"),
+            fix="choose 1 or more", panel=ON_DISK, metavar="N", doors=f"{_DISK} factor", warehouse="num_factors"),
 
+    _option("module", "text", "The code of torch modules, as package:name: a penstock.torch.TorchModel, or a function that returns one.",
+            metavar="PACKAGE:NAME", doors="query-torch sql", variants={"sql": {"kind": "columns", "panel": DATABASE,
+            "help": "Code that models of the database may run: the TorchModel, or function, that they were trained by. May be repeated."}}),
     _option("db", "text", "Take MODEL by its name from this database: a DuckDB file, or postgresql://user@host/db.", panel=OUTPUT, metavar="DB",
             doors="evaluate predict show sql", variants={"sql": {"panel": DATABASE, "default": ":memory:",
             "help": "A DuckDB file (made if it is not there), or postgresql://user@host/db."}}),

@@ -279,8 +279,8 @@ def test_rows_that_are_damaged(engine: Any) -> None:
 def test_a_later_format_is_refused(engine: Any) -> None:
     catalog = Catalog(engine)
     catalog.save("m", model())
-    engine.run(f"UPDATE {catalog.table} SET format = 3, penstock_version = '9.9'")
-    with pytest.raises(ModelFileError, match=r"newer Penstock \(9.9: format 3, this one reads up to 2\)"):
+    engine.run(f"UPDATE {catalog.table} SET format = 4, penstock_version = '9.9'")
+    with pytest.raises(ModelFileError, match=r"newer Penstock \(9.9: format 4, this one reads up to 3\)"):
         catalog.load("m")
 
 

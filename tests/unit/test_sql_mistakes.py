@@ -33,7 +33,7 @@ def refused(text: str, dialect: Dialect = DUCKDB) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("text", "told", "at"),
     [
-        ("SELECT 1 TRAIN BY", "expected a model: logistic, svm, linear, softmax, found the end", ""),
+        ("SELECT 1 TRAIN BY", "expected a model: logistic, svm, linear, softmax, boosting, factor, torch, found the end", ""),
         ("SELECT 1 TRAIN BY 'svm'", "expected a model", "'svm'"),
         ("SELECT 1;\n\tSELECT 2 TRAIN BY svn", "svn is not a model; .* svm, .*did you mean 'svm'", "svn"),
         ("SELECT 1 TRAIN BY svm AS", "expected a model's name, found the end", ""),

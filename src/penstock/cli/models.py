@@ -93,7 +93,8 @@ def _refuse_data(path: str) -> None:
     raise ModelFileError(f"{path} is {title_of(kind)}, not a model; MODEL comes first, then DATA")
 
 
-def _from_database(name: str, db: str, options: Mapping[str, str | None]) -> Model:
+@contextmanager
+def _from_database(name: str, db: str, options: Mapping[str, str | None]) -> Iterator[Model]:
     from penstock.sql.engines.registry import engine_kind
     from penstock.sql.session import Session
 
@@ -101,8 +102,8 @@ def _from_database(name: str, db: str, options: Mapping[str, str | None]) -> Mod
         if value is not None:
             raise UsageError(
                 Name(option),
-                " is not for models of a database, which are linear ones",
+                " is not for models of a database, which are opened as they were trained",
                 fixes=[LeaveOut(option)],
             )
-    with Session(db, read_only=engine_kind(db).read_only) as session:
-        return session.catalog.load(name)
+    with Session(db, read_only=engine_kind(db).read_only) as session, session.catalog.load(name) as model:
+        yield model

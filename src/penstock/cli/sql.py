@@ -15,7 +15,15 @@ if TYPE_CHECKING:
 
 @o.takes("sql")
 def sql_command(
-    *, script: str | None, db: str, file: str | None, read_only: bool, rows: int, csv: bool, json: bool
+    *,
+    script: str | None,
+    db: str,
+    file: str | None,
+    read_only: bool,
+    module: list[str] | None,
+    rows: int,
+    csv: bool,
+    json: bool,
 ) -> None:
     """Run SQL on DuckDB or PostgreSQL, with SELECT … TRAIN BY and PREDICT BY among it.
 
@@ -32,7 +40,7 @@ def sql_command(
         raise UsageError("--csv and --json are given; choose one of them")
     text = script if script is not None else _read(file)
     with Screen(json=json, rows=False) as screen:
-        with connect(db, read_only=read_only, listeners=[screen.listen]) as session:
+        with connect(db, read_only=read_only, listeners=[screen.listen], modules=o.names(module)) as session:
             if text is None:
                 Shell(session, screen, most=rows or None).run()
                 return
@@ -88,7 +96,7 @@ def _print_csv(result: Result) -> None:
 def _plain(result: Result) -> dict[str, Any]:
     rows = [[_json(value) for value in row] for row in result.rows]
     told = {"columns": result.columns, "rows": rows, "status": result.status, "notes": list(result.notes)}
-    return told if result.model is None else {**told, "useless": result.useless}
+    return told if result.model is None and result.useless is None else {**told, "useless": result.useless}
 
 
 def _json(value: Any) -> Any:

@@ -19,49 +19,14 @@ from penstock.groups.grouped import Grouped
 from penstock.groups.patterns.sampling import Boosted
 from penstock.groups.search_space import Parameter
 from penstock.messages import Text, Use
+from penstock.options import options_of
 
 OBJECTIVES = {"binary": "logistic", "multiclass": "softmax", "regression": "linear"}
 """What can be minimised, and how labels become targets for it."""
-_SHARE = Parameter("number", least=0, above=True, most=1)
 _OWN = {
-    "rounds": Parameter("int", least=1),
-    "learning_rate": Parameter("number", least=0, above=True),
-    "num_leaves": Parameter("int", least=2, most=131_072),
-    "max_depth": Parameter("int", least=-1),
-    "min_data_in_leaf": Parameter("int", least=0),
-    "min_sum_hessian_in_leaf": Parameter("number", least=0),
-    "min_gain_to_split": Parameter("number", least=0),
-    "lambda_l1": Parameter("number", least=0),
-    "lambda_l2": Parameter("number", least=0),
-    "feature_fraction": _SHARE,
-    "feature_fraction_bynode": _SHARE,
-    "bagging_fraction": _SHARE,
-    "bagging_freq": Parameter("int", least=0),
-    "extra_trees": Parameter("bool"),
-    "path_smooth": Parameter("number", least=0),
-    "max_delta_step": Parameter("number", least=0),
-    "scale_pos_weight": Parameter("number", least=0, above=True),
-    "is_unbalance": Parameter("bool"),
-    "max_bin": Parameter("int", least=2, most=65_535),
-    "min_data_in_bin": Parameter("int", least=1),
-    "min_data_per_group": Parameter("int", least=1),
-    "max_cat_to_onehot": Parameter("int", least=1),
-    "max_cat_threshold": Parameter("int", least=1),
-    "cat_smooth": Parameter("number", least=0),
-    "cat_l2": Parameter("number", least=0),
+    name: Parameter.of_option(option) for name, option in options_of("boosting").items() if name not in ("patience",)
 }
-_ALSO = {
-    "n_estimators": "rounds",
-    "num_iterations": "rounds",
-    "min_child_samples": "min_data_in_leaf",
-    "min_child_weight": "min_sum_hessian_in_leaf",
-    "min_split_gain": "min_gain_to_split",
-    "reg_alpha": "lambda_l1",
-    "reg_lambda": "lambda_l2",
-    "colsample_bytree": "feature_fraction",
-    "subsample": "bagging_fraction",
-    "subsample_freq": "bagging_freq",
-}
+_ALSO = {alias: name for name in _OWN for alias in options_of("boosting")[name].aliases}
 KNOWN: Mapping[str, Parameter] = MappingProxyType(_OWN | {name: _OWN[own] for name, own in _ALSO.items()})
 """What can be searched of boosted trees."""
 

@@ -425,14 +425,6 @@ class GroupModels(Closing):
         scores[pooled] = self.pooled.scores(batch.take(pooled), own)
         return scores
 
-    def scores_by_key(self, batch: Batch, keys: Sequence[pa.Array], *, place: str) -> tuple[Floats, NDArray[np.bool_]]:
-        """Return the scores of rows with these values of the group columns, and which of them have a model."""
-        kinds = [key_type(values.type, column=name, place=place) for name, values in zip(self.by, keys, strict=True)]
-        codes, known = coded(keys, kinds)
-        other = self._answer(self.unseen)
-        models = np.array([self._models.get(to_text(key), other) for key in known], np.int64)[codes]
-        return self.scores(batch, models), models >= 0
-
     def close(self) -> None:
         """Let go of the weights that were read; they are read again when they are needed."""
         self.registry.close()

@@ -21,7 +21,7 @@ import numpy as np
 from penstock import seeds
 from penstock.errors import SourceError, SourceNotFoundError, UnknownOptionError, UsageError
 from penstock.messages import Given, Text, TextPart, Use
-from penstock.options import options_of
+from penstock.options import Option, options_of
 
 MOST = 10_000
 """More configs than this for each group are taken for a mistake."""
@@ -60,6 +60,12 @@ class Parameter:
     words: tuple[str, ...] = ()
 
     @classmethod
+    def of_option(cls, option: Option) -> Parameter:
+        """Return what an option of the option table may be."""
+        kind = {"whole": "int", "number": "number", "flag": "bool"}[option.kind]
+        return cls(kind, least=option.least, most=option.most, above=option.above)
+
+    @classmethod
     def of(cls, known: Any) -> Parameter:
         """Take a check as it is, or tell one from a default value: of its type, of any range."""
         if isinstance(known, Parameter):
@@ -94,10 +100,7 @@ class Parameter:
 
 
 LINEAR: Mapping[str, Parameter] = MappingProxyType(
-    {
-        name: Parameter("int" if option.kind == "whole" else "number", least=option.least, above=option.above)
-        for name, option in options_of("search").items()
-    }
+    {name: Parameter.of_option(option) for name, option in options_of("search").items()}
 )
 """What can be searched of the linear models."""
 

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["Result", "Session", "connect"]
 
 
-def connect(db: Any = ":memory:", *, read_only: bool = False, listeners: Sequence[Listener] = ()) -> Session:
+def connect(
+    db: Any = ":memory:", *, read_only: bool = False, listeners: Sequence[Listener] = (), modules: Sequence[str] = ()
+) -> Session:
     """Open a session on a database. Its ``sql`` runs statements, ``TRAIN BY`` and its kin among them.
 
     Parameters
@@ -29,6 +31,8 @@ def connect(db: Any = ":memory:", *, read_only: bool = False, listeners: Sequenc
         Open a DuckDB file for reading alone.
     listeners : sequence of callables
         Hear of progress, epochs and warnings; see `penstock.events`.
+    modules : sequence of str
+        Code that torch modules of the database may run, as ``package:name``; what the session trains by may run anyway.
 
     Examples
     --------
@@ -42,7 +46,7 @@ def connect(db: Any = ":memory:", *, read_only: bool = False, listeners: Sequenc
     """
     from penstock.sql.session import Session
 
-    return Session(db, read_only=read_only, listeners=listeners)
+    return Session(db, read_only=read_only, listeners=listeners, modules=modules)
 
 
 def __getattr__(name: str) -> Any:

@@ -6,7 +6,7 @@ otherwise committed at once. `penstock.sql.model_versions` says which rows are v
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -14,6 +14,7 @@ from typing import Any, Literal
 from penstock.errors import DataError, ModelFileError, UsageError, nearest
 from penstock.linear import LinearModel
 from penstock.metric_names import headline
+from penstock.model import Model
 from penstock.sql.catalog_table import START, CatalogTable, overtaken
 from penstock.sql.engines.base import CatalogRun, Engine
 from penstock.sql.model_versions import (
@@ -29,9 +30,11 @@ from penstock.sql.model_versions import (
     version_name,
     versions_of_rows,
 )
+from penstock.sql.module_code import NamedModules
 from penstock.sql.prediction_query import StoredModel
 from penstock.sql.statements import Exists
-from penstock.sql.stored_models import StoredKind, header_of_row, model_of_row, row_of_model
+from penstock.sql.stored_files import SAVED, Keeping, SavedModels, directory_of
+from penstock.sql.stored_models import FILES_FORMAT, header_of_row, model_of_row, row_of_model
 
 _WRITTEN = ("name", "kind", "outputs", "width", "coef", "intercept", "header", "format", "penstock_version")
 _ALL = "SELECT, INSERT, UPDATE, DELETE"
@@ -50,7 +53,7 @@ class Entry:
     version: int | None
     kind: str
     label: str | None
-    features: int
+    features: int | None
     groups: int | None
     rows: int | None
     score: float | None
@@ -65,22 +68,36 @@ class Catalog:
     ----------
     engine : Engine
         The database. Nothing is made in it before the first model is saved.
+    modules : iterable of str
+        The code that torch modules may run, as ``package:name``.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, modules: Iterable[str] = ()) -> None:
         self._engine = engine
         self._place = engine.place
         self._models = engine.models
         self._rows = CatalogTable(engine)
         self.table = engine.models.name
+        self._saved = SavedModels(NamedModules(modules))
 
-    def save(self, name: str, model: StoredKind, *, exists: Exists = "error", origin: ModelOrigin = _UNKNOWN) -> bool:
+    def save(
+        self,
+        name: str,
+        model: Model,
+        *,
+        exists: Exists = "error",
+        origin: ModelOrigin = _UNKNOWN,
+        keeping: Keeping | None = None,
+    ) -> bool:
         """Write a model under a name; return whether it was written, which ``skip`` leaves undone where one is there.
 
         With ``replace`` the model that is there stays, as an earlier version.
         """
         require_name(name)
-        values = row_of_model(name, model, most_weights=self._models.most_weights, engine=self._engine.dialect.title)
+        if keeping is not None and "module" in keeping.options:  # code that the session has just run
+            self._saved.modules.allow(keeping.options["module"])
+        title, most = self._engine.dialect.title, self._models.most_weights
+        values = row_of_model(name, model, keeping=keeping, most_weights=most, engine=title)
         content = values[_WRITTEN.index("header")]
         origin = replace(origin, owner=origin.owner or self._engine.user())
 
@@ -127,21 +144,27 @@ class Catalog:
         text = f"INSERT INTO {self.table} ({columns}) SELECT {columns} FROM {self.table} WHERE false"
         self._rows.do(lambda run: run(text), "INSERT, UPDATE")
 
-    def load(self, name: str) -> StoredKind:
-        """Read a model."""
+    def load(self, name: str) -> Model:
+        """Read a model, to be closed afterwards; its files are there until the catalogue is closed."""
         return self.find(name)[0]
 
     def load_linear(self, name: str, what: str) -> LinearModel:
-        """Read a model that is one model, and not one per group, which ``what`` cannot tell of."""
+        """Read a model that is one linear model, as other kinds have nothing that ``what`` could tell."""
         model = self.load(name)
         if isinstance(model, LinearModel):
             return model
-        raise UsageError(
-            f"{what} is of one model, and {name!r} is a model per group of {', '.join(model.by)}; SHOW MODEL {name} lists them,"
-            f" and DESCRIBE MODEL {name} FOR (…) describes one"
-        )
+        with model:
+            if model.by:
+                raise UsageError(
+                    f"{what} is of one model, and {name!r} is a model per group of {', '.join(model.by)}; SHOW MODEL {name}"
+                    f" lists them, and DESCRIBE MODEL {name} FOR (…) describes one"
+                )
+            raise UsageError(
+                f"{what} is of linear models in a row of the catalogue, and {name!r} is a {model.word} model; DESCRIBE MODEL"
+                f" {name} says what is known of it"
+            )
 
-    def find(self, name: str) -> tuple[StoredKind, StoredModel]:
+    def find(self, name: str) -> tuple[Model, StoredModel]:
         """Read a model; return it and where it is, for `select_predictions` to refer to."""
         columns = f"name, {START}, {self._models.created}, format, kind, outputs, width, coef, intercept"
         text = f"SELECT {columns}, CAST(header AS text), penstock_version FROM {self.table} WHERE name = $1"
@@ -149,10 +172,21 @@ class Catalog:
         if not found:
             raise self._missing(name)
         row, start, made, *values = found[0]
-        model = model_of_row(values, place=f"model {name!r} in {self._place}")
+        model = model_of_row(values, saved=self._saved, place=f"model {name!r} in {self._place}")
         number = number_of_header(start)
         later = None if number is None or split_version(row)[1] == number else version_name(row, number)
         return model, StoredModel(self.table, row, int(made), later=later)
+
+    def directory(self, name: str) -> str | None:
+        """Return the directory that a model lies in; None of models that are in the database, all of them."""
+        text = f"SELECT CAST(header AS text), format FROM {self.table} WHERE name = $1"
+        found = self._rows.read(text, [name]) or self._rows.read(text, [self._row_of_version(name)])
+        kept = [header for header, version in found if version == FILES_FORMAT]
+        return directory_of(header_of_row(kept[0])) if kept else None
+
+    def close(self) -> None:
+        """Remove what was unpacked of models; those that were read are of no more use."""
+        self._saved.close()
 
     def drop(self, name: str, *, missing: Literal["error", "skip"] = "error") -> bool:
         """Remove a model with all of its versions, or one version of it; return whether it was there."""
@@ -280,6 +314,7 @@ def _entry(name: str, start: str, kind: str, width: int, header: Any, made: int)
         value = None if score is None else score.value
         groups = content.get("groups", {}).get("count")
         label, rows = content["encoder"]["label"], last.get("rows")
-        return Entry(name, version, kind, label, width, groups, rows, value, created, origin_of_header(content))
+        features = content.get("features") if SAVED in content else width
+        return Entry(name, version, kind, label, features, groups, rows, value, created, origin_of_header(content))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):  # `load` says what is wrong with it
         return Entry(name, version, kind, None, width, None, None, None, created)

@@ -62,6 +62,12 @@ class AttributionWriter(Protocol):
         ...
 
 
+def _json_pairs(pairs: Sequence[tuple[str, str]]) -> str:
+    """Write classes with their probabilities as JSON's functions do in most databases."""
+    each = ", ".join(f"json_object('label', {name}, 'prob', {share})" for name, share in pairs)
+    return f"json_array({each})"
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """The SQL of an engine.
@@ -78,6 +84,8 @@ class Dialect:
         Writes predictions; None where these are always computed outside and brought back as a temporary table.
     attributions : AttributionWriter or None
         Writes what explains predictions; None where that is not supported.
+    class_pairs : callable
+        Writes classes with their probabilities as one value, as ML.PREDICT gives them.
     identifier_quotes : tuple of str
         What names can be quoted with.
     from_first : bool
@@ -95,6 +103,7 @@ class Dialect:
     literal: Callable[[Any], str]
     predictions: PredictionWriter | None = None
     attributions: AttributionWriter | None = None
+    class_pairs: Callable[[Sequence[tuple[str, str]]], str] = _json_pairs
     identifier_quotes: tuple[str, ...] = ('"',)
     from_first: bool = False
     case_sensitive: bool = True

@@ -7,11 +7,11 @@ A statement that begins with Penstock's own words must be right; all else is the
 from __future__ import annotations
 
 from penstock.errors import SQLSyntaxError
-from penstock.sgd.losses import linear_models
 from penstock.sql import statements as s
 from penstock.sql.call_parser import find_calls, parse_embedded
 from penstock.sql.dialect import Dialect
 from penstock.sql.function_signatures import FUNCTIONS
+from penstock.sql.model_types import model_names
 from penstock.sql.token_reader import TokenReader
 from penstock.sql.tokens import StatementTokens, split_statements, tokenize
 from penstock.sql.transform import read_transform
@@ -85,7 +85,7 @@ def keywords() -> tuple[str, ...]:
             "TRANSFORM (",
             "USING",
             "WITH (",
-            *linear_models(),
+            *model_names(),
         ),
     )
 

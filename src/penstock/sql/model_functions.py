@@ -9,19 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
-from penstock.batch import Batch
-from penstock.blocks.base import require_columns
 from penstock.coefficients import describe_columns
 from penstock.columns.summary import column_summaries
 from penstock.errors import UsageError
-from penstock.events import Advanced, Finished, Started, Stream
-from penstock.groups.results import GroupModels
-from penstock.linear import LinearModel, predicted
+from penstock.events import Stream
+from penstock.linear import LinearModel
+from penstock.model import Model
 from penstock.sgd.losses import loss_of
 from penstock.sql.attributions import explained_rows
 from penstock.sql.catalog import Catalog
@@ -30,8 +27,8 @@ from penstock.sql.model_measures import confusion_rows, evaluate_call, roc_rows
 from penstock.sql.model_properties import training_info_rows
 from penstock.sql.options import function_settings
 from penstock.sql.prediction_query import StoredModel, added_columns, select_predictions
-from penstock.sql.query_copy import as_features
 from penstock.sql.result import Result
+from penstock.sql.scored_rows import scored_rows
 from penstock.sql.statements import (
     Call,
     ConfusionMatrix,
@@ -43,7 +40,7 @@ from penstock.sql.statements import (
     RocCurve,
     TrainingInfo,
 )
-from penstock.sql.stored_models import StoredKind
+from penstock.sql.stored_groups import is_linear
 from penstock.sql.threshold_measures import require_two_classes
 from penstock.sql.transform import rows_for_prediction
 
@@ -92,17 +89,18 @@ def _predictions(
     call: Predict, engine: Engine, catalog: Catalog, *, view: bool, stack: ExitStack, stream: Stream
 ) -> str:
     model, stored = catalog.find(call.model)
+    stack.enter_context(model)
     raw = rows_for_prediction(model, call.query, engine) if isinstance(model, LinearModel) else None
-    if raw is not None:
+    if raw is not None and isinstance(model, LinearModel):
         added = added_columns(model, dialect=engine.dialect, present=raw.names, warehouse=call.warehouse)
-        call = replace(call, query=raw.query)
+        call, model = replace(call, query=raw.query), replace(model, transform=None)
         return raw.restored(_scored(call, model, stored, engine, view=view, stack=stack, stream=stream), added)
     return _scored(call, model, stored, engine, view=view, stack=stack, stream=stream)
 
 
 def _scored(
     call: Predict,
-    model: StoredKind,
+    model: Model,
     stored: StoredModel | None,
     engine: Engine,
     *,
@@ -128,10 +126,17 @@ def _scored(
         return text
     if view:
         raise UsageError(
-            f"model {call.model!r} cannot be written as SQL (its features are hashed, packed in a BLOB, or categories of other values than text), so nothing can be"
-            " stored that makes its predictions later; make a table: CREATE TABLE … AS SELECT … PREDICT BY"
+            f"model {call.model!r} cannot be written as SQL ({_why_not(model)}), so nothing can be stored that makes its"
+            " predictions later; make a table: CREATE TABLE … AS SELECT … PREDICT BY"
         )
-    return f"SELECT * FROM {stack.enter_context(scored_table(model, call, engine, stream=stream))}"
+    return stack.enter_context(scored_rows(model, call, engine, threshold=threshold, stream=stream))
+
+
+def _why_not(model: Model) -> str:
+    """Say why a model cannot be written as SQL."""
+    if model.linear is not None or is_linear(model):
+        return "its features are hashed, packed in a BLOB, or categories of other values than text"
+    return f"it is a {model.word} model, and no row of weights"
 
 
 _FEATURE_FACTS = {
@@ -195,44 +200,3 @@ def values_query(result: Result, engine: Engine) -> str:
 
     rows = (f"({', '.join(map(written, row, nulls))})" for row in result.rows)
     return f"WITH v({', '.join(names)}) AS (VALUES {', '.join(rows)}) SELECT * FROM v"
-
-
-@contextmanager
-def scored_table(model: StoredKind, call: Predict, engine: Engine, *, stream: Stream) -> Iterator[str]:
-    """Put a query's rows with their predictions into a temporary table, and give its quoted name."""
-    if call.warehouse:
-        raise UsageError(
-            f"ML.PREDICT cannot write model {call.model!r} as SQL (its features are hashed, packed in a BLOB, or categories of other values than text); write SELECT … FROM"
-            f" (SELECT … PREDICT BY {call.model}) AS p"
-        )
-    with engine.stream_rows(call.query) as reader:
-        batches = _scored_batches(model, reader, stream)
-        first = next(batches)
-        rows = pa.RecordBatchReader.from_batches(first.schema, chain([first], batches))
-        table = engine.store_rows(rows)
-    try:
-        yield table
-    finally:
-        engine.run(f"DROP TABLE IF EXISTS {table}")
-
-
-def _scored_batches(model: StoredKind, reader: pa.RecordBatchReader, stream: Stream) -> Iterator[pa.RecordBatch]:
-    """Yield a query's rows with predictions beside them; a first batch always, be it without rows."""
-    names, recipe, first = reader.schema.names, None, 0
-    stream.emit(Started("predict", None, "rows"))
-    widths = {part.columns[0]: part.width or 0 for part in model.recipe.parts if part.kind == "vector"}
-    columns = replace(model.recipe, label=None, weight=None).columns
-    by = model.by if isinstance(model, GroupModels) else ()
-    require_columns(reader.schema, [*columns, *by], place="the query")
-    for rows in chain([pa.RecordBatch.from_pylist([], reader.schema)], reader):
-        features = as_features(rows, columns, widths=widths, first_row=first)
-        recipe = recipe or model.recipe.for_schema(features.schema, place="the query")
-        batch: Batch = recipe.encode(features, first_row=first)
-        if isinstance(model, GroupModels):
-            scores, answered = model.scores_by_key(batch, [rows.column(name) for name in by], place="the query")
-            yield predicted(model.kind, model.recipe, scores, rows, names, missing=~answered)
-        else:
-            yield predicted(model.kind, model.recipe, model.scores(batch), rows, names)
-        stream.emit(Advanced("predict", len(rows)))
-        first += len(rows)
-    stream.emit(Finished("predict"))

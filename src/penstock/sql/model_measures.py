@@ -18,14 +18,15 @@ from penstock.columns.base import UnseenValues
 from penstock.errors import ColumnError, UsageError
 from penstock.events import Stream, Warned
 from penstock.groups.results import GroupModels
+from penstock.linear import EncodedModel, LinearModel
 from penstock.measures import MOST_CLASSES_IN_TABLE
+from penstock.model import Model
 from penstock.sql.catalog import Catalog
 from penstock.sql.engines.base import Engine
 from penstock.sql.options import EvaluateSettings, evaluate_settings, function_settings
 from penstock.sql.prediction_query import distinct_names
 from penstock.sql.result import Result
 from penstock.sql.statements import ConfusionMatrix, Evaluate, Query, RocCurve
-from penstock.sql.stored_models import StoredKind
 from penstock.sql.threshold_measures import ROC_COLUMNS, RocMeasures, ThresholdMeasures, require_two_classes
 from penstock.sql.transform import rows_for_measures
 from penstock.sql.warehouse import measure_for_warehouse
@@ -38,7 +39,7 @@ _AT_THRESHOLD = {"precision": "precision", "recall": "recall", "accuracy": "accu
 class LabelledRows:
     """A query's rows opened to measure a model on: the source, the label's column, and what a weight of 1 stands for."""
 
-    model: StoredKind
+    model: Model
     source: BlockSource
     label: str | None
     unit: float
@@ -46,7 +47,11 @@ class LabelledRows:
 
 def evaluate_call(call: Evaluate, engine: Engine, catalog: Catalog, *, stream: Stream) -> Result:
     """Measure a model on a query's rows, or tell how it did on the rows held out from its training."""
-    model = catalog.load(call.model)
+    with catalog.load(call.model) as model:
+        return _evaluated(model, call, engine, stream)
+
+
+def _evaluated(model: Model, call: Evaluate, engine: Engine, stream: Stream) -> Result:
     if call.query is None:
         if "threshold" in call.options:
             raise _no_rows(call.model, "a threshold")
@@ -78,8 +83,12 @@ def evaluate_call(call: Evaluate, engine: Engine, catalog: Catalog, *, stream: S
 
 def confusion_rows(call: ConfusionMatrix, engine: Engine, catalog: Catalog, *, stream: Stream) -> Result:
     """Return a row for each class, and in it how many of the class's rows were taken for each class."""
-    model = catalog.load(call.model)
-    classes = () if model.recipe.labels is None else model.recipe.labels.classes
+    with catalog.load(call.model) as model:
+        return _confusion(model, call, engine, stream)
+
+
+def _confusion(model: Model, call: ConfusionMatrix, engine: Engine, stream: Stream) -> Result:
+    classes = [] if model.classes is None else model.classes.tolist()
     if not classes:
         raise UsageError(f"model {call.model!r} predicts numbers; a confusion matrix is for classes")
     if len(classes) > MOST_CLASSES_IN_TABLE:
@@ -114,44 +123,36 @@ def confusion_rows(call: ConfusionMatrix, engine: Engine, catalog: Catalog, *, s
 
 def roc_rows(call: RocCurve, engine: Engine, catalog: Catalog, *, stream: Stream) -> Result:
     """Return a row for each threshold, from high to low."""
-    model = catalog.load(call.model)
-    require_two_classes(model, "ML.ROC_CURVE")
     thresholds: Any = call.options["thresholds"].value if "thresholds" in call.options else None
     chosen = evaluate_settings(Evaluate(call.model, call.query))
-    with labelled_rows(model, call.query, chosen, engine, stream=stream) as rows:
-        measures = RocMeasures(model.kind, thresholds, unit=rows.unit)
-        rows.model.evaluate(rows.source, label=rows.label, memory=chosen.memory, on_scores=measures.add)
+    with catalog.load(call.model) as model:
+        require_two_classes(model, "ML.ROC_CURVE")
+        with labelled_rows(model, call.query, chosen, engine, stream=stream) as rows:
+            measures = RocMeasures(model.kind, thresholds, unit=rows.unit)
+            rows.model.evaluate(rows.source, label=rows.label, memory=chosen.memory, on_scores=measures.add)
     return Result(ROC_COLUMNS, measures.rows(), types=tuple(pa.float64() for _ in ROC_COLUMNS))
 
 
 @contextmanager
 def labelled_rows(
-    model: StoredKind, query: Query, chosen: EvaluateSettings, engine: Engine, *, stream: Stream
+    model: Model, query: Query, chosen: EvaluateSettings, engine: Engine, *, stream: Stream
 ) -> Iterator[LabelledRows]:
     """Open a query's rows to measure a model on; raise for a column that is missing."""
-    by: tuple[str, ...] = ()
-    if isinstance(model, GroupModels):
-        by = model.by
-    else:
+    if isinstance(model, LinearModel):
         model, query = rows_for_measures(model, query, engine, chosen.label)
     recipe, present = model.recipe, engine.describe(query).names
-    label = chosen.label or recipe.label
-    features = list(dict.fromkeys(recipe.members.get(name, name) for part in recipe.parts for name in part.columns))
-    roles = [
-        *((name, "feature") for name in features),
-        *((name, "column to group by") for name in by),
-        (label, "label"),
-    ]
-    for name, role in roles:
+    label = chosen.label or model.label
+    for name in (*model.columns, label):
         if name is not None and name not in present:
+            role = "label" if name == label else "column to group by" if name in model.by else "feature"
             raise ColumnError.missing(name, present, place="the query", role=role)
-    weight = recipe.weight if recipe.weight in present else None
-    wanted = list(dict.fromkeys([*features, *by, str(label), *([weight] if weight is not None else [])]))
+    weight = None if recipe is None or recipe.weight not in present else recipe.weight
+    wanted = list(dict.fromkeys([*model.columns, str(label), *([weight] if weight is not None else [])]))
     unseen = UnseenValues()
-    counting = model.counting(unseen)
+    counting = model.counting(unseen) if isinstance(model, EncodedModel | GroupModels) else model
     # One pass: there is nothing to keep rows for.
     with engine.open(query, wanted, replace(chosen.reading, cache=False), stream=stream) as opened:
-        unit = recipe.weight_mean if weight is not None else 1.0
+        unit = 1.0 if recipe is None or weight is None else recipe.weight_mean
         yield LabelledRows(counting, opened.source, label, unit)
     for line in unseen.lines():
         stream.emit(Warned(line))
@@ -167,7 +168,7 @@ def _no_rows(name: str, what: str) -> UsageError:
     return UsageError(f"{what} needs rows to measure model {name!r} on; name them: MODEL {name}, (SELECT …)")
 
 
-def _held_out(model: StoredKind, name: str) -> Result:
+def _held_out(model: Model, name: str) -> Result:
     found = {key: value for key, value in model.metrics.items() if key.startswith(("held_out_", "test_"))}
     found |= {key: json.dumps(value) for key, value in found.items() if isinstance(value, list)}
     if not found:

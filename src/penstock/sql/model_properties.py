@@ -14,9 +14,11 @@ from penstock.groups.keys import to_text
 from penstock.groups.results import GroupModels
 from penstock.groups.tables import figures
 from penstock.linear import LinearModel
+from penstock.model import Model
 from penstock.sgd.losses import loss_of
 from penstock.sql.catalog import Catalog
-from penstock.sql.group_training import group_rows, trial_rows
+from penstock.sql.disk_training import epoch_figures
+from penstock.sql.group_training import TRIALS, group_rows, trial_rows
 from penstock.sql.result import Result
 from penstock.sql.statements import DescribeModel, ShowModel, ShowTraining
 
@@ -26,17 +28,43 @@ _SHOWN_CONFIG = ("solver", "optimizer", "rate", "batch_size", "l1", "l2", "stand
 
 def show_model(statement: ShowModel | ShowTraining | DescribeModel, catalog: Catalog) -> Result:
     """Return what a statement asks for of a model."""
-    model, name = catalog.load(statement.model), statement.model
-    group = statement.group if isinstance(statement, DescribeModel) else None
-    if isinstance(model, GroupModels):
-        if isinstance(statement, DescribeModel):
-            return _group_properties(model, name) if group is None else _properties_of_group(model, name, group)
-        return group_rows(model, tried=isinstance(statement, ShowTraining))
-    if group is not None:
-        raise UsageError(f"model {name!r} is one model, and none per group; leave out FOR")
-    if isinstance(statement, ShowTraining):
-        return trial_rows(model) or training_info_rows(model)
-    return model_properties(model, name)
+    name, group = statement.model, statement.group if isinstance(statement, DescribeModel) else None
+    with catalog.load(name) as model:
+        if isinstance(model, GroupModels):
+            if isinstance(statement, DescribeModel):
+                return _group_properties(model, name) if group is None else _properties_of_group(model, name, group)
+            return group_rows(model, tried=isinstance(statement, ShowTraining))
+        if group is not None:
+            raise UsageError(f"model {name!r} is one model, and none per group; leave out FOR")
+        if isinstance(statement, ShowTraining) and (trials := trial_rows(model)) is not None:
+            return trials
+        if isinstance(model, LinearModel):
+            return training_info_rows(model) if isinstance(statement, ShowTraining) else model_properties(model, name)
+        return (
+            epoch_figures(model) if isinstance(statement, ShowTraining) else described_properties(model, name, catalog)
+        )
+
+
+_COMMON = ("model", "label", "classes", "epochs", "metrics", "config", "columns")
+
+
+def described_properties(model: Model, name: str, catalog: Catalog | None = None) -> Result:
+    """Return what a model of any kind says of itself, a row for each property; the catalogue says where it lies."""
+    told = model.describe().values
+    folder = None if catalog is None else catalog.directory(name)
+    properties: dict[str, Any] = {
+        "name": name,
+        "kind": model.word,
+        "predicts": model.kind,
+        "label": model.label,
+        "classes": None if model.classes is None else model.classes.tolist(),
+        "columns": list(model.columns),
+        **({} if folder is None else {"model_dir": folder}),
+        **{key: value for key, value in told.items() if key not in _COMMON},
+        **{key: value for key, value in model.metrics.items() if key != TRIALS},
+        **{f"config.{key}": value for key, value in model.config.items()},
+    }
+    return Result(("property", "value"), list(properties.items()))
 
 
 def show_versions(name: str, catalog: Catalog) -> Result:
@@ -55,7 +83,7 @@ def _group_properties(model: GroupModels, name: str) -> Result:
     told = figures(model)
     properties: dict[str, Any] = {
         "name": name,
-        "kind": model.kind,
+        "kind": model.word,
         "label": model.label,
         "classes": None if model.classes is None else model.classes.tolist(),
         "by": list(model.by),
@@ -78,6 +106,8 @@ def _properties_of_group(model: GroupModels, name: str, group: tuple[Any, ...]) 
             f"model {name!r} is by {', '.join(model.by)}: name {len(model.by)} values, as DESCRIBE MODEL {name} FOR (…)"
         )
     found = model.best(to_text(group))
+    if not isinstance(found, LinearModel):
+        return described_properties(found, name)
     shown = model_properties(found, name)
     features = found.recipe.names or tuple(map(str, range(found.weights.width)))
     if loss_of(found.kind).many or found.weights.width > _MOST_WEIGHTS:
@@ -117,7 +147,7 @@ def model_properties(model: LinearModel, name: str) -> Result:
         "features": model.weights.width,
         "columns": [column for part in recipe.parts for column in part.columns],
         "epochs": len(model.history),
-        **{name: value for name, value in model.metrics.items() if name != "trials"},
+        **{key: value for key, value in model.metrics.items() if key != TRIALS},
         **({"hash": hashed} if hashed else {}),
         **({} if model.transform is None else {"transform": dict(model.transform.columns)}),
         "learning_rate": model.config.get("learning_rate") or _usual_rate(model),

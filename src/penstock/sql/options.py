@@ -21,9 +21,10 @@ from penstock.columns.schema_notes import index_columns
 from penstock.config import Config
 from penstock.errors import ColumnError, UnknownOptionError, UsageError, nearest, some_of
 from penstock.messages import Given, Location, Text, TextPart, joined
-from penstock.options import TABLE, default, options_of
+from penstock.options import Option, default, options_of
 from penstock.sgd.loop import EarlyStopping
 from penstock.sql import warehouse
+from penstock.sql.model_types import LINEAR, ModelType, QueryLearner, type_of
 from penstock.sql.model_versions import split_version
 from penstock.sql.prediction_query import holds_lists
 from penstock.sql.query_copy import PLACE, Reading
@@ -36,6 +37,7 @@ from penstock.sql.statements import (
     Pack,
     Predict,
     Statement,
+    StatementOption,
     StatementOptions,
     Train,
 )
@@ -71,7 +73,7 @@ class Settings:
     Attributes
     ----------
     config : Config
-        Hyper-parameters.
+        Hyper-parameters; where there is a learner, which has its own, those that are common: memory, seed and validation.
     columns : Columns
         Which columns play which part. Excluded ones are not among them: they are not asked of the engine.
     reading : Reading
@@ -80,6 +82,8 @@ class Settings:
         The columns to ask of the engine, in the query's order.
     replace : bool
         Whether a model of the same name may be replaced.
+    learner : QueryLearner or None
+        What learns the model; None of linear models in memory without GROUP BY.
     auto_split : bool
         Whether rows to measure on are set aside as the warehouses do it by default; see `for_rows`.
     extension : bool
@@ -89,7 +93,7 @@ class Settings:
     halving : bool
         Whether these are tried in rounds.
     groups : GroupSettings or None
-        Of GROUP BY, or of a search.
+        Of GROUP BY, or of a model that worker processes learn, such as by a search.
     init : str or None
         The model that training goes on from.
     """
@@ -105,6 +109,7 @@ class Settings:
     halving: bool = False
     groups: GroupSettings | None = None
     init: str | None = None
+    learner: QueryLearner | None = None
 
     def for_rows(self, rows: int) -> Settings:
         """Return the settings once the number of rows is known; only an automatic split hangs on it."""
@@ -155,20 +160,20 @@ def settings(train: Train, schema: pa.Schema) -> Settings:
     (5, 'clicked', ('id', 'age', 'clicked'), 10000000)
     """
     with in_words_of(wording_of(train)):
+        kind = type_of(train)
+        preset = {name: StatementOption(value) for name, value in kind.preset.items()}
         given, split = train.options, False
         if train.warehouse:
             given, split = warehouse.plain_options(train.options, name=train.name or "")
-        options = OptionValues.of(given, option_names(of_warehouse=train.warehouse), schema)
-        config = options.config(train.model)
+        known = option_names(kind, of_warehouse=train.warehouse)
+        options = OptionValues.of({**preset, **given}, known, schema, kind.options, searched=kind.searched)
         groups = options.groups(train)
-        if groups is not None and config.optimizer not in (None, "sgd"):
-            raise UsageError(
-                "is not there for models per group and several values to try, which learn by sgd or full passes",
-                option="optimizer",
-                value=config.optimizer,
-                fixes=["leave it out"],
-            )
-        columns, wanted = _columns(options, schema, train.warehouse, by=() if groups is None else groups.by)
+        learner = kind.make_learner(options, train)
+        config = options.config(train.model) if learner is None else options.common_config()
+        if kind.label == "label":
+            columns, wanted = _columns(options, schema, train.warehouse, by=() if groups is None else groups.by)
+        else:
+            columns, wanted = _named_columns(options, schema, kind)
         halving = options.values.get("search") == "halving"
         init = options.values.get("init")
         if init is not None and groups is not None:
@@ -181,7 +186,18 @@ def settings(train: Train, schema: pa.Schema) -> Settings:
         extension = bool(options.values.get("extension", True))
         reading = options.reading(config.memory)
         return Settings(
-            config, columns, reading, wanted, replaced, split, extension, options.search, halving, groups, init
+            config,
+            columns,
+            reading,
+            wanted,
+            replaced,
+            split,
+            extension,
+            options.search,
+            halving,
+            groups=groups,
+            init=init,
+            learner=learner,
         )
 
 
@@ -190,13 +206,13 @@ def wording_of(statement: Statement) -> StatementWording:
     statement = statement.train if isinstance(statement, Explain) else statement
     of_warehouse = isinstance(statement, Train) and statement.warehouse
     options = statement.options if isinstance(statement, Train | Evaluate | Pack) else {}
-    known = option_names(of_warehouse=of_warehouse)
+    known = option_names(type_of(statement) if isinstance(statement, Train) else LINEAR, of_warehouse=of_warehouse)
     if isinstance(statement, Pack):
         known |= _names("query-pack")
     return StatementWording.of(options, known, warehouse=of_warehouse)
 
 
-def option_names(*, of_warehouse: bool = False) -> dict[str, str]:
+def option_names(kind: ModelType = LINEAR, *, of_warehouse: bool = False) -> dict[str, str]:
     """Return the names that options of a training may have, each with the name in the option table.
 
     Examples
@@ -204,15 +220,13 @@ def option_names(*, of_warehouse: bool = False) -> dict[str, str]:
     >>> option_names()["buffer_size"], option_names(of_warehouse=True)["learn_rate"]
     ('memory', 'learning_rate')
     """
-    if not of_warehouse:
-        return _names("query")
-    return _names("query") | warehouse.NAMES | {name: name for name in warehouse.SPECIAL}
+    return kind.names(of_warehouse=of_warehouse) | ({name: name for name in warehouse.SPECIAL} if of_warehouse else {})
 
 
 def evaluate_settings(evaluate: Evaluate, schema: pa.Schema | None = None) -> EvaluateSettings:
     """Settle the options of EVALUATE for the columns of its query; without them the label is taken as written."""
     with in_words_of(wording_of(evaluate)):
-        options = OptionValues.of(evaluate.options, _names("query-evaluate"), schema)
+        options = OptionValues.at("query-evaluate", evaluate.options, schema)
         memory = options.values.get("memory", default("memory"))
         threshold = options.values.get("threshold")
         return EvaluateSettings(options.values.get("label"), memory, options.reading(memory), threshold)
@@ -229,13 +243,13 @@ def function_settings(call: Predict | ConfusionMatrix | ExplainPredict) -> Funct
     """
     known = _names("query-function")
     with in_words_of(StatementWording.of(call.options, known)):
-        return FunctionSettings(**OptionValues.of(call.options, known, None).values)
+        return FunctionSettings(**OptionValues.at("query-function", call.options, None).values)
 
 
 def pack_settings(pack: Pack, schema: pa.Schema, *, keys: Sequence[str] = ()) -> PackSettings:
     """Settle the options of PACK for the columns of its table; without ``features`` all numbers but ``keys`` are packed."""
     with in_words_of(wording_of(pack)):
-        options = OptionValues.of(pack.options, _names("query-pack"), schema)
+        options = OptionValues.at("query-pack", pack.options, schema)
         label = options.values.get("label", _default_label(schema))
         features = options.values.get("features")
         if features is None:
@@ -289,6 +303,17 @@ def _columns(
     return Columns(**roles, **kinds, missing=values.get("missing")), wanted
 
 
+def _named_columns(options: OptionValues, schema: pa.Schema, kind: ModelType) -> tuple[Columns, tuple[str, ...]]:
+    """Return the columns that options name one by one, as for a model that has no features."""
+    named = [
+        options.values[name]
+        for name, option in kind.options.items()
+        if option.kind == "column" and name in options.values
+    ]
+    wanted = tuple(name for name in schema.names if name in named)
+    return Columns(label=options.values.get(kind.label)), wanted
+
+
 def _default_label(schema: pa.Schema) -> str | None:
     return next((name for name in schema.names if name.lower() == "label"), None)
 
@@ -307,9 +332,6 @@ def _is_numeric(kind: pa.DataType) -> bool:
     return is_number(kind) or bool(pa.types.is_boolean(kind))
 
 
-_UNSEEN = ("pooled", "null")
-_SEARCHED = (*options_of("search"), "patience", "batch_size", "decay", "power")
-"""Options of which several values may be given, to be tried."""
 _READING = ("block_size", "nulls", "cache", "connections")
 
 
@@ -317,7 +339,7 @@ _READING = ("block_size", "nulls", "cache", "connections")
 class OptionValues:
     """Options by what they mean, each of the type wanted, and the names they were written under.
 
-    ``search`` has the values of options that were given several to try.
+    ``declared`` has the options that the statement takes, ``search`` the values of those that were given several to try.
     """
 
     values: dict[str, Any]
@@ -325,12 +347,26 @@ class OptionValues:
     options: StatementOptions
     known: Mapping[str, str]
     schema: pa.Schema | None
+    declared: Mapping[str, Option]
     search: dict[str, list[Any]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, options: StatementOptions, known: Mapping[str, str], schema: pa.Schema | None) -> OptionValues:
-        """Read options; ``known`` has for each name the option of the table that it stands for."""
-        found = cls({}, {}, options, known, schema)
+    def at(cls, door: str, options: StatementOptions, schema: pa.Schema | None) -> OptionValues:
+        """Read the options of a statement that has a door of its own."""
+        return cls.of(options, _names(door), schema, options_of(door))
+
+    @classmethod
+    def of(
+        cls,
+        options: StatementOptions,
+        known: Mapping[str, str],
+        schema: pa.Schema | None,
+        declared: Mapping[str, Option],
+        *,
+        searched: Sequence[str] = (),
+    ) -> OptionValues:
+        """Read options; ``known`` has for each name the option that it stands for, ``searched`` those to try several values of."""
+        found = cls({}, {}, options, known, schema, declared)
         for name, option in options.items():
             if name not in known:
                 raise UnknownOptionError(
@@ -343,9 +379,9 @@ class OptionValues:
                 found.fail(name, f"{name} and {found.written[meaning]} mean the same", "give one of them")
             found.written[meaning] = name
             if option.value is not None:  # null leaves what there is without the option
-                declared, several = TABLE[meaning], isinstance(option.value, list) and meaning in _SEARCHED
+                kind, several = declared[meaning], isinstance(option.value, list) and meaning in searched
                 values = option.value if several and isinstance(option.value, list) else [option.value]
-                read = [declared.check(_READERS[declared.kind](found, name, value)) for value in values]
+                read = [kind.check(_READERS[kind.kind](found, name, value)) for value in values]
                 if several:
                     found.search[meaning] = read
                 else:
@@ -353,15 +389,19 @@ class OptionValues:
         return found
 
     def groups(self, train: Train) -> GroupSettings | None:
-        """Return what GROUP BY or values to try ask for; raise for an option of these where there are none."""
+        """Return what GROUP BY, values to try or worker processes ask for; raise for an option of these where there are none."""
+        kind = type_of(train)
         if not train.by:
             if "unseen" in self.written:
                 self.fail(self.written["unseen"], "unseen is for models per group", "write GROUP BY, or leave it out")
-            for meaning in () if self.search else ("workers", "search"):
+            for meaning in () if self.search or kind.processes else ("workers", "search"):
                 if meaning in self.written:
                     values = Text("give an option several values: ", self.write("l2", [1, 0.1]))
                     self.fail(self.written[meaning], f"{meaning} is for several values to try", values, "leave it out")
-            return GroupSettings((), workers=self.values.get("workers")) if self.search else None
+            settled = GroupSettings((), "null", self.values.get("workers"))
+            return settled if self.search or kind.processes else None
+        if not kind.grouped:
+            raise UsageError(f"a {train.model} model is not learned for each group", fixes=["leave out GROUP BY"])
         by = tuple(str(self.column("GROUP BY", name)) for name in train.by)
         twice = next((name for name in by if by.count(name) > 1), None)
         if twice is not None:
@@ -371,8 +411,6 @@ class OptionValues:
         unseen = self.values.get("unseen", default("unseen", "query"))
         if "unseen" in self.written and self.options[self.written["unseen"]].value is None:  # as the word null is read
             unseen = "null"
-        if unseen not in _UNSEEN:
-            self.refuse(self.written["unseen"], unseen, "known here", self.write("unseen", *_UNSEEN))
         return GroupSettings(by, unseen, self.values.get("workers"))
 
     def config(self, model: str) -> Config:
@@ -385,6 +423,19 @@ class OptionValues:
         if config.patience:
             EarlyStopping(config.patience, config.tolerance)
         return config
+
+    def floating_label(self) -> bool:
+        """Whether the label is of a floating-point type, or a decimal with digits behind the point."""
+        label = self.values.get("label") or (None if self.schema is None else _default_label(self.schema))
+        if self.schema is None or label not in self.schema.names:
+            return False
+        kind = self.schema.field(label).type
+        return bool(pa.types.is_floating(kind) or (pa.types.is_decimal(kind) and kind.scale > 0))
+
+    def common_config(self) -> Config:
+        """Return the hyper-parameters that every model has."""
+        names = ("memory", "seed", "validation")
+        return Config(**{name: self.values[name] for name in names if name in self.values})
 
     def reading(self, memory: str | int) -> Reading:
         """Return how rows are fetched."""
@@ -425,7 +476,7 @@ class OptionValues:
 
 
 def _number(options: OptionValues, name: str, value: OptionValue) -> float | None:
-    if TABLE[options.known[name]].auto and isinstance(value, str) and value.lower() == "auto":
+    if options.declared[options.known[name]].auto and isinstance(value, str) and value.lower() == "auto":
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         options.refuse(name, value, "a number", Text(options.write(name, 0.1), ", without quotes"))
@@ -457,7 +508,7 @@ def _word(options: OptionValues, name: str, value: OptionValue) -> str:
 
 
 def _choice(options: OptionValues, name: str, value: OptionValue) -> str:
-    option = TABLE[options.known[name]]
+    option = options.declared[options.known[name]]
     word = _text(options, name, value).lower()
     if word not in option.words:
         raise UnknownOptionError.of(option.name, value, option.words)

@@ -24,7 +24,7 @@ from penstock.linear import LinearModel
 from penstock.loader.plan import Plan
 from penstock.metric_names import headline
 from penstock.sql.engines.base import Engine, QuerySample, QueryScan
-from penstock.sql.group_training import explain_group_training
+from penstock.sql.model_types import QueryLearner
 from penstock.sql.options import Settings
 from penstock.sql.query_copy import BLOCK_SIZE
 from penstock.sql.result import Result
@@ -35,6 +35,7 @@ from penstock.sql.training_statement import (
     memory_notice,
     phase_times,
     prepare_training,
+    score_note,
     server_for,
     training_reading,
     training_settings,
@@ -50,8 +51,8 @@ def explain_training(statement: Explain, engine: Engine, *, stream: Stream) -> R
     train = transformed_training(statement.train, engine)
     schema = engine.describe(train.query)
     chosen = training_settings(train, engine, schema, stream=stream, planned=True)
-    if chosen.groups is not None:
-        return explain_group_training(train, chosen, engine, analyze=statement.analyze, stream=stream)
+    if chosen.learner is not None:
+        return _explain_learner(train, chosen, chosen.learner, engine, analyze=statement.analyze, stream=stream)
     server = server_for(chosen, engine, schema)
     if server is not None:
         plan = server.explain(train, chosen, features_of(chosen), analyze=statement.analyze)
@@ -71,6 +72,20 @@ def explain_training(statement: Explain, engine: Engine, *, stream: Stream) -> R
     else:
         lines = view.lines()
     return Result(("QUERY PLAN",), [(line,) for line in lines])
+
+
+def _explain_learner(
+    train: Train, chosen: Settings, learner: QueryLearner, engine: Engine, *, analyze: bool, stream: Stream
+) -> Result:
+    """Say what learning will take; to analyze, learn, and say what it took."""
+    with engine.open(train.query, chosen.wanted, chosen.reading, stream=stream) as opened:
+        told = learner.explain(opened.source, chosen).lines()
+        if analyze:
+            began = time.perf_counter()
+            with learner.trial().learn(opened.source, chosen, stream=stream) as learned:
+                notes = learned.result.notes or [*score_note(learned.model), *str(learned.result).splitlines()]
+            told += ["", f"Took {show_seconds(time.perf_counter() - began)}", *notes]
+    return Result(("QUERY PLAN",), [(line,) for line in told])
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from penstock.linear import LinearModel
 from penstock.model import Model
 from penstock.sgd.losses import Loss, loss_of
 from penstock.sql.dialect import Dialect, double_literal, quote_identifier
-from penstock.sql.stored_groups import KeyKind, group_keys, key_kind
+from penstock.sql.stored_groups import KeyKind, group_keys, is_linear, key_kind
 
 
 def select_predictions(
@@ -81,11 +81,9 @@ def select_predictions(
     SELECT * FROM t
     ) AS q) AS p
     """
-    grouped = isinstance(model, GroupModels)
-    if (model.linear is None and not grouped) or dialect.predictions is None:
+    single = model if is_linear(model) else model.linear
+    if single is None or dialect.predictions is None:
         return None
-    single = model if isinstance(model, GroupModels) else model.linear
-    assert single is not None
     names = added_columns(single, dialect=dialect, present=schema.names, warehouse=warehouse)
     if isinstance(single, GroupModels):
         formula = group_formula_of(single, schema, dialect, stored)
@@ -97,17 +95,15 @@ def select_predictions(
     return dialect.predictions(formula, query, names, warehouse=warehouse, present=schema.names)
 
 
-def added_columns(
-    model: LinearModel | GroupModels, *, dialect: Dialect, present: Sequence[str] = (), warehouse: bool = False
-) -> list[str]:
+def added_columns(model: Model, *, dialect: Dialect, present: Sequence[str] = (), warehouse: bool = False) -> list[str]:
     """Return the names of the columns that predictions add, and refuse a query that has one of them already.
 
     Names that the engine would take for one another are told apart by a number at the end.
     """
-    classes = () if model.recipe.labels is None else model.recipe.labels.classes
+    classes = [] if model.classes is None else model.classes.tolist()
     probable = bool(classes) and loss_of(model.kind).probabilities is not None
     if warehouse:
-        stem = f"predicted_{model.recipe.label or 'label'}"
+        stem = f"predicted_{model.label or 'label'}"
         wanted = [stem, *([f"{stem}_probs"] if probable else [])]
     else:
         wanted = ["prediction", *(f"probability_{each}" for each in classes if probable)]

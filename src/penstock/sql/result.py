@@ -17,8 +17,7 @@ import pyarrow as pa
 from penstock.errors import ColumnError, MissingExtraError
 
 if TYPE_CHECKING:
-    from penstock.groups.results import GroupModels
-    from penstock.linear import LinearModel
+    from penstock.model import Model
 
 MOST_SHOWN = 40
 """Rows that are printed where nothing else is said."""
@@ -41,7 +40,7 @@ class Result:
         What was done, in a word or two.
     notes : tuple of str
         What a user should know beside the rows.
-    model : LinearModel, GroupModels or None
+    model : Model or None
         What a training learnt.
     useless : str or None
         Why that model is no better than a constant prediction, where it is not.
@@ -65,7 +64,7 @@ class Result:
     rows: Sequence[Sequence[Any]] = ()
     status: str = ""
     notes: tuple[str, ...] = ()
-    model: LinearModel | GroupModels | None = None
+    model: Model | None = None
     useless: str | None = None
     types: tuple[pa.DataType, ...] = ()
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from penstock.closing import Closing
-from penstock.errors import ModelFileError, UsageError
+from penstock.errors import UsageError
 from penstock.events import Listener, Stream
 from penstock.groups.results import GroupModels
-from penstock.messages import Command
-from penstock.model_kinds import open_model
-from penstock.outputs import atomic_path
+from penstock.model_kinds import kind_of, open_model
 from penstock.sql import statements as s
 from penstock.sql.catalog import Catalog
 from penstock.sql.engines.registry import open_engine
@@ -24,6 +23,7 @@ from penstock.sql.model_versions import ModelOrigin
 from penstock.sql.options import pack_settings, wording_of
 from penstock.sql.plan_tree import explain_training
 from penstock.sql.result import Result
+from penstock.sql.stored_files import Keeping
 from penstock.sql.training_statement import run_training
 from penstock.sql.wording import in_words_of
 
@@ -39,6 +39,8 @@ class Session(Closing):
         Open a DuckDB file for reading alone; models can then not be saved.
     listeners : sequence of callables
         Hear of progress, epochs and warnings.
+    modules : sequence of str
+        Code that torch modules of the database may run, as ``package:name``; what the session trains by may run anyway.
 
     Examples
     --------
@@ -50,9 +52,16 @@ class Session(Closing):
     (1.0, ['m'])
     """
 
-    def __init__(self, db: Any = ":memory:", *, read_only: bool = False, listeners: Sequence[Listener] = ()) -> None:
+    def __init__(
+        self,
+        db: Any = ":memory:",
+        *,
+        read_only: bool = False,
+        listeners: Sequence[Listener] = (),
+        modules: Sequence[str] = (),
+    ) -> None:
         self.engine = open_engine(db, read_only=read_only)
-        self.catalog = Catalog(self.engine)
+        self.catalog = Catalog(self.engine, modules=modules)
         self._listening = Stream(list(listeners))
         self.stream = self._listening
 
@@ -109,27 +118,25 @@ class Session(Closing):
                 return self._pack(statement)
 
     def _import(self, statement: s.ImportModel) -> Result:
-        kept: dict[str, Any] = {"exists": statement.exists, "origin": ModelOrigin(statement.text)}
+        kind = kind_of(statement.path)
         with open_model(statement.path) as model:
             if isinstance(model, GroupModels):
-                unseen = "null" if model.pooled is None else "pooled"
-                self.catalog.save(statement.model, model.answering(unseen), **kept)
-                return Result(status="IMPORT MODEL")
-            if model.linear is None:
-                raise ModelFileError(
-                    f"{statement.path} is a {model.kind} model that has no linear form in memory, and stays where it is: ",
-                    Command(("penstock", "predict", statement.path, "DATA")),
-                )
-            self.catalog.save(statement.model, model.linear, **kept)
-        return Result(status="IMPORT MODEL")
+                model = model.answering("null" if model.pooled is None else "pooled")
+            # What may be larger than memory stays where it is.
+            keeping = Keeping(Path(statement.path).resolve() if kind.on_disk else None)
+            self.catalog.save(
+                statement.model,
+                model.linear or model,
+                exists=statement.exists,
+                keeping=keeping,
+                origin=ModelOrigin(statement.text),
+            )
+        note = f"the model stays in {keeping.folder}, which the row in {self.engine.place} refers to"
+        return Result(status="IMPORT MODEL", notes=(note,) if keeping.folder is not None else ())
 
     def _export(self, statement: s.ExportModel) -> None:
-        model = self.catalog.load(statement.model)
-        if isinstance(model, GroupModels):
+        with self.catalog.load(statement.model) as model:
             model.save(statement.path)
-            return
-        with atomic_path(statement.path) as temporary:
-            model.save(temporary)
 
     def _pack(self, statement: s.Pack) -> Result:
         if not self.engine.packs:
@@ -146,6 +153,7 @@ class Session(Closing):
 
     def close(self) -> None:
         """Close the database."""
+        self.catalog.close()
         self.engine.close()
 
     def _run(self, statement: s.Statement) -> Result:

@@ -78,7 +78,7 @@ class TransformItem:
 class Train:
     """``SELECT … TRAIN BY``, or ``CREATE MODEL``: learn a model from a query's rows.
 
-    ``model`` is logistic, svm, linear or softmax. ``name`` is None where none was given. ``warehouse`` says whether
+    ``model`` is logistic, svm, linear, softmax, or a name of `penstock.sql.model_types.MODEL_TYPES`. ``name`` is None where none was given. ``warehouse`` says whether
     the options have the warehouses' names (``OPTIONS``). ``transform`` makes the columns to learn from of those of the query.
     ``by`` has the columns of GROUP BY: a model is learned for each of their values. ``text`` is the whole statement, to be kept with
     the model.

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,7 @@ from penstock.groups.keys import Key, from_columns
 from penstock.groups.registry import Registry
 from penstock.groups.results import GroupModels
 from penstock.groups.tables import figures, lines
+from penstock.model import Model
 
 KeyKind = Literal["text", "integer", "boolean", "date", "timestamp", "time", "float"]
 """What a group's value is compared as: text, a double, or else a whole number: of days, or of microseconds."""
@@ -90,11 +91,14 @@ def key_text(value: Any) -> str | None:
     return str((value - _EPOCH.date()).days)
 
 
+def is_linear(model: Model) -> TypeGuard[GroupModels]:
+    """Whether a model is one per group, of weights alone."""
+    return isinstance(model, GroupModels) and model.registry.index.family == "linear"
+
+
 def group_header(result: GroupModels) -> tuple[dict[str, Any], Floats]:
     """Return the header and the weights of a row of the catalogue."""
     index, chosen = result.registry.index, result.chosen_rows
-    if index.family != "linear":
-        raise UsageError(f"the models are {index.family}, and the models of a database are linear ones")
     if not len(chosen):
         reasons = [reason for reason in result.frame["reason"].to_pylist() if reason]
         raise UsageError("no group has a model", fixes=[f"the first reason: {reasons[0]}"] if reasons else [])

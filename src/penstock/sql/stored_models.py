@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,25 +17,30 @@ from pyarrow import ArrowException
 
 from penstock import __version__
 from penstock.budget import show_bytes
-from penstock.errors import ModelFileError, UsageError
+from penstock.errors import ModelFileError, PenstockError, UsageError
 from penstock.groups.results import GroupModels
 from penstock.linear import LinearModel
 from penstock.messages import Text, Use
+from penstock.model import Model
 from penstock.sgd.losses import loss_of
-from penstock.sql.stored_groups import group_header, groups_of_row
+from penstock.sql.stored_files import SAVED, Keeping, SavedModels, saved_header
+from penstock.sql.stored_groups import group_header, groups_of_row, is_linear
 
-StoredKind: TypeAlias = LinearModel | GroupModels
-"""What a row of the catalogue can be: a model, or a model per group."""
-
-FORMAT, GROUPS_FORMAT = 1, 2
-"""Versions of a row: of one model, and of a model per group, which earlier versions of Penstock cannot read."""
+FORMAT, GROUPS_FORMAT, FILES_FORMAT = 1, 2, 3
+"""Versions of a row: of one linear model, of one per group, and of any other model by its files; who reads one reads those before."""
 _NOT_FINITE = "not_finite"
 _MOST_SCALES = 1_000
 """Features whose means and scales are kept in the header, to explain predictions."""
 
 
-def row_of_model(name: str, model: StoredKind, *, most_weights: int | None, engine: str) -> list[Any]:
+def row_of_model(
+    name: str, model: Model, *, keeping: Keeping | None = None, most_weights: int | None, engine: str
+) -> list[Any]:
     """Return the values of a model's row, checked, with the header as JSON has it; ``most_weights`` is how many a field takes."""
+    if not isinstance(model, LinearModel) and not is_linear(model):
+        content = saved_header(model, keeping or Keeping(), name=name, engine=engine)
+        nothing, width = np.empty(0, np.float32), content["features"] or 0
+        return [name, content["kind"], 0, width, nothing, nothing, _plain(content), FILES_FORMAT, __version__]
     if isinstance(model, LinearModel):
         weights = model.weights.settled()
         coef, intercept = np.ascontiguousarray(weights.coef, np.float32), np.asarray(weights.intercept, np.float32)
@@ -58,14 +63,21 @@ def row_of_model(name: str, model: StoredKind, *, most_weights: int | None, engi
     return [name, model.kind, outputs, width, coef.ravel(), intercept, _plain(content), version, __version__]
 
 
-def model_of_row(row: list[Any], *, place: str) -> StoredKind:
-    """Put a model together from its row, whatever stands in it."""
+def model_of_row(row: list[Any], *, saved: SavedModels, place: str) -> Model:
+    """Put a model together from its row, whatever stands in it; ``saved`` is where files are unpacked."""
     version, kind, outputs, width, coef, intercept, header, by = row
-    if version > GROUPS_FORMAT:
+    if version > FILES_FORMAT:
         raise ModelFileError(
-            f"{place} was written by a newer Penstock ({by}: format {version}, this one reads up to {GROUPS_FORMAT}); upgrade"
+            f"{place} was written by a newer Penstock ({by}: format {version}, this one reads up to {FILES_FORMAT}); upgrade"
             " with: pip install -U penstock"
         )
+    if version == FILES_FORMAT:
+        try:
+            return saved.open(header_of_row(header)[SAVED], place=place)
+        except PenstockError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise _damaged(place, f"its header cannot be read ({error!r})") from error
     if version == GROUPS_FORMAT:
         return _group_models(kind, outputs, width, coef, header, place=place)
     weights, constants = _floats(coef), _floats(intercept)

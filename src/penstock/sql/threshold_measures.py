@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import UsageError
-from penstock.groups.results import GroupModels
-from penstock.linear import EncodedModel
 from penstock.measures import Doubles, Ranking, TwoClassMeasures
+from penstock.model import Model
 from penstock.sgd.losses import loss_of
 
 _POINTS = 100
@@ -24,13 +23,13 @@ ROC_COLUMNS = (
 )
 
 
-def require_two_classes(model: EncodedModel | GroupModels, purpose: str) -> None:
+def require_two_classes(model: Model, purpose: str) -> None:
     """Raise where a model does not give each row a probability of the second of two classes."""
-    classes = () if model.recipe.labels is None else model.recipe.labels.classes
+    classes = [] if model.classes is None else model.classes.tolist()
     if len(classes) == 2 and loss_of(model.kind).probabilities is not None:
         return
     has = f"{len(classes)} classes" if len(classes) > 2 else "no probabilities"
-    raise UsageError(f"{purpose} is for models of two classes with probabilities; this {model.kind} model has {has}")
+    raise UsageError(f"{purpose} is for models of two classes with probabilities; this {model.word} model has {has}")
 
 
 def positive_probability(kind: str, scores: NDArray[Any]) -> Doubles:

@@ -10,7 +10,7 @@ import re
 
 from penstock.errors import SQLSyntaxError, line_and_column, nearest
 from penstock.messages import Location
-from penstock.sgd.losses import linear_models
+from penstock.sql.model_types import model_names, model_words
 from penstock.sql.statements import OptionValue, Query, StatementOption, TableSelection
 from penstock.sql.tokens import StatementTokens, Token
 
@@ -134,7 +134,7 @@ class TokenReader:
         """Read which kind of model is to be learnt."""
         token = self.token
         if token is None or token.kind != "word":
-            raise self.missing(f"a model: {', '.join(linear_models())}")
+            raise self.missing(f"a model: {', '.join(model_names())}")
         found = self.kind(token.text, self.at)
         self.at += 1
         return found
@@ -142,10 +142,10 @@ class TokenReader:
     def kind(self, word: OptionValue, at: int) -> str:
         """Return which of the models a word means; ``at`` is the token to point at."""
         known = str(word).lower()
-        models = linear_models()
-        kinds = {other: model for model, loss in models.items() for other in (model, *loss.aliases)}
+        kinds = model_words()
         if known not in kinds:
-            raise self.wrong(f"{word} is not a model; choose one of: {', '.join(models)}{nearest(known, kinds)}", at)
+            choices = ", ".join(model_names())
+            raise self.wrong(f"{word} is not a model; choose one of: {choices}{nearest(known, kinds)}", at)
         return kinds[known]
 
     def query(self, first: int, stop: int, scope: tuple[str, ...] = ()) -> Query:

@@ -19,7 +19,7 @@ from penstock.budget import Budget, show_bytes
 from penstock.columns.number import Number
 from penstock.columns.recipe import Recipe
 from penstock.columns.schema_notes import index_notice
-from penstock.errors import BudgetError, DataError
+from penstock.errors import BudgetError, DataError, UsageError
 from penstock.events import Stream, Warned
 from penstock.explanation.advice import plan_for
 from penstock.explanation.explanation import show_seconds
@@ -28,11 +28,12 @@ from penstock.loader.plan import Plan
 from penstock.memory_learner import LinearJob, linear_job
 from penstock.messages import Given, Name, Text, Use
 from penstock.metric_names import headline, useless_reason
+from penstock.model import Model
 from penstock.sgd.losses import loss_of
 from penstock.sql.catalog import Catalog
 from penstock.sql.continued_training import continued_recipe, exact_notice, first_model
 from penstock.sql.engines.base import Engine, QueryBlocks, Reading, ServerTraining
-from penstock.sql.group_training import group_result, search_model, train_groups, trial_rows
+from penstock.sql.model_types import LINEAR, type_of
 from penstock.sql.model_versions import ModelOrigin, require_name
 from penstock.sql.options import Settings, settings
 from penstock.sql.result import Result
@@ -111,24 +112,30 @@ def run_training(statement: Train, engine: Engine, catalog: Catalog, *, stream: 
     stem = statement.query.selected.table if statement.query.selected else "model"
     exists: Exists = "replace" if chosen.replace else "error"
     origin = ModelOrigin(statement.text)
-    name = name or catalog.free_name(f"{unquote_table(stem)}_{chosen.config.model}")
+    name = name or catalog.free_name(f"{unquote_table(stem)}_{statement.model}")
     note = f"model {name!r} saved in {engine.place}; use it: SELECT … PREDICT BY {quote_if_needed(name)}"
-    if chosen.groups is not None and chosen.groups.by:
-        models = train_groups(statement, chosen, engine, stream=stream)
-        catalog.save(name, models, exists=exists, origin=origin)
-        return group_result(models, time.perf_counter() - began, [note])
-    server = None if chosen.groups is not None else server_for(chosen, engine, schema)
+    if chosen.learner is not None:
+        with (
+            engine.open(statement.query, chosen.wanted, chosen.reading, stream=stream) as opened,
+            chosen.learner.learn(opened.source, chosen, stream=stream) as learned,
+        ):
+            model = learned.model
+            if isinstance(model, LinearModel):
+                model = replace(model, transform=saved_transform(statement, engine))
+            catalog.save(name, model, exists=exists, origin=origin, keeping=learned.keeping)
+            told = learned.result.notes or score_note(model)
+            seconds = show_seconds(time.perf_counter() - began)
+            place = learned.keeping.folder
+            stays = () if place is None else (f"it stays in {place}, which the database only refers to",)
+            whole = (*told, f"{seconds} in all", note, *stays, *_useless_note(learned.useless, name))
+            return replace(learned.result, notes=whole, useless=learned.useless)
+    server = server_for(chosen, engine, schema)
     statement = replace(statement, name=name)
     trained = None
     if server is not None:
         trained = server.train(statement, chosen, features_of(chosen), catalog=catalog, stream=stream)
     if trained is not None:
         model = trained
-    elif chosen.groups is not None:
-        model = replace(
-            search_model(statement, chosen, engine, stream=stream), transform=saved_transform(statement, engine)
-        )
-        catalog.save(name, model, exists=exists, origin=origin)
     else:
         with prepare_training(statement, chosen, engine, stream=stream, first=first) as job:
             model = replace(job.learn(schema), transform=saved_transform(statement, engine))
@@ -136,11 +143,16 @@ def run_training(statement: Train, engine: Engine, catalog: Catalog, *, stream: 
     if first is not None and (notice := exact_notice(model)) is not None:
         stream.emit(Warned(notice))
     useless = model.metrics.get("useless") or useless_reason(model.metrics)
-    notes = [*score_note(model), *time_note(model, time.perf_counter() - began), note]
-    if useless is not None:
-        notes.append(f"the model is useless: {useless}; to remove it: DROP MODEL {quote_if_needed(name)}")
+    spent = time_note(model, time.perf_counter() - began)
+    notes = [*score_note(model), *spent, note, *_useless_note(useless, name)]
     status = f"TRAIN {model.history[-1]['rows'] if model.history else 0}"
-    return replace(trial_rows(model) or epoch_rows(model), notes=tuple(notes), useless=useless, status=status)
+    return replace(epoch_rows(model), notes=tuple(notes), useless=useless, status=status)
+
+
+def _useless_note(useless: str | None, name: str) -> list[str]:
+    if useless is None:
+        return []
+    return [f"the model is useless: {useless}; to remove it: DROP MODEL {quote_if_needed(name)}"]
 
 
 def unquote_table(name: str) -> str:
@@ -168,7 +180,13 @@ def training_settings(
     Where it is ``planned`` only, the query is not run to see whether the label has more than two classes.
     """
     chosen = settings(statement, schema)
-    if not planned and statement.warehouse and (several := loss_of(chosen.config.model).several):
+    if type_of(statement) is not LINEAR and statement.transform:
+        raise UsageError(
+            f"TRANSFORM is for linear models in memory, and not for {statement.model}",
+            fixes=["write the expressions into the query"],
+        )
+    several = None if chosen.learner is not None else loss_of(chosen.config.model).several
+    if not planned and statement.warehouse and several:
         chosen = _several_classes(statement, chosen, engine, several)
     for option in () if engine.remote else sorted(_OVER_A_WIRE & set(statement.options)):
         reason = f" is for rows that come over a wire; it changes nothing on {engine.dialect.title}"
@@ -249,7 +267,7 @@ def epoch_rows(model: LinearModel) -> Result:
     return Result(names or ("epoch",), rows, model=model)
 
 
-def score_note(model: LinearModel) -> tuple[str, ...]:
+def score_note(model: Model) -> tuple[str, ...]:
     """Return in words how good the finished model is, and on which rows that was measured."""
     score = headline(model.metrics)
     if score is None:

@@ -14,14 +14,9 @@ from numpy.typing import NDArray
 
 from penstock.blocks.base import BlockSource
 from penstock.errors import UnknownOptionError, UsageError
-from penstock.groups.results import GroupModels
-from penstock.linear import EncodedModel
 from penstock.measures import OnScores, weighted_sum
-from penstock.options import TABLE
+from penstock.model import Model
 from penstock.sql.statements import OptionValue, StatementOption, StatementOptions
-
-NAMES = {alias: name for name, option in TABLE.items() for alias in option.warehouse}
-"""Other words for our options."""
 
 _EVAL_SHARE = 0.2
 _SMALL, _MIDDLE, _EVAL_ROWS = 500, 50_000, 10_000
@@ -170,7 +165,7 @@ _CLASSES = {
 
 
 def measure_for_warehouse(
-    model: EncodedModel | GroupModels,
+    model: Model,
     source: BlockSource,
     *,
     label: str | None = None,
@@ -178,7 +173,7 @@ def measure_for_warehouse(
     on_scores: OnScores | None = None,
 ) -> dict[str, float | None]:
     """Return the measures of a model on labelled rows, by the names that ``ML.EVALUATE`` has for them."""
-    errors = _Errors() if model.recipe.labels is None else None
+    errors = _Errors() if model.classes is None else None
     found = model.evaluate(source, label=label, memory=memory, on_scores=on_scores if errors is None else errors.add)
     if errors is not None:
         return errors.figures(found)

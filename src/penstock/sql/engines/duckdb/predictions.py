@@ -302,6 +302,7 @@ DUCKDB = Dialect(
     literal=_literal,
     predictions=select_in_duckdb,
     attributions=DuckDBAttributions(),
+    class_pairs=_pairs_list,
     identifier_quotes=('"', "`"),
     from_first=True,
     case_sensitive=False,

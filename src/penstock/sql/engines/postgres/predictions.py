@@ -360,6 +360,7 @@ POSTGRES = Dialect(
     literal=_literal,
     predictions=select_in_postgres,
     attributions=PostgresAttributions(),
+    class_pairs=_pairs_json,
     longest_name=63,
     most_columns=1600,
     own=qualified,
