@@ -33,7 +33,8 @@ from penstock.model_kinds import open_model
 from penstock.options import default
 from penstock.outputs import require_folder
 from penstock.sql.model_types import LearnedModel
-from penstock.sql.options import OptionValues, Settings
+from penstock.sql.option_values import OptionValues
+from penstock.sql.options import Settings
 from penstock.sql.result import Result
 from penstock.sql.statements import Train
 from penstock.sql.stored_files import Keeping

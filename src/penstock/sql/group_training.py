@@ -33,7 +33,8 @@ from penstock.model import Model
 from penstock.options import options_of
 from penstock.sql.model_types import LearnedModel
 from penstock.sql.module_code import module_trainable
-from penstock.sql.options import OptionValues, Settings
+from penstock.sql.option_values import OptionValues
+from penstock.sql.options import Settings
 from penstock.sql.result import Result
 from penstock.sql.statements import Train
 from penstock.sql.stored_files import Keeping

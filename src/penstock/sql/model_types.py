@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from penstock.events import Stream
     from penstock.explanation.explanation import Explanation
     from penstock.model import Model
-    from penstock.sql.options import OptionValues, Settings
+    from penstock.sql.option_values import OptionValues
+    from penstock.sql.options import Settings
     from penstock.sql.result import Result
     from penstock.sql.statements import OptionValue, Train
 
