@@ -237,7 +237,7 @@ def test_bad_rows_are_named_by_their_number_in_the_data(tmp_path):
     with pytest.raises(FeatureError, match=r"v\.parquet: column 'v' is null in row 50"):
         convert(tmp_path / "v.parquet", tmp_path / "a.arrow", label="y")
     with pytest.raises(LabelError, match=r"a\.parquet: 'a' is missing \(null\) in row 50"):
-        convert(tmp_path / "a.parquet", tmp_path / "a.arrow", label="a")
+        convert(tmp_path / "a.parquet", tmp_path / "a.arrow", label="a", missing="refuse")
     assert leftovers(tmp_path) == ["a.parquet", "v.parquet"]
 
 

@@ -77,6 +77,18 @@ def kind_of_head(head: bytes) -> str | None:
     return None if few else found
 
 
+def compression_of_head(head: bytes) -> str | None:
+    """Return how a file is compressed that is known not to be plain text, by its first bytes, however few; None where it is not.
+
+    Examples
+    --------
+    >>> compression_of_head(b"BZh9"), compression_of_head(b"a,b")
+    ('bz2', None)
+    """
+    packed = COMPRESSED.values()
+    return next((kind for magic, kind in _MAGIC.items() if kind in packed and head.startswith(magic)), None)
+
+
 def title_of(kind: str) -> str:
     """Return what messages call a file of a kind that `penstock.blocks.open.detect` tells.
 

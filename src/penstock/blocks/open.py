@@ -18,7 +18,13 @@ import pyarrow as pa
 
 from penstock.blocks.base import BlockSource
 from penstock.blocks.file_formats import FILE_FORMATS, format_of_suffix, known_suffixes
-from penstock.blocks.file_kinds import COMPRESSED, STREAM_MARK, is_json_object, kind_of_head, refuse_foreign
+from penstock.blocks.file_kinds import (
+    COMPRESSED,
+    STREAM_MARK,
+    is_json_object,
+    kind_of_head,
+    refuse_foreign,
+)
 from penstock.blocks.folder_columns import AddedColumns, FolderSource
 from penstock.blocks.frames import dataset_files, is_dataset, is_frame
 from penstock.blocks.samples.formats import FORMATS, format_by_suffix, marked_format
@@ -149,12 +155,6 @@ def detect_bytes(head: bytes, *, name: str) -> str:
         f"the format of {name} is not known",
         fixes=[Text("name it with ", Use("format"), f", one of: {', '.join(sorted(FILE_FORMATS))}")],
     )
-
-
-def compression(head: bytes) -> str | None:
-    """Return how a file is compressed, by its first bytes; None where it is not."""
-    found = kind_of_head(head)
-    return found if found in COMPRESSED.values() else None
 
 
 def is_stream(path: str) -> bool:

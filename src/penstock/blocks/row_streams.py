@@ -22,11 +22,10 @@ import pyarrow as pa
 from penstock.blocks.base import BlockSource
 from penstock.blocks.csv import CsvFormat
 from penstock.blocks.file_formats import FILE_FORMATS, format_of_suffix, known_suffixes
-from penstock.blocks.file_kinds import COMPRESSED, refuse_other_format
+from penstock.blocks.file_kinds import COMPRESSED, compression_of_head, refuse_other_format
 from penstock.blocks.folder_columns import AddedColumns, FolderSource
 from penstock.blocks.open import (
     JSON_LINES,
-    compression,
     detect,
     detect_bytes,
     is_stream,
@@ -225,7 +224,7 @@ def decompressed(file: ReadAt) -> Any:
     """Return a file to be read from its start to its end, decompressed if its first bytes say so."""
     raw = io.BufferedReader(SeekableView(file), 1 << 20)
     head = file.read_at(0, min(file.size, 6))
-    kind = compression(head)
+    kind = compression_of_head(head)
     if kind == "gzip":
         stream: Any = gzip.GzipFile(fileobj=raw)
     elif kind == "bz2":
