@@ -63,13 +63,14 @@ typedef struct Score
 static Given *
 given_to(FunctionCallInfo fcinfo)
 {
+	int			last = PG_NARGS() - 1;
 	Given	   *given = fcinfo->flinfo->fn_extra;
 	text	   *written;
 	MemoryContext before;
 
-	if (PG_ARGISNULL(3))
+	if (PG_ARGISNULL(last))
 		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("the options of penstock.fit are null"), errhint("Give '{}'.")));
-	written = PG_GETARG_TEXT_PP(3);
+	written = PG_GETARG_TEXT_PP(last);
 	if (given != NULL && VARSIZE_ANY_EXHDR(given->written) == VARSIZE_ANY_EXHDR(written) &&
 		memcmp(VARDATA_ANY(given->written), VARDATA_ANY(written), VARSIZE_ANY_EXHDR(written)) == 0)
 		return given;
@@ -79,7 +80,7 @@ given_to(FunctionCallInfo fcinfo)
 	given = palloc0(sizeof(Given));
 	given->options = read_options(text_to_cstring(written));
 	require_full_passes(given->options);
-	given->written = DatumGetTextPCopy(PG_GETARG_DATUM(3));
+	given->written = DatumGetTextPCopy(PG_GETARG_DATUM(last));
 	fcinfo->flinfo->fn_extra = given;
 	MemoryContextSwitchTo(before);
 	return given;
@@ -112,6 +113,25 @@ refuse(const Fitted *group, const char *why, const char *hint)
 			 errhint("%s", hint)));
 }
 
+/*
+ * Draws what a row is for: by its place in a table, where that is known, so that it is the same for all models that learn from the
+ * table, else by its number in its group.
+ */
+static uint32
+draw_lot(FunctionCallInfo fcinfo, const Fitted *group)
+{
+	uint64		seed = mixed_seed(group->options->seed, SPLIT_SEED, 0);
+
+	if (PG_NARGS() > 4 && !PG_ARGISNULL(3))
+	{
+		ItemPointer place = (ItemPointer) PG_GETARG_POINTER(3);
+
+		return (uint32) (mixed_seed(seed, ItemPointerGetBlockNumberNoCheck(place), ItemPointerGetOffsetNumberNoCheck(place)) >> 32);
+	}
+	return (uint32) (mixed_seed(seed, group->number, group->rows->rows) >> 32);
+}
+
+/* (state, features, label, options), or (state, features, label, ctid, options) with a ctid or none. */
 Datum
 penstock_fit_add(PG_FUNCTION_ARGS)
 {
@@ -158,7 +178,7 @@ penstock_fit_add(PG_FUNCTION_ARGS)
 	}
 	if (!all_finite(values, width))
 		refuse(group, value_flaw(options, NULL, values, width), "Fill or remove such values before training.");
-	group_rows_add(group->rows, target, values);
+	group_rows_add(group->rows, target, values, draw_lot(fcinfo, group));
 	PG_RETURN_POINTER(group);
 }
 
@@ -380,8 +400,29 @@ doubles(const double *values, int count)
 enum
 {
 	ROWS, SELECTION_ROWS, HELD_OUT_ROWS, CONFIG, WEIGHTS, LOSS, SELECTION_LOSS, SELECTION_SCORE, PASSES, HELD_OUT_LOSS, HELD_OUT_SCORE,
-	HELD_OUT_MEAN, HELD_OUT_SQUARES, REASON, COLUMNS
+	HELD_OUT_MEAN, HELD_OUT_SQUARES, OTHER_LOSS, OTHER_SCORE, JUDGED, REASON, COLUMNS
 };
+
+/* Measures the weights of another model, as `take_weights` gives them, on the rows held out. */
+static Score
+score_other(Fitted *group, MemoryContext context, const Split *split)
+{
+	const Options *options = group->options;
+	Options		own = *options;
+	Worker	   *worker;
+	float	   *weights = options->other;
+
+	if (options->other_count != (Size) options->outputs * (group->rows->width + 1))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("\"other\" has %d weights, and a model of these rows %zu", options->other_count,
+						(Size) options->outputs * (group->rows->width + 1))));
+	own.standardize = own.average = false;
+	worker = worker_make(context, &own, false, false, group->rows->width);
+	start_at(worker, weights);
+	group_rows_scale(group->rows, NULL);
+	return score_model(group, worker, USE_HELD_OUT, split);
+}
 
 /* Learns a model for each penalty, and the best of them from all rows. */
 static void
@@ -435,6 +476,21 @@ fit_group(Fitted *group, const Split *split, Datum *values, bool *nulls)
 	}
 	else
 	{
+		if (options->keep_judged)
+		{
+			values[JUDGED] = float_array(kept, size);
+			nulls[JUDGED] = false;
+		}
+		if (options->other_count)
+		{
+			Score		other = score_other(group, trial_context, split);
+
+			values[OTHER_LOSS] = Float8GetDatum(mean_loss(&other));
+			values[OTHER_SCORE] = Float8GetDatum(score_value(&other, options->loss));
+			nulls[OTHER_LOSS] = !isfinite(mean_loss(&other));
+			nulls[OTHER_SCORE] = !isfinite(score_value(&other, options->loss));
+			MemoryContextReset(trial_context);
+		}
 		if (split->held_out > 0)
 		{
 			double		l2 = options->penalty_count ? options->penalties[best] : options->l2;
@@ -483,7 +539,6 @@ penstock_fit_final(PG_FUNCTION_ARGS)
 		Split		split = {
 			.held_out = share,
 			.selection = group->options->penalty_count > 1 ? Min(share, (1 - share) / 2) : 0,
-			.seed = mixed_seed(group->options->seed, SPLIT_SEED, group->number),
 		};
 
 		values[ROWS] = Int64GetDatum((int64) group->rows->rows);

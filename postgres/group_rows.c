@@ -20,7 +20,7 @@ group_rows_make(MemoryContext context, uint32 width, int64 buffer_bytes)
 
 	rows->context = context;
 	rows->width = width;
-	rows->row_words = 1 + (Size) width;
+	rows->row_words = 2 + (Size) width;
 	rows->most = Min(Max(buffer_bytes / 2 / (rows->row_words * sizeof(float)), 1), PG_UINT32_MAX / rows->row_words);
 	rows->room = Min(FIRST_ROWS, rows->most);
 	rows->words = MemoryContextAllocHuge(context, rows->room * rows->row_words * sizeof(float));
@@ -43,7 +43,7 @@ write_block(GroupRows *rows)
 }
 
 void
-group_rows_add(GroupRows *rows, float label, const float *values)
+group_rows_add(GroupRows *rows, float label, const float *values, uint32 lot)
 {
 	float	   *row;
 
@@ -57,6 +57,7 @@ group_rows_add(GroupRows *rows, float label, const float *values)
 	row = rows->words + rows->held++ * rows->row_words;
 	row[0] = label;
 	memcpy(row + 1, values, rows->width * sizeof(float));
+	memcpy(row + 1 + rows->width, &lot, sizeof(lot));
 	rows->rows++;
 }
 
@@ -91,6 +92,7 @@ scale_rows(const GroupRows *rows, const Worker *worker, const float *from, float
 		to[0] = from[0];
 		for (uint32 j = 0; j < rows->width; j++)
 			to[1 + j] = (from[1 + j] - worker->center[j]) * worker->factor[j];
+		memmove(to + 1 + rows->width, from + 1 + rows->width, sizeof(uint32));
 	}
 }
 
@@ -118,15 +120,15 @@ read_block(GroupRows *rows, uint64 first, uint32 count)
 		scale_rows(rows, rows->scale, rows->words, rows->words, count);
 }
 
-/* What the row of some number is for: the same in each pass. */
+/* What a row is for, by its lot. */
 static inline RowUse
-use_of(const Split *split, uint64 number)
+use_of(const Split *split, const GroupRows *rows, const float *row)
 {
+	uint32		drawn;
 	double		lot;
 
-	if (split->held_out == 0)
-		return USE_TRAINING;
-	lot = (double) (mixed_seed(split->seed, 0, number) >> 11) / (UINT64_C(1) << 53);
+	memcpy(&drawn, row + 1 + rows->width, sizeof(drawn));
+	lot = drawn / 4294967296.0;
 	return lot < split->held_out ? USE_HELD_OUT : lot < split->held_out + split->selection ? USE_SELECTION : USE_TRAINING;
 }
 
@@ -147,7 +149,7 @@ group_rows_block(GroupRows *rows, uint32 number, RowUse use, const Split *split,
 	block->order = rows->order;
 	block->count = 0;
 	for (uint32 i = 0; i < count; i++)
-		if (use == USE_ALL || use_of(split, first + i) == use)
+		if (use == USE_ALL || use_of(split, rows, block->words + i * rows->row_words) == use)
 			rows->order[block->count++] = (uint32) (i * rows->row_words);
 	return true;
 }

@@ -17,17 +17,16 @@ typedef enum RowUse
 	USE_ALL
 } RowUse;
 
-/* The shares of the rows that are not for training, and what decides which rows these are. */
+/* The shares of the rows that are not for training. */
 typedef struct Split
 {
 	double		held_out;
 	double		selection;
-	uint64		seed;
 } Split;
 
 /*
  * Rows of one length, in blocks of half the buffer; the other half holds the rows of a block as they are learnt from. More rows
- * than one block go to a temporary file.
+ * than one block go to a temporary file. A row's last word, which no kernel looks at, is the lot that decides what it is for.
  */
 typedef struct GroupRows
 {
@@ -55,7 +54,7 @@ typedef struct Block
 } Block;
 
 extern GroupRows *group_rows_make(MemoryContext context, uint32 width, int64 buffer_bytes);
-extern void group_rows_add(GroupRows *rows, float label, const float *values);
+extern void group_rows_add(GroupRows *rows, float label, const float *values, uint32 lot);
 extern void group_rows_free(GroupRows *rows);
 
 /* Has rows given out by a worker's scale from here on; as they came where it is NULL. */

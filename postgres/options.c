@@ -19,8 +19,8 @@ static const char *const nulls[] = {"error", "skip", "fill"};	/* the last one is
 static const char *const solvers[] = {"auto", "sgd", "exact", "lbfgs"};
 
 static const char *const known[] = {
-	"average", "batch_size", "block_size", "buffer_size", "class_weight", "classes", "decay", "epochs", "exclude", "features", "flags", "intercept",
-	"l1", "l2", "label", "learning_rate", "max_epoch_num", "memory", "model", "names", "nulls", "outputs", "power", "rate", "read_only",
+	"average", "batch_size", "block_size", "buffer_size", "class_weight", "classes", "decay", "epochs", "exclude", "features", "flags", "intercept", "judged",
+	"l1", "l2", "label", "learning_rate", "max_epoch_num", "memory", "model", "names", "nulls", "other", "outputs", "power", "rate", "read_only",
 	"replace", "seed", "shuffle", "solver", "standardize", "title", "unseen", "validation", "weight",
 };
 
@@ -179,6 +179,24 @@ read_flags(Options *options, const JsonbValue *value)
 			options->flags[options->flag_count++] = (uint32) option_whole("flags", &item, 0, PG_INT32_MAX, wanted);
 }
 
+/* Reads the weights of a model that others are compared with. */
+static void
+read_other(Options *options, const JsonbValue *value)
+{
+	const char *wanted = "an array of weights";
+	JsonbIterator *it;
+	JsonbValue	item;
+	JsonbIteratorToken token;
+
+	if (value->type != jbvBinary || !JsonContainerIsArray(value->val.binary.data))
+		option_refuse("other", value, wanted);
+	options->other = palloc_extended(sizeof(float) * Max(1, JsonContainerSize(value->val.binary.data)), MCXT_ALLOC_HUGE);
+	it = JsonbIteratorInit(value->val.binary.data);
+	while ((token = JsonbIteratorNext(&it, &item, true)) != WJB_DONE)
+		if (token == WJB_ELEM)
+			options->other[options->other_count++] = (float) option_number("other", &item, -FLT_MAX, FLT_MAX, wanted);
+}
+
 static void
 read_option(Options *options, const char *name, const JsonbValue *value)
 {
@@ -220,6 +238,10 @@ read_option(Options *options, const char *name, const JsonbValue *value)
 		options->title = option_text(name, value, "the name that penstock.progress has for the model");
 	else if (strcmp(name, "flags") == 0)
 		read_flags(options, value);
+	else if (strcmp(name, "other") == 0)
+		read_other(options, value);
+	else if (strcmp(name, "judged") == 0)
+		options->keep_judged = option_flag(name, value);
 	else if (strcmp(name, "validation") == 0)
 		options->validation = option_is_auto(value) ? -1
 			: option_number(name, value, 0, 0.9, "\"auto\", or a share of the rows from 0, for none, to 0.9, such as 0.1");
@@ -292,10 +314,13 @@ require_full_passes(Options *options)
 void
 require_single(const Options *options)
 {
-	if (options->penalty_count > 0 || options->flag_count > 0)
+	const char *given = options->penalty_count > 0 ? "a list of l2" 
+		: options->flag_count > 0 ? "\"flags\"" : options->other_count > 0 ? "\"other\"" : options->keep_judged ? "\"judged\"" : NULL;
+
+	if (given)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s is for models of groups", options->penalty_count > 0 ? "a list of l2" : "\"flags\""),
+				 errmsg("%s is for models of groups", given),
 				 errhint("Give one l2; or name columns to group by: group_by => '{country}'.")));
 }
 

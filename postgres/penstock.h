@@ -84,6 +84,9 @@ typedef struct Options
 	double	   *penalties;
 	int			flag_count;
 	uint32	   *flags;			/* features that are 0 or 1, which keep that size */
+	int			other_count;
+	float	   *other;			/* weights of a model to be measured on the same rows */
+	bool		keep_judged;	/* whether the weights that were measured are wanted, beside those that are learnt from all rows */
 } Options;
 
 extern Options *read_options(const char *json);

@@ -39,23 +39,27 @@ BEGIN
 END $$;
 
 -- What came of groups, as the catalogue has it beside their weights.
-CREATE FUNCTION penstock.group_table(keys json, results penstock.group_model[], configs int[]) RETURNS json
+CREATE FUNCTION penstock.group_table(keys json, results penstock.group_model[]) RETURNS json
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT json_build_object('keys', keys, 'configs', to_json(configs), 'rows', json_agg(r.rows ORDER BY n), 'selection_rows', json_agg(r.selection_rows ORDER BY n),
+    SELECT json_build_object('keys', keys, 'rows', json_agg(r.rows ORDER BY n), 'selection_rows', json_agg(r.selection_rows ORDER BY n),
         'held_out_rows', json_agg(r.held_out_rows ORDER BY n), 'config', json_agg(r.config ORDER BY n), 'loss', json_agg(r.loss ORDER BY n),
         'selection_loss', json_agg(r.selection_loss ORDER BY n), 'selection_score', json_agg(r.selection_score ORDER BY n),
         'epochs', json_agg(r.passes::int[] ORDER BY n), 'held_out_loss', json_agg(r.held_out_loss ORDER BY n),
-        'held_out_score', json_agg(r.held_out_score ORDER BY n), 'reason', json_agg(r.reason ORDER BY n))
+        'held_out_score', json_agg(r.held_out_score ORDER BY n), 'pooled_loss', json_agg(r.other_loss ORDER BY n),
+        'pooled_score', json_agg(r.other_score ORDER BY n), 'reason', json_agg(r.reason ORDER BY n))
     FROM (SELECT *, ordinality AS n FROM unnest(results) WITH ORDINALITY) AS r
 $$;
 
--- How the chosen models do on the rows held out of all groups together.
+-- How the chosen models, and the pooled one, do on the rows held out of all groups together.
 CREATE FUNCTION penstock.held_out_figures(results penstock.group_model[], measure text) RETURNS jsonb
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE WHEN rows > 0 THEN jsonb_strip_nulls(jsonb_build_object('held_out_rows', rows, 'held_out_loss', loss / rows,
         'held_out_' || measure, CASE measure WHEN 'accuracy' THEN score / rows
-            ELSE 1 - 2 * loss / nullif(squares + apart - sums ^ 2 / rows, 0) END)) ELSE '{}' END
+            ELSE 1 - 2 * loss / nullif(squares + apart - sums ^ 2 / rows, 0) END, 'pooled_loss', other_loss / rows,
+        'pooled_' || measure, CASE measure WHEN 'accuracy' THEN other_score / rows
+            ELSE 1 - 2 * other_loss / nullif(squares + apart - sums ^ 2 / rows, 0) END)) ELSE '{}' END
     FROM (SELECT sum(held_out_rows) AS rows, sum(held_out_loss * held_out_rows) AS loss, sum(held_out_score * held_out_rows) AS score,
+            sum(other_loss * held_out_rows) AS other_loss, sum(other_score * held_out_rows) AS other_score,
             sum(held_out_squares) AS squares, sum(held_out_mean ^ 2 * held_out_rows) AS apart, sum(held_out_mean * held_out_rows) AS sums
         FROM unnest(results) WHERE held_out_loss IS NOT NULL) AS t
 $$;
@@ -70,13 +74,13 @@ DECLARE
     given CONSTANT jsonb := CASE jsonb_typeof(options) WHEN 'object' THEN jsonb_strip_nulls(options) END;
     asked CONSTANT jsonb := '{"validation": 0.1}' || given;
     replaced CONSTANT boolean := coalesce((given->>'replace')::boolean, false);
-    unseen CONSTANT text := coalesce(given->>'unseen', 'pooled');
+    unseen text := coalesce(given->>'unseen', 'pooled');
     penalties CONSTANT jsonb := CASE jsonb_typeof(given->'l2') WHEN 'array' THEN given->'l2' ELSE '[null]' END;
     filled boolean := false;
     job record;
     fits record;
     whole penstock.group_model;
-    chosen int;
+    settled jsonb;
     measure text;
     outputs int;
     width bigint;
@@ -101,7 +105,16 @@ BEGIN
     LOOP
         job := penstock.prepared(source, model, coalesce(asked, options), path, filled, by);
         BEGIN
-            fits := penstock.fit_groups(job.arguments, job.settled, job.learnt, job.key_values, path);
+            settled := job.settled;
+            IF unseen = 'pooled' THEN
+                whole := penstock.fit_all(job.arguments, settled || '{"judged": true}', job.learnt, path);
+                IF whole.weights IS NULL THEN
+                    unseen := 'null';
+                ELSIF job.placed AND whole.held_out_rows > 0 THEN  -- the same rows of a table are held out of it and of the groups
+                    settled := settled || jsonb_build_object('other', to_jsonb(whole.judged));
+                END IF;
+            END IF;
+            fits := penstock.fit_groups(job.arguments, settled, job.learnt, job.key_values, path);
             EXIT;
         EXCEPTION WHEN data_exception THEN  -- a number is missing
             IF NOT job.fillable OR SQLSTATE <> '22000' THEN
@@ -142,23 +155,17 @@ BEGIN
             'label', job.label, 'weight', NULL, 'labels', job.labels, 'origin', NULL)
             || CASE WHEN job.left_out <> '{}' THEN jsonb_build_object('left_out', job.left_out) ELSE '{}' END
             || CASE WHEN job.unlabelled > 0 THEN '{"unlabelled": true}' ELSE '{}' END::jsonb);
-    IF unseen = 'pooled' THEN
-        -- By the penalty of most groups, so that the others are not tried on all rows.
-        SELECT r.config INTO chosen FROM unnest(fits.results) AS r WHERE r.config IS NOT NULL GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT 1;
-        whole := penstock.fit_all(job.arguments, job.settled || CASE jsonb_typeof(given->'l2') WHEN 'array' THEN
-            jsonb_build_object('l2', penalties->chosen) ELSE '{}' END, job.learnt, path);
-        coef := coef || whole.weights;
-    END IF;
+    coef := coef || coalesce(whole.weights, '{}');
     header := json_build_object(
         'kind', model, 'encoder', groups->'recipe', 'classes', job.labels->'classes', 'config', common || jsonb_build_object('model', model),
         'metrics', figures, 'history', json_build_array(json_build_object('rows', (SELECT sum(r.rows) FROM unnest(fits.results) AS r))),
         'groups', json_build_object('by', to_json(by), 'kinds', to_json(job.key_kinds), 'keys', fits.known,
             'count', cardinality(fits.results) - without, 'unseen', unseen,
             'index', groups || jsonb_build_object('by', to_jsonb(by), 'held_out', figures),
-            'table', penstock.group_table(fits.keys, fits.results, NULL),
+            'table', penstock.group_table(fits.keys, fits.results),
             'pooled', CASE WHEN whole.weights IS NOT NULL THEN json_build_object(
                 'index', groups || jsonb_build_object('by', '[]'::jsonb, 'held_out', penstock.held_out_figures(ARRAY[whole], measure)),
-                'table', penstock.group_table('[]', ARRAY[whole], ARRAY[chosen])) END));
+                'table', penstock.group_table('[]', ARRAY[whole])) END));
     saved := penstock.keep(name, format('%s_%s', job.stem, model), replaced, model, outputs, width, coef, '{}', header, 2, statement);
     RETURN QUERY
         SELECT k.key, r.rows, CASE jsonb_typeof(given->'l2') WHEN 'number' THEN given->'l2' ELSE penalties->r.config END::float8,

@@ -141,7 +141,7 @@ CREATE FUNCTION penstock.prepared(
     source text, model text, asked jsonb, path text, filled boolean, by text[],
     OUT query text, OUT kind text, OUT parts jsonb, OUT label text, OUT labels jsonb, OUT stem text, OUT fitted boolean, OUT fillable boolean,
     OUT left_out jsonb, OUT unlabelled bigint, OUT weight text, OUT exact boolean, OUT key_kinds text[], OUT key_values text[],
-    OUT arguments text, OUT settled jsonb, OUT learnt text
+    OUT arguments text, OUT settled jsonb, OUT learnt text, OUT placed boolean
 ) LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     pinned CONSTANT text := current_setting('search_path');
@@ -451,10 +451,11 @@ BEGIN
     END IF;
     settled := options || jsonb_build_object('model', model, 'title', coalesce(asked->>'title', concat_ws('_', stem, model)));
     exact := by IS NULL AND NOT sparse AND penstock.may_be_exact(settled::text::penstock.options);
-    IF exact THEN
-        place := CASE WHEN EXISTS (SELECT FROM pg_class AS c WHERE c.oid = named AND c.relkind IN ('r', 'm', 'p'))
-            THEN 'q.ctid, q.tableoid' ELSE 'NULL::pg_catalog.tid, NULL::pg_catalog.oid' END;
-        arguments := concat_ws(', ', arguments, CASE WHEN weight IS NULL THEN '1::pg_catalog.float4' END, place);
+    placed := EXISTS (SELECT FROM pg_class AS c WHERE c.oid = named AND c.relkind IN ('r', 'm', 'p'));
+    IF exact OR by IS NOT NULL THEN
+        place := CASE WHEN placed THEN 'q.ctid' ELSE 'NULL::pg_catalog.tid' END
+            || CASE WHEN by IS NOT NULL THEN '' WHEN placed THEN ', q.tableoid' ELSE ', NULL::pg_catalog.oid' END;
+        arguments := concat_ws(', ', arguments, CASE WHEN exact AND weight IS NULL THEN '1::pg_catalog.float4' END, place);
     END IF;
     query := format('SELECT penstock.%s(%s, %L::penstock.options) AS s FROM %s', CASE WHEN exact THEN 'least_squares' ELSE 'sgd' END,
         arguments, settled, learnt);

@@ -77,7 +77,7 @@ class GroupByLearner:
             stream.emit(Warned(f"there is no pooled model, as {why}; rows of other groups get no prediction"))
             pooled = False
         with result.answering("pooled" if pooled else "null") as found:
-            yield replace(_grouped(found), keeping=self.keeping)
+            yield replace(grouped_model(found), keeping=self.keeping)
 
     def explain(self, source: BlockSource, chosen: Settings) -> Explanation:
         """Say what the training will take, by a sample of the rows."""
@@ -137,7 +137,8 @@ def torch_learner(options: OptionValues, train: Train) -> GroupByLearner:
     return GroupByLearner(made, Keeping(options={"module": values["module"]}))
 
 
-def _grouped(result: GroupModels) -> LearnedModel:
+def grouped_model(result: GroupModels) -> LearnedModel:
+    """Return models per group with a row for each group."""
     summary = figures(result)
     useless = None if result.config.get("class_weight") else useless_reason(summary)
     told = tuple(" ".join(line.split()) for line in lines(summary))

@@ -190,25 +190,21 @@ def _table(index: Index, kinds: Sequence[KeyKind], stored: Any) -> pa.Table:
         for (read, _), column in zip(readers, stored["keys"], strict=True)
     ]
     keys: list[Key] = list(zip(*columns, strict=True)) if columns else [()] * count
-    configs = stored["configs"] or list(range(len(index.configs)))
-    outcomes, places, judged = [], [], np.full((2, count, len(configs)), np.nan)
+    configs = len(index.configs)
+    outcomes, places, judged = [], [], np.full((len(_JUDGED), count, configs), np.nan)
     models = 0
     for group, key in enumerate(keys):
         told = {name: stored[name][group] for name in (*_COUNTS, *_FIGURES, "epochs", "config", "reason")}
-        figures: dict[str, Any] = {name: _numbers(told[name], len(configs)) for name in _FIGURES}
-        place = np.full(len(configs), -1)
+        figures: dict[str, Any] = {name: _numbers(told[name], configs) for name in _FIGURES}
+        place = np.full(configs, -1)
         if told["config"] is not None:
-            chosen = told["config"] if stored["configs"] is None else 0
-            place[chosen], models = models, models + 1
-            judged[:, group, chosen] = _numbers(
-                [stored[name][group] for name in ("held_out_loss", "held_out_score")], 2
-            )
+            place[told["config"]], models = models, models + 1
+            judged[:, group, told["config"]] = _numbers([stored[name][group] for name in _JUDGED], len(_JUDGED))
         places.append(place)
         outcomes.append(
             Outcome(
                 group=group,
                 key=key,
-                configs=configs,
                 epochs=told["epochs"] or 0,
                 status=["done" if math.isfinite(loss) else "failed" for loss in figures["loss"]],
                 reason=told["reason"] or "",
@@ -218,13 +214,15 @@ def _table(index: Index, kinds: Sequence[KeyKind], stored: Any) -> pa.Table:
         )
     schema = pa.schema([(name, kind) for name, (_, kind) in zip(index.by, readers, strict=True)])
     table = table_of(index, schema, outcomes, np.concatenate(places), generation=0)
-    for name, values in zip(("held_out_loss", index.score), judged.reshape(2, -1), strict=True):
-        table = table.set_column(table.column_names.index(name), name, pa.array(values, mask=np.isnan(values)))
+    for name, values in zip(_JUDGED, judged.reshape(len(_JUDGED), -1), strict=True):
+        column = name.replace("score", index.metric)
+        table = table.set_column(table.column_names.index(column), column, pa.array(values, mask=np.isnan(values)))
     return table
 
 
 _COUNTS = ("rows", "selection_rows", "held_out_rows")
 _FIGURES = ("loss", "selection_loss", "selection_score")
+_JUDGED = ("held_out_loss", "held_out_score", "pooled_loss", "pooled_score")
 _VALUES: Mapping[str, tuple[Callable[[str], Any], pa.DataType]] = {
     "text": (str, pa.string()),
     "integer": (int, pa.int64()),

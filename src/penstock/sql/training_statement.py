@@ -23,6 +23,7 @@ from penstock.errors import BudgetError, DataError, UsageError
 from penstock.events import Stream, Warned
 from penstock.explanation.advice import plan_for
 from penstock.explanation.explanation import show_seconds
+from penstock.groups.patterns.linear import GroupedLinear
 from penstock.linear import LinearModel
 from penstock.loader.plan import Plan
 from penstock.memory_learner import LinearJob, linear_job
@@ -33,7 +34,8 @@ from penstock.sgd.losses import loss_of
 from penstock.sql.catalog import Catalog
 from penstock.sql.continued_training import continued_recipe, exact_notice, first_model
 from penstock.sql.engines.base import Engine, QueryBlocks, Reading, ServerTraining
-from penstock.sql.model_types import LINEAR, type_of
+from penstock.sql.group_training import GroupByLearner, grouped_model
+from penstock.sql.model_types import LINEAR, LearnedModel, type_of
 from penstock.sql.model_versions import ModelOrigin, require_name
 from penstock.sql.options import Settings, settings
 from penstock.sql.result import Result
@@ -114,6 +116,12 @@ def run_training(statement: Train, engine: Engine, catalog: Catalog, *, stream: 
     origin = ModelOrigin(statement.text)
     name = name or catalog.free_name(f"{unquote_table(stem)}_{statement.model}")
     note = f"model {name!r} saved in {engine.place}; use it: SELECT … PREDICT BY {quote_if_needed(name)}"
+    statement = replace(statement, name=name)
+    grouped = _groups_of_server(statement, chosen, engine, schema, catalog=catalog, stream=stream)
+    if grouped is not None:
+        whole = (*grouped.result.notes, f"{show_seconds(time.perf_counter() - began)} in all", note)
+        whole = (*whole, *_useless_note(grouped.useless, name))
+        return replace(grouped.result, notes=whole, useless=grouped.useless)
     if chosen.learner is not None:
         with (
             engine.open(statement.query, chosen.wanted, chosen.reading, stream=stream) as opened,
@@ -130,7 +138,6 @@ def run_training(statement: Train, engine: Engine, catalog: Catalog, *, stream: 
             whole = (*told, f"{seconds} in all", note, *stays, *_useless_note(learned.useless, name))
             return replace(learned.result, notes=whole, useless=learned.useless)
     server = server_for(chosen, engine, schema)
-    statement = replace(statement, name=name)
     trained = None
     if server is not None:
         trained = server.train(statement, chosen, features_of(chosen), catalog=catalog, stream=stream)
@@ -153,6 +160,20 @@ def _useless_note(useless: str | None, name: str) -> list[str]:
     if useless is None:
         return []
     return [f"the model is useless: {useless}; to remove it: DROP MODEL {quote_if_needed(name)}"]
+
+
+def _groups_of_server(
+    statement: Train, chosen: Settings, engine: Engine, schema: pa.Schema, *, catalog: Catalog, stream: Stream
+) -> LearnedModel | None:
+    """Have the server train a linear model per group, where it can and may; None where it does not."""
+    server, learner = engine.server_training if chosen.extension else None, chosen.learner
+    if server is None or not isinstance(learner, GroupByLearner) or not isinstance(learner.trainable, GroupedLinear):
+        return None
+    chosen, features = replace(chosen, config=learner.trainable.config), features_of(chosen)
+    if not server.accepts_groups(statement, chosen, features, schema):
+        return None
+    models = server.train_groups(statement, chosen, features, catalog=catalog, stream=stream)
+    return None if models is None else grouped_model(models)
 
 
 def unquote_table(name: str) -> str:
@@ -257,7 +278,8 @@ def features_of(chosen: Settings) -> Sequence[str]:
     """Return the columns that are features, in order."""
     if chosen.columns.features is not None:
         return chosen.columns.features
-    return [name for name in chosen.wanted if name not in (chosen.columns.label, chosen.columns.weight)]
+    by = () if chosen.groups is None else chosen.groups.by
+    return [name for name in chosen.wanted if name not in (chosen.columns.label, chosen.columns.weight, *by)]
 
 
 def epoch_rows(model: LinearModel) -> Result:

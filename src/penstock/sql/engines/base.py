@@ -27,6 +27,7 @@ from penstock.sql.query_copy import copy_rows as copy_rows
 from penstock.sql.statements import Query
 
 if TYPE_CHECKING:
+    from penstock.groups.results import GroupModels
     from penstock.linear import LinearModel
     from penstock.sql.catalog import Catalog
     from penstock.sql.options import PackSettings, Settings
@@ -207,6 +208,16 @@ class ServerTraining(Protocol):
 
     def accepts(self, chosen: Settings, features: Sequence[str], schema: pa.Schema) -> bool:
         """Return whether the server can train with these settings now."""
+        ...
+
+    def accepts_groups(self, statement: Train, chosen: Settings, features: Sequence[str], schema: pa.Schema) -> bool:
+        """Return whether the server can train a model per group with these settings now."""
+        ...
+
+    def train_groups(
+        self, statement: Train, chosen: Settings, features: Sequence[str], *, catalog: Catalog, stream: Stream
+    ) -> GroupModels | None:
+        """Train a model per group under the statement's name, and return them as the catalogue has them. None as of `train`."""
         ...
 
     def train(
