@@ -39,7 +39,6 @@ class LookupModel(Closing):
     mean: float
     metrics: Mapping[str, Any] = field(default_factory=dict)
     fingerprint: str = ""
-
     kind: ClassVar[str] = "lookup"
     word: ClassVar[str] = "lookup"
     metric: ClassVar[str] = "r2"
@@ -59,8 +58,7 @@ class LookupModel(Closing):
     def describe(self, *, most: int | None = None) -> Description:
         """Say what is in the model, with some of its means."""
         lines = [f"{k}: {v:.4g}" for k, v in list(self.means.items())[:most]]
-        values = {"column": self.column, "means": dict(self.means)}
-        return Description.of(self, f"{len(self.means)} means", values=values, lines=lines)
+        return Description.of(self, f"{len(self.means)} means", values=asdict(self), lines=lines)
 
     def predictions(self, source: BlockSource, *, keep: Sequence[str] = ()) -> Generator[pa.RecordBatch, None, None]:
         """Yield the predictions of a source's rows in stored order, after the columns to keep."""
@@ -83,10 +81,9 @@ class LookupModel(Closing):
         measures, count, truth = NumberMeasures(), 0, label or self.label
         for predicted in self.predictions(source, keep=[truth]):
             batch = predicted.filter(predicted[truth].is_valid())
-            rows = (np.asarray(batch[name], np.float64) for name in ("prediction", truth))
-            scores, labels, weights = (*rows, np.ones(len(batch)))
+            scores, labels = (np.asarray(batch[name], np.float64) for name in ("prediction", truth))
             for hear in (measures.add, *([] if on_scores is None else [on_scores])):
-                hear(scores, labels, weights)
+                hear(scores, labels, np.ones(len(batch)))
             count += len(batch)
         if not count:
             raise DataError(f"{source.name} has no value of {truth!r} in any row; there is nothing to measure")

@@ -41,7 +41,7 @@ class GroupSettings:
     workers: int | None = None
 
 
-def default_label(schema: pa.Schema) -> str | None:
+def label_by_name(schema: pa.Schema) -> str | None:
     """Return the column that is the label where none is named."""
     return next((name for name in schema.names if name.lower() == "label"), None)
 
@@ -140,7 +140,7 @@ class OptionValues:
 
     def floating_label(self) -> bool:
         """Whether the label is of a floating-point type, or a decimal with digits behind the point."""
-        label = self.values.get("label") or (None if self.schema is None else default_label(self.schema))
+        label = self.values.get("label") or (None if self.schema is None else label_by_name(self.schema))
         if self.schema is None or label not in self.schema.names:
             return False
         kind = self.schema.field(label).type

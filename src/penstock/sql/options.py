@@ -23,7 +23,7 @@ from penstock.options import default
 from penstock.sql import warehouse
 from penstock.sql.model_types import LINEAR, ModelType, QueryLearner, type_of
 from penstock.sql.model_versions import split_version
-from penstock.sql.option_values import GroupSettings, OptionValues, default_label, names_at
+from penstock.sql.option_values import GroupSettings, OptionValues, label_by_name, names_at
 from penstock.sql.prediction_query import holds_lists
 from penstock.sql.query_copy import PLACE, Reading
 from penstock.sql.statements import (
@@ -228,7 +228,7 @@ def pack_settings(pack: Pack, schema: pa.Schema, *, keys: Sequence[str] = ()) ->
     """Settle the options of PACK for the columns of its table; without ``features`` all numbers but ``keys`` are packed."""
     with in_words_of(wording_of(pack)):
         options = OptionValues.at("query-pack", pack.options, schema)
-        label = options.values.get("label", default_label(schema))
+        label = options.values.get("label", label_by_name(schema))
         features = options.values.get("features")
         if features is None:
             left_out = {label, *options.values.get("exclude", ()), *keys, *index_columns(schema)}
@@ -250,7 +250,7 @@ def _columns(
 ) -> tuple[Columns, tuple[str, ...]]:
     """Return the parts that columns play, and those to ask of the engine, with those to group by among them."""
     present, values = schema.names, options.values
-    label = values.get("label", default_label(schema))
+    label = values.get("label", label_by_name(schema))
     if label is None:
         how = "OPTIONS(input_label_cols=['clicked'])" if of_warehouse else "WITH (label = 'clicked')"
         raise UsageError(f"say which column is the label: {how}; {PLACE} has: {some_of(present)}")
