@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +21,9 @@ from penstock.bigmodel.model import BigLinearModel
 from penstock.bigmodel.rewrite import prepared_rows
 from penstock.blocks.arrow import ArrowSource
 from penstock.blocks.conversion import convert
+from penstock.blocks.ipc import read_footer, read_header
 from penstock.blocks.open import open as open_source
+from penstock.blocks.storage import LocalFile
 from penstock.blocks.write import BlockWriter
 from penstock.columns.choose import choose_features
 from penstock.columns.schema_notes import layout_of
@@ -130,6 +133,26 @@ def test_a_changed_bit_of_a_converted_file_is_noticed(request, tmp_path, name, r
         with pytest.raises(CorruptFileError, match=r"a\.arrow"):
             read(path)
     read(path)
+
+
+@pytest.mark.parametrize("read", [way for name, way in WAYS if name == "plain"])
+def test_a_header_that_lists_too_few_columns_or_nulls_is_noticed(plain, tmp_path, read):
+    path = Path(shutil.copy(plain, tmp_path / "a.arrow"))
+    file = LocalFile(path)
+    footer = read_footer(file)
+    offset, meta, whole = int(footer.offset[1]), int(footer.meta[1]), bytearray(path.read_bytes())
+    header = read_header(file, offset, meta)
+    file.close()
+    columns, buffers = len(header.null_counts), len(header.buffer_at)
+    listed = [struct.pack("<I", count) for count in (columns, buffers)]
+    nodes = struct.pack("<I2q", columns, header.rows, 0)
+    places = [whole.index(each, offset, offset + meta) for each in listed] + [whole.index(nodes, offset) + 12]
+    for place in places:
+        changed = bytearray(whole)
+        changed[place] = 1
+        path.write_bytes(changed)
+        with pytest.raises(CorruptFileError, match=r"a\.arrow"):
+            read(path)
 
 
 @pytest.mark.parametrize("name", ["dense", "sparse", "plain"])

@@ -20,7 +20,7 @@ from penstock.blocks.fields import Field, Fields
 from penstock.blocks.ipc import BatchHeader, Footer, read_header
 from penstock.blocks.ipc_rows import BatchSlice, leading_buffers, offset_type
 from penstock.blocks.storage import ReadAt
-from penstock.errors import DataError
+from penstock.errors import CorruptFileError, DataError
 from penstock.messages import Text, Use
 
 UNKNOWN = -1
@@ -200,7 +200,10 @@ def _fill_in_alike(layout: RowLayout, stored: StoredBlocks, fields: Fields) -> N
 def _places(
     stored: StoredBlocks, block: int, fields: Fields, buffers: Mapping[str, tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Return where the values and the ends of each column's rows begin in a block, as bytes of its file."""
+    """Return where the values and the ends of each column's rows begin in a block, as bytes of its file.
+
+    The block is not verified yet: what its header says amiss is put down to damage where the checksum differs.
+    """
     header, piece = stored.header(block), stored.pieces.get(block)
     body = int(stored.offsets[block] + stored.metas[block]) if piece is None else piece.body
     start = 0 if piece is None else piece.start
@@ -208,16 +211,24 @@ def _places(
     for field_ in fields.fields:
         buffer, node = buffers[field_.name]
         depth = _depth(field_.type)
+        last = buffer + (depth + 1 if field_.kind == "fixed" else 3 if field_.kind == "list" else 2)
+        if len(header.buffer_at) <= last or len(header.null_counts) <= node + depth:
+            stored.verify(np.array([block]))
+            raise CorruptFileError(
+                f"{stored.file(block).name} is damaged: block {block} lacks the buffers of column {field_.name!r}; write or"
+                " copy it again"
+            )
         if header.null_counts[node : node + depth + 1].any():
+            stored.verify(np.array([block]))
             raise DataError(
                 f"column {field_.name!r} holds a null in block {block}",
                 place=stored.name,
                 fixes=["fill or remove such rows", Text("leave the column out with ", Use("columns"))],
             )
         if field_.kind == "fixed":  # the validity of each level comes before the values
-            found.append((body + int(header.buffer_at[buffer + depth + 1]) + start * field_.row_bytes, UNKNOWN))
+            found.append((body + int(header.buffer_at[last]) + start * field_.row_bytes, UNKNOWN))
         else:  # validity and ends; of a list then its items' validity; then values
-            values = int(header.buffer_at[buffer + (3 if field_.kind == "list" else 2)])
+            values = int(header.buffer_at[last])
             ends = int(header.buffer_at[buffer + 1])
             found.append((body + values, body + ends + start * offset_type(field_.type).itemsize))
     return found
