@@ -8,16 +8,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from penstock.blocks.postgres.qualify import qualified
 from penstock.errors import DatabaseError
 from penstock.sql import connect
 from penstock.sql.catalog import Catalog
+from penstock.sql.dialect import quote_identifier
 from penstock.sql.engines.base import model_columns
 from penstock.sql.engines.postgres.engine import PostgresEngine
+from penstock.sql.engines.postgres.predictions import POSTGRES
+from penstock.sql.stand_in_rows import stand_in_query
 from tests.servers import Server
 
 # Types that statements of ours compare or combine, for which pg_catalog has no operator of its own.
@@ -202,3 +208,18 @@ def test_qualified_leaves_nothing_to_the_search_path() -> None:
     for unclear in ("SELECT 1 WHERE a IN (1, 2)", "SELECT CASE a WHEN 1 THEN 2 END", "SELECT a LIKE 'x'"):
         with pytest.raises(ValueError, match="search path"):
             qualified(unclear)
+
+
+def test_types_in_casts_are_qualified() -> None:
+    assert qualified("SELECT CAST(j AS text) AS city, CAST(CAST(max(k) AS int8) AS float8) FROM k, j") == (
+        "SELECT CAST(j AS pg_catalog.text) AS city,"
+        " CAST(CAST(pg_catalog.max(k) AS pg_catalog.int8) AS pg_catalog.float8) FROM k, j"
+    )
+    assert qualified("CAST(x AS pg_catalog.text)") == "CAST(x AS pg_catalog.text)"
+    with pytest.raises(ValueError, match="search path"):
+        qualified("CAST(((x)) AS text)")
+    schema = pa.schema({"a": pa.int64(), "city": pa.string(), "v": pa.list_(pa.float32(), 3), "y": pa.bool_()})
+    engine: Any = SimpleNamespace(dialect=POSTGRES, quote=quote_identifier)
+    text = stand_in_query(schema, schema.names, "y", engine, rows=400).text
+    assert text.count(" AS pg_catalog.") == text.count("CAST(") >= 2
+    assert not re.search(r"::(?!pg_catalog\.)", text)

@@ -11,6 +11,8 @@ import re
 
 _OPERATOR = re.compile(r"(?<= )(=|<>|<=|>=|<|>|\|\||\+|-|\*|/|~|!~)(?= )")
 _TYPE = re.compile(r"::(?=[a-z]\w*(?!\w|\.))")
+_CAST = re.compile(r"\bCAST\((?:[^()]|\([^()]*\))* AS (?=[a-z]\w*(?!\w|\.))")
+_QUALIFIED = re.compile(r" AS pg_catalog\.\w")
 _FUNCTION = re.compile(r"(?<![\w.\"])(?!(?:coalesce|greatest|least|nullif|extract)\b)(?=[a-z][a-z0-9_]*\()")
 _BY_PATH = re.compile(r"\b(IN|LIKE|BETWEEN|CASE [a-z]\S* WHEN|DISTINCT FROM)\b")
 
@@ -28,5 +30,10 @@ def qualified(text: str) -> str:
         raise ValueError(
             f"{found[0]} looks for its operator in the search path, and cannot be told where else; write = ANY"
         )
-    text = _FUNCTION.sub("pg_catalog.", _TYPE.sub("::pg_catalog.", text))
+    text, casts = _TYPE.sub("::pg_catalog.", text), 1
+    while casts:  # one in another is found once the outer one is qualified
+        text, casts = _CAST.subn(r"\g<0>pg_catalog.", text)
+    if text.count("CAST(") > len(_QUALIFIED.findall(text)):
+        raise ValueError(f"{text!r} has a CAST whose type would be looked for in the search path; write ::type")
+    text = _FUNCTION.sub("pg_catalog.", text)
     return _OPERATOR.sub(lambda match: f"OPERATOR(pg_catalog.{match[0]})", text)
