@@ -125,6 +125,8 @@ def useless_reason(figures: Mapping[str, Any]) -> str | None:
     'test accuracy 0.8000 is no better than predicting the largest class, 0.8000'
     >>> useless_reason(figures | {"test_log_loss": 0.4}) is None
     True
+    >>> useless_reason(figures | {"test_log_loss": 0.75, "test_accuracy": 0.82})
+    "test log loss 0.7500 is no better than predicting the classes' shares, 0.5004, and accuracy 0.8200 is above the largest class, 0.8000, by no more than chance"
     >>> useless_reason(figures | {"class_weights": {"a": 0.6, "b": 2.5}, "test_weighted_loss": 0.8})
     'test accuracy by class weights 0.4898 is no better than predicting the largest class, 0.5102'
     """
@@ -146,11 +148,18 @@ def useless_reason(figures: Mapping[str, Any]) -> str | None:
                 loss = loss if loss is None else figures.get(f"{kind}_weighted_loss")
             counts = [sum(row) for row in matrix]
             shares = [count / sum(counts) for count in counts if count]
-            most, worse = max(shares), loss is None or loss > -sum(share * math.log(share) for share in shares)
-            chance = 0.0 if loss is None else 2 * math.sqrt(most * (1 - most) / figures[f"{kind}_rows"])
-            if worse and accuracy <= most + chance:
+            most, constant = max(shares), -sum(share * math.log(share) for share in shares)
+            if loss is not None and loss <= constant:
+                return None
+            if accuracy <= most:
                 return f"{named} {accuracy:.4f} is no better than predicting the largest class, {most:.4f}"
-            return None
+            chance = 2 * math.sqrt(most * (1 - most) / figures[f"{kind}_rows"])
+            if loss is None or accuracy > most + chance:
+                return None
+            return (
+                f"{named.replace('accuracy', 'log loss')} {loss:.4f} is no better than predicting the classes' shares,"
+                f" {constant:.4f}, and accuracy {accuracy:.4f} is above the largest class, {most:.4f}, by no more than chance"
+            )
     return None
 
 
