@@ -125,3 +125,28 @@ def test_the_command_needs_the_label_alone(tmp_path):
         said[name] = json.loads(result.stdout)
     assert said["train"]["features"] == said["show"]["features"] > 60
     assert len(parquet.read_table(tmp_path / "out.parquet")) == 1000
+
+
+def test_prose_is_hashed_by_words_and_dates_as_text_are_dates(tmp_path):
+    r, rows = np.random.default_rng(3), 3000
+    good, day = r.random(rows) < 0.5, r.integers(0, 300, rows)
+    words = np.array(["fine", "great", "lovely", "poor", "bad", "awful"])
+    picks = np.where(good[:, None], r.integers(0, 4, (rows, 5)), r.integers(2, 6, (rows, 5)))
+    table = pa.table({
+        "review": [" ".join([*words[some], f"n{n}"]) for n, some in enumerate(picks)],
+        "day": [str(np.datetime64("2024-01-01") + int(n)) for n in day],
+        "ad": [f"ad {n}" for n in r.integers(0, 500, rows)],
+        "code": [str(n) for n in r.integers(10_000, 99_999, rows)],
+        "click": (r.random(rows) < np.where(good, 0.7, 0.3) + 0.2 * (day > 150)).astype(np.int8),
+    })  # fmt: skip
+    with closing(learnt(tmp_path / "m", table)) as model:
+        parts = {part.columns[0]: part for part in model.model_.recipe.parts if part.kind != "category"}
+        assert {name: part.kind for name, part in parts.items()} == {
+            "review": "hash",
+            "day": "date",
+            "ad": "hash",
+            "code": "hash",
+        }
+        assert parts["review"].words
+        assert not parts["ad"].words
+        assert model.evaluate(table)["auc"] > 0.7

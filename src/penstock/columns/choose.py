@@ -22,7 +22,7 @@ from penstock.columns.base import (
     stored_column,
 )
 from penstock.columns.category import Category
-from penstock.columns.fit import POLICIES, WIDE_BITS, ColumnRequest, FitColumns, tally_of
+from penstock.columns.fit import POLICIES, ColumnRequest, FitColumns, TextTally, tally_of
 from penstock.columns.hashing import Hashed
 from penstock.columns.number import Number, is_numeric, null_numbers
 from penstock.columns.pairs import PAIRS, Pairs
@@ -34,6 +34,8 @@ from penstock.messages import Text, Use, joined
 
 ReadColumns = Callable[[list[str]], Generator[pa.RecordBatch, None, None]]
 """Yields some columns of all rows, batch by batch."""
+_SOME_ROWS = 5_000
+"""Rows by which text of a model on disk is told to be dates, or prose."""
 _MOST_DENSE, _DENSE_SHARE = 64, 4
 """Features up to which categories are stored as dense rows, and how many times as many features as columns may be."""
 
@@ -180,24 +182,26 @@ def fit_batches(
 ) -> Mapping[str, tuple[FeatureColumn, ...] | str]:
     """Return each column asked for as features, or the reason for leaving it out.
 
-    All text of ``wide`` rows, for a model on disk, is hashed, which needs no pass.
+    Text of ``wide`` rows, for a model on disk, is hashed but for dates, which some rows tell: that needs no pass.
     """
-    found: dict[str, tuple[FeatureColumn, ...] | str] = {}
-    tallies = {}
-    for request in requests:
-        name = request.field.name
-        if wide and request.kind is None and is_text(request.field.type):
-            told = policy not in ("fill", "refuse")
-            found[name] = (Hashed(name, WIDE_BITS, False, told, request.null_values),)
-        else:
-            tallies[name] = tally_of(request)
-    if tallies:
-        stored = list(dict.fromkeys(stored_column(schema, name) for name in tallies))
+    texts = {
+        request.field.name: TextTally(request, wide=True)
+        for request in requests
+        if wide and request.kind is None and is_text(request.field.type)
+    }
+    others = {request.field.name: tally_of(request) for request in requests if request.field.name not in texts}
+    for tallies, most in ((texts, _SOME_ROWS), (others, None)):
+        if not tallies:
+            continue
+        stored, rows = list(dict.fromkeys(stored_column(schema, name) for name in tallies)), 0
         with closing(read(stored)) as batches:
             for batch in batches:
                 for name, tally in tallies.items():
                     tally.add(column_of(batch, name))
-    return found | {name: tally.result(policy) for name, tally in tallies.items()}
+                rows += len(batch)
+                if most is not None and rows >= most:
+                    break
+    return {name: tally.result(policy) for name, tally in (texts | others).items()}
 
 
 def classify(field: pa.Field, hashed: Hashed | None) -> FeatureColumn | Refusal:

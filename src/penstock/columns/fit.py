@@ -336,11 +336,11 @@ class TextTally:
     ({'red': 10, 'blue': 5}, 5, 2.0)
     """
 
-    def __init__(self, request: ColumnRequest) -> None:
-        self._request = request
+    def __init__(self, request: ColumnRequest, *, wide: bool = False) -> None:
+        self._request, self._wide = request, wide
         self._hashed = Hashed(request.field.name, _HASH_BITS)
         self._smallest: NDArray[np.uint32] = np.empty(0, np.uint32)
-        self.counts: dict[str, int] | None = {}
+        self.counts: dict[str, int] | None = None if wide else {}
         self.rows = 0
         self.missing = 0
         self._words = 0
@@ -348,7 +348,9 @@ class TextTally:
         self._others: list[_Reading] = []
         if request.kind is None:
             numbers = NumberTally(replace(request, kind="number"))
-            self._others = [_Reading(numbers, as_numbers, _CODES), _Reading(DateTally(request), parse_dates, 0)]
+            dates = _Reading(DateTally(request), parse_dates, 0)
+            # Of the billions of features of a model on disk, numbers in text are the names of things.
+            self._others = [dates] if wide else [_Reading(numbers, as_numbers, _CODES), dates]
 
     def add(self, array: pa.Array) -> None:
         """Take in a block."""
@@ -386,19 +388,32 @@ class TextTally:
             return float(len(self._smallest))
         return (_SKETCH - 1) * 2.0**_HASH_BITS / (float(self._smallest[-1]) + 1)
 
+    @property
+    def _prose(self) -> bool:
+        return 0 < _PROSE_WORDS * (self.rows - self.missing) <= self._words
+
     def result(self, policy: str) -> tuple[FeatureColumn, ...] | str:
-        """Return the column as a number, a date, a category, or hashed; or why it is left out."""
+        """Return the column as a number, a date, a category, or hashed; or why it is left out.
+
+        ``wide`` columns, of a model on disk, are dates or hashed, prose by its words.
+        """
         request, present = self._request, self.rows - self.missing
         for other in self._others:
             if other.rare(present) and self.distinct > other.least:
                 found = other.result(policy)
                 if not isinstance(found, str):
                     return found
+        if self._wide:
+            return (
+                Hashed(
+                    request.field.name, WIDE_BITS, self._prose, policy not in ("fill", "refuse"), request.null_values
+                ),
+            )
         if not present:
             return "empty"
         if self._spelled and self.distinct > _CODES:
             return "numbers with a comma, a unit or a per cent sign, which are not read as such; write them as 1234.5"
-        prose = self._words >= _PROSE_WORDS * present
+        prose = self._prose
         if request.kind is None and not request.named:
             if self.distinct == 1 and not self.missing:
                 return "one value"

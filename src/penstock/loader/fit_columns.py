@@ -28,7 +28,7 @@ _RUN_ROWS, _RUN_BYTES = 16_384, 4 << 20
 def fit_from(source: BlockSource, *, wide: bool = False, blocks: Sequence[int] | None = None) -> FitColumns:
     """Return what gives columns of a source as features, by what they hold.
 
-    All text of ``wide`` rows, for a model on disk, is hashed, which needs no pass. Some ``blocks`` are looked at, or all.
+    Text of ``wide`` rows, for a model on disk, is hashed but for dates, which some rows tell. Some ``blocks`` are looked at, or all.
     """
     return partial(fit_batches, partial(read_columns, source, blocks=blocks), source.schema, wide=wide)
 
