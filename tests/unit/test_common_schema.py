@@ -136,3 +136,50 @@ def test_training_on_files_that_differ(tmp_path):
     model = penstock.LogisticRegression(validation=0).fit(tmp_path, y="label")
     want = penstock.LogisticRegression(validation=0).fit(table, y="label")
     np.testing.assert_allclose(model.predict_proba(tmp_path), want.predict_proba(table), atol=1e-3)
+
+
+def doubled(rows: int = 60) -> pa.Table:
+    x = pa.array(np.arange(rows) % 7 - 3.0)
+    return pa.Table.from_arrays([x, x, pa.array(np.arange(rows) % 2)], names=["a", "a", "y"])
+
+
+def as_csv(table: pa.Table, path: Path) -> Path:
+    lines = [",".join(table.schema.names), *(",".join(map(str, row)) for row in zip(*table.columns, strict=True))]
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.mark.parametrize("name", ["d.parquet", "d.arrow", "d.csv"])
+def test_a_file_with_a_column_twice_is_refused_by_its_name(tmp_path, name):
+    path = as_csv(doubled(), tmp_path / name) if name == "d.csv" else tmp_path / name
+    if name == "d.parquet":
+        pq.write_table(doubled(), path)
+    elif name == "d.arrow":
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, doubled().schema) as writer:
+            writer.write_table(doubled())
+    model = penstock.LogisticRegression(epochs=1)
+    told = rf"{name} has the column 'a' more than once; give every column its own name"
+    for use in (
+        lambda: model.fit(path, "y"),
+        lambda: penstock.explain(path, label="y"),
+        lambda: penstock.convert(path, tmp_path / "out.arrow"),
+        lambda: penstock.open([path]),
+    ):
+        with pytest.raises(SchemaError, match=told):
+            use()
+
+
+def test_a_table_with_a_column_twice_is_refused(tmp_path):
+    once = doubled().remove_column(1)
+    model = penstock.LogisticRegression(epochs=1).fit(once, "y")
+    for table in (doubled(), doubled().to_batches()[0], doubled().to_pandas()):
+        for use in (
+            lambda table=table: penstock.LogisticRegression(epochs=1).fit(table, "y"),
+            lambda table=table: model.predict(table),
+            lambda table=table: model.predict_proba(table),
+            lambda table=table: penstock.open(table),
+        ):
+            with pytest.raises(SchemaError, match="has the column 'a' more than once"):
+                use()
+    with pytest.raises(SchemaError, match="the reader has the column 'a' more than once"):
+        penstock.convert(doubled().to_reader(), tmp_path / "out.arrow")

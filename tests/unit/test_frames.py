@@ -15,7 +15,7 @@ from sklearn.preprocessing import FunctionTransformer
 import penstock
 from penstock import LinearRegression, LogisticRegression, SoftmaxRegression
 from penstock.columns.base import without_dictionary
-from penstock.errors import UsageError
+from penstock.errors import SchemaError, UsageError
 
 pandas = pytest.importorskip("pandas")
 
@@ -197,7 +197,7 @@ def test_data_set_of_parquet_files_is_read_from_them(frame, tmp_path):
 def test_frames_that_cannot_be_taken_say_why(frame):
     """Two columns of one name, and labels of another length, are refused."""
     twice = pandas.concat([frame[["city"]], frame[["city"]]], axis=1)
-    with pytest.raises(UsageError, match="several columns named 'city'"):
+    with pytest.raises(SchemaError, match="the frame has the column 'city' more than once"):
         penstock.open(twice)
     with pytest.raises(UsageError, match="3 values for 400 rows"):
         LogisticRegression().fit(frame[["city"]], ["a", "b", "a"])

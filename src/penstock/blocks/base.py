@@ -7,6 +7,7 @@ it into a file first. What only some data can do (smaller blocks, rows at known 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.closing import Closing
-from penstock.errors import BlockIndexError, ColumnError, DataError
+from penstock.errors import BlockIndexError, ColumnError, DataError, SchemaError
+from penstock.messages import Location
 
 if TYPE_CHECKING:
     from penstock.blocks.fields import Fields
@@ -344,6 +346,22 @@ def require_columns(schema: pa.Schema, columns: Sequence[str], *, place: str) ->
     for name in columns:
         if name not in known:
             raise ColumnError.missing(name, present, place=place)
+
+
+def require_distinct_names(names: Sequence[str], *, place: str) -> None:
+    """Raise `SchemaError` where a name is that of several columns.
+
+    Examples
+    --------
+    >>> require_distinct_names(["a", "b", "a"], place="clicks.parquet")
+    Traceback (most recent call last):
+    penstock.errors.SchemaError: clicks.parquet has the column 'a' more than once; give every column its own name
+    """
+    if len(set(names)) == len(names):
+        return
+    twice = min(name for name, count in Counter(names).items() if count > 1)
+    reason = f" has the column {twice!r} more than once"
+    raise SchemaError(Location(place), reason, fixes=["give every column its own name"])
 
 
 def row_place(source: BlockSource, block: int, row: int) -> tuple[str, int]:

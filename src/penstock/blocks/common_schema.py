@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from penstock.blocks.base import require_distinct_names
 from penstock.blocks.storage import require_equal
 from penstock.columns.base import is_number, is_text, without_dictionary
 from penstock.columns.schema_notes import layout_of
@@ -27,7 +28,7 @@ def common_schema(schemas: Sequence[pa.Schema], names: Sequence[str]) -> pa.Sche
     Raises
     ------
     SchemaError
-        A file lacks a column, or the types of a column have nothing in common.
+        A file lacks a column or has one twice, or the types of a column have nothing in common.
 
     Examples
     --------
@@ -36,6 +37,8 @@ def common_schema(schemas: Sequence[pa.Schema], names: Sequence[str]) -> pa.Sche
     x: int64
     y: string
     """
+    for schema, name in zip(schemas, names, strict=True):
+        require_distinct_names(schema.names, place=name)
     found: pa.Schema = schemas[0]
     for schema, name in zip(schemas[1:], names[1:], strict=True):
         if schema.equals(found):

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from penstock.blocks.base import require_distinct_names
 from penstock.blocks.csv_sniff import CsvLayout, has_header, header_names, sniff_delimiter, split_line
 from penstock.blocks.file_formats import FILE_FORMATS
 from penstock.blocks.parse import BAD_QUOTE, BAD_WIDTH, OK, csv_rows, csv_rows_quoted, find_ends
@@ -291,9 +292,7 @@ def csv_format(
     if header is None:
         header = has_header(first, numeric, alone=not rest.strip())
     names = header_names(first) if header else [f"column_{i}" for i in range(len(first))]
-    repeated = sorted({n for n in names if names.count(n) > 1}) if len(set(names)) < len(names) else []
-    if repeated:
-        raise SchemaError(f"{name}: the header has {repeated[0]!r} more than once; give every column its own name")
+    require_distinct_names(names, place=name)
     skip = layout.after if header else layout.begin
     if whole and not sample[skip:].strip():
         raise DataError(f"{name} has a header but no rows; give a file with at least one row")

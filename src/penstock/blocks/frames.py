@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.blocks.base import require_distinct_names
 from penstock.columns.base import without_dictionary
 from penstock.errors import UsageError
 
@@ -72,16 +73,14 @@ def frame_to_arrow(frame: Any) -> pa.Table:
     >>> frame_to_arrow(pd.DataFrame({"x": [1, "a", None]}, index=[7, 8, 9])).to_pydict()
     {'x': ['1', 'a', None]}
     """
-    if isinstance(frame, pa.Table):
-        return frame
-    if isinstance(frame, pa.RecordBatch):
-        return pa.Table.from_batches([frame])
     if not is_pandas(frame):
-        return pa.table(frame)
+        table = frame
+        if not isinstance(frame, pa.Table):
+            table = pa.Table.from_batches([frame]) if isinstance(frame, pa.RecordBatch) else pa.table(frame)
+        require_distinct_names(table.schema.names, place="the table")
+        return table
     names = frame_names(frame)
-    twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
-    if twice is not None:
-        raise UsageError(f"the frame has several columns named {twice!r}; give every column its own name")
+    require_distinct_names(names, place="the frame")
     return pa.table(dict(zip(names, (series_to_arrow(frame.iloc[:, at]) for at in range(len(names))), strict=True)))
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.blocks.base import BlockSource
+from penstock.blocks.base import BlockSource, require_distinct_names
 from penstock.blocks.csv import CsvFormat
 from penstock.blocks.file_formats import FILE_FORMATS, format_of_suffix, known_suffixes
 from penstock.blocks.file_kinds import COMPRESSED, compression_of_head, refuse_other_format
@@ -72,6 +72,9 @@ class RowStream:
     reached: Reached = field(default_factory=Reached)
     repeatable: bool = False
     """Whether ``batches`` may be called again."""
+
+    def __post_init__(self) -> None:
+        require_distinct_names(self.schema.names, place=self.name)
 
 
 def rows_of(data: Any, *, format: str | None = None, split: str | None = None, **options: Any) -> RowStream:
