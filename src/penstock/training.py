@@ -87,7 +87,7 @@ class Columns:
             index_notice(source.schema, recipe.columns, exclude=self.exclude),
             left_out_notice(recipe.left_out),
             stray_notice(recipe.parts, self.null_values),
-            spelling_notice(recipe.parts),
+            spelling_notice(recipe.parts, self.category),
         ):
             if message is not None:
                 stream.emit(Warned(message))

@@ -112,11 +112,23 @@ class TestText:
 
     def test_many_values_that_are_no_numbers_make_a_category(self):
         values = pa.array(["a", "b", "c", "d", *map(str, range(4, ROWS))])
-        assert part_of(values) == "a value of its own in nearly every row"
+        told = "numbers but for 'a', 'b', 'c', …; name these values as missing ones"
+        assert part_of(values) == told
+        assert isinstance(part_of(values, null_values=["a", "b", "c", "d"]), Number)
         often = pa.array([str(i % 50) if i % 3 else "unknown" for i in range(ROWS)])
         assert isinstance(part_of(often), Category)
         assert isinstance(part_of(pa.array([str(i % 50) if i % 20 else "unknown" for i in range(ROWS)])), Number)
-        assert part_of(values, missing="refuse") == "a value of its own in nearly every row"
+        assert part_of(values, missing="refuse") == told
+
+    def test_a_category_of_numbers_with_many_other_values_is_told(self):
+        values = pa.array([*(f"bad{i}" for i in range(12)), *(str(i % 100 / 4) for i in range(12, ROWS))])
+        assert isinstance(part_of(values), Category)
+        told = "text taken as categories: 'c' (numbers but for some values, such as '0.0')"
+        assert [text for text in learned(table(c=values))[1] if text.startswith(told)]
+        for numbers in (values, pa.array([i % 100 for i in range(ROWS)])):
+            assert not [text for text in learned(table(c=numbers), category=["c"])[1] if "taken as categories" in text]
+        codes = pa.array([f"{i % 200:03}" for i in range(ROWS)])
+        assert not [text for text in learned(table(c=codes))[1] if "taken as categories" in text]
 
     def test_numbers_with_a_zero_in_front_are_codes(self):
         assert isinstance(part_of(pa.array([f"{i % 300:05}" for i in range(ROWS)])), Category)
@@ -146,6 +158,28 @@ class TestText:
         values = pa.array([spelling.format(i % 300) for i in range(ROWS)])
         assert "numbers with a comma" in part_of(values)
         assert not isinstance(part_of(values, features=["x", "c"]), str)
+
+    @pytest.mark.parametrize("count", [ROWS, 300])
+    @pytest.mark.parametrize("odd", [0, 12])
+    def test_thousands_separators_beside_plain_numbers_are_left_out_and_told(self, count, odd):
+        numbers = [f"{7.25 * (i % count):,.2f}" for i in range(odd, ROWS)]
+        values = pa.array([*(f"bad{i}" for i in range(odd)), *numbers])
+        _, warnings = learned(table(c=values))
+        told = [text for text in warnings if text.startswith("left out: 'c' (numbers with a comma, a currency")]
+        assert len(told) == 1
+        assert re.search(r"such as '1,\d+\.\d+'; write plain numbers, such as 1234\.5, into the data\)$", told[0])
+        _, warnings = learned(table(c=values, id=np.arange(ROWS)))
+        assert any(re.search(r"'id' \(row numbers\); name the features to learn", text) for text in warnings)
+
+    def test_numbers_with_thousands_separators_are_told_where_they_are_named(self):
+        values = pa.array([f"{7.25 * (i % 300):,.2f}" for i in range(ROWS)])
+        _, warnings = learned(table(c=values), features=["x", "c"])
+        assert any(
+            "text taken as categories: 'c' (numbers with a comma" in text and "'1,000.50'" in text for text in warnings
+        )
+        with pytest.raises(UsageError, match=r"'1,000\.50', not a number") as caught:
+            part_of(values, number=["c"])
+        assert "write plain numbers, such as 1234.5, into the data" in caught.value.fixes
 
     def test_own_null_values(self):
         found = part_of(pa.array(["a", "b", "-"] * 200), null_values=["-"])

@@ -30,6 +30,7 @@ from penstock.columns.number import (
     to_doubles,
     to_seconds,
 )
+from penstock.columns.spelling import CODE, SpellingTally, is_spelled
 from penstock.errors import UsageError
 
 MOST_LEVELS = 10_000
@@ -42,11 +43,8 @@ _PROSE_WORDS = 3.0
 """Words that a text has on average from which on it is hashed by words."""
 _MOST_STRAYS, _STRAY_SHARE = 3, 0.2
 """Values, and their share of the rows, that may be none in a column of numbers or dates stored as text, and count as missing."""
-_SPELLED = r"^\s*[-+]?(\d+,\d+|\d{1,3}([.,' ]\d{3})+([.,]\d+)?|\d+([.,]\d+)?\s?%|[$€£]\s?\d[\d,]*(\.\d+)?)\s*$"
 _CODES = 20
 """Values up to which numbers stored as text are taken for codes, one feature each."""
-_CODE = r"^[-+]?0\d"
-"""Numbers of this kind in text, such as the postal code 01067, are codes however many there are."""
 _NUMBERED_ROWS, _NUMBERED_RANGE = 0.92, 2.0
 """The share of rows with a whole number of its own, and the numbers from the least to the most of them for each row, of row numbers."""
 RARELY_MISSING = 0.01
@@ -197,7 +195,15 @@ class NumberTally:
                     f"names {request.field.name!r}, which has the value {texts[row].as_py()!r}, not a number",
                     option="number",
                     value=[request.field.name],
-                    fixes=["leave the column out of it", "name the value among those that stand for a missing one"],
+                    fixes=[
+                        *(
+                            ["write plain numbers, such as 1234.5, into the data"]
+                            if is_spelled(texts.slice(row, 1))
+                            else []
+                        ),
+                        "leave the column out of it",
+                        "name the value among those that stand for a missing one",
+                    ],
                 )
             array = numbers
         elif self._whole is not None:
@@ -314,17 +320,6 @@ class _Reading:
         return len(self._strays) <= _MOST_STRAYS
 
 
-def is_spelled(values: pa.Array) -> bool:
-    """Whether texts are all numbers as people write them: with a decimal comma, commas between thousands, %, $.
-
-    Examples
-    --------
-    >>> [is_spelled(pa.array([text])) for text in ("0,25", "3.5 %", "$1,200.50", "1.5", "a,b")]
-    [True, True, True, False, False]
-    """
-    return bool(pc.all(pc.match_substring_regex(values, _SPELLED)).as_py())
-
-
 class TextTally:
     """The values of a column of text.
 
@@ -344,7 +339,7 @@ class TextTally:
         self.rows = 0
         self.missing = 0
         self._words = 0
-        self._spelled = request.kind is None and not request.named  # whether all values are numbers in another spelling
+        self._spelling = SpellingTally()
         self._others: list[_Reading] = []
         if request.kind is None:
             numbers = NumberTally(replace(request, kind="number"))
@@ -360,14 +355,15 @@ class TextTally:
         coded = texts.dictionary_encode()
         values = coded.dictionary
         present = as_texts(values, NULL_VALUES)
-        if pc.any(pc.match_substring_regex(present, _CODE)).as_py():
+        if pc.any(pc.match_substring_regex(present, CODE)).as_py():
             self._others = [each for each in self._others if not each.least]
         self._others = [each for each in self._others if each.add(texts, present)]
-        self._spelled = self._spelled and is_spelled(present)
         if not len(values):
             return
         codes = coded.indices.drop_null().to_numpy(zero_copy_only=False)
         numbers = np.bincount(codes, minlength=len(values))
+        if self._request.kind is None:
+            self._spelling.add(present, numbers)
         self._words += int((_word_counts(values) * numbers).sum())
         hashes = np.unique(self._hashed.encode(values).indices.astype(np.uint32))
         self._smallest = np.union1d(self._smallest, hashes)[:_SKETCH]
@@ -411,14 +407,14 @@ class TextTally:
             )
         if not present:
             return "empty"
-        if self._spelled and self.distinct > _CODES:
-            return "numbers with a comma, a unit or a per cent sign, which are not read as such; write them as 1234.5"
         prose = self._prose
         if request.kind is None and not request.named:
+            if self.distinct > _CODES and (spelled := self._spelling.spelled_reason):
+                return spelled
             if self.distinct == 1 and not self.missing:
                 return "one value"
             if self.distinct > max(_OWN_VALUE * present, _OWN_VALUES) and not prose:
-                return "a value of its own in nearly every row"
+                return self._spelling.odd_reason or "a value of its own in nearly every row"
         told = self.missing > 0 and policy not in ("fill", "refuse")
         nulls = request.null_values
         if self.counts is not None and not (request.kind is None and prose and self.distinct > _CODES):

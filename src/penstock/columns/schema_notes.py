@@ -16,13 +16,14 @@ import pyarrow as pa
 
 from penstock.columns.base import NULL_VALUES
 from penstock.columns.category import Category
+from penstock.columns.spelling import ALIKE, ODD_NUMBERS, SPELLED_NUMBERS, SpellingTally, names_help
 from penstock.errors import some_of
 from penstock.messages import Text, Use
 
 METADATA_KEY = b"penstock"
 """Under this name the schema of a file that Penstock wrote says how it is laid out."""
-_LEVELS, _ALIKE = 20, 0.95
-"""Levels above which a category is looked at for numbers and dates, and the share of them that have to be written alike."""
+_LEVELS = 20
+"""Levels above which a category is looked at for numbers and dates."""
 _DATE = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}( .*)?")
 _NUMBER = re.compile(r"([^\d.,+-]*)[-+]?\d[\d.,]*(\D*)")
 _UNNAMED = re.compile(r"__index_level_\d+__")
@@ -73,10 +74,11 @@ def left_out_notice(left_out: Mapping[str, str]) -> str | None:
     >>> left_out_notice({"id": "row numbers"})
     "left out: 'id' (row numbers); name the features to learn from such columns"
     """
-    if not left_out:
-        return None
-    shown = some_of(f"{name!r} ({why})" for name, why in left_out.items())
-    return f"left out: {shown}; name the features to learn from such columns"
+    named = {name: why for name, why in left_out.items() if names_help(why)}
+    others = {name: why for name, why in left_out.items() if name not in named}
+    groups = (named, "; name the features to learn from such columns"), (others, "")
+    told = [some_of(f"{name!r} ({why})" for name, why in each.items()) + advice for each, advice in groups if each]
+    return f"left out: {'; '.join(told)}" if told else None
 
 
 def stray_notice(parts: Iterable[Any], named: Sequence[str]) -> Text | None:
@@ -110,18 +112,23 @@ def stray_notice(parts: Iterable[Any], named: Sequence[str]) -> Text | None:
     )
 
 
-def spelling_notice(parts: Iterable[Any]) -> Text | None:
-    """Return a sentence about categories whose levels are numbers with a unit, or dates in another order; None without any.
+def spelling_notice(parts: Iterable[Any], named: Sequence[str] = ()) -> Text | None:
+    """Return a sentence about categories whose levels are numbers, as with a unit, or dates in another order; None without any.
+
+    Columns that a user has ``named`` as categories are none of them.
 
     Examples
     --------
     >>> print(spelling_notice([Category("way", tuple(f"{n} km" for n in range(30)))]))
-    text taken as categories: 'way' (numbers with ' km', such as '0 km'); write plain numbers and ISO 8601 dates, or use exclude=['way']
+    text taken as categories: 'way' (numbers with ' km', such as '0 km'); write plain numbers and ISO 8601 dates, or use exclude=['way'] or category=['way']
     """
     spelled = {
-        part.column: f"{spelling}, such as {part.levels[0]!r}"
+        part.column: spelling
         for part in parts
-        if isinstance(part, Category) and not part.of and (spelling := _spelling(part.levels))
+        if isinstance(part, Category)
+        and not part.of
+        and part.column not in named
+        and (spelling := _spelling(part.levels))
     }
     if not spelled:
         return None
@@ -129,19 +136,26 @@ def spelling_notice(parts: Iterable[Any]) -> Text | None:
     return Text(
         f"text taken as categories: {shown}; write plain numbers and ISO 8601 dates, or use ",
         Use("exclude", list(spelled)),
+        " or ",
+        Use("category", list(spelled)),
     )
 
 
 def _spelling(levels: Sequence[str]) -> str | None:
-    """Return what texts are that are numbers or dates in another spelling."""
+    """Return what texts are that are numbers or dates in another spelling, and one of them."""
     if len(levels) <= _LEVELS:
         return None
-    least = _ALIKE * len(levels)
+    numbers = SpellingTally.of(levels)
+    if numbers.spelled_reason:
+        return f"{SPELLED_NUMBERS}, such as {numbers.example!r}"
+    if numbers.plain >= ALIKE * len(levels) and not numbers.codes:
+        return f"{ODD_NUMBERS} some values, such as {levels[0]!r}"
+    least = ALIKE * len(levels)
     if sum(bool(_DATE.fullmatch(level)) for level in levels) >= least:
-        return "dates in another order than that of ISO 8601"
+        return f"dates in another order than that of ISO 8601, such as {levels[0]!r}"
     affixes = Counter(found.groups() for found in map(_NUMBER.fullmatch, levels) if found)
     (before, after), count = max(affixes.items(), key=lambda item: item[1], default=(("", ""), 0))
     if count < least or (before.isalpha() and not after):  # letters right before a number are those of a code
         return None
     shown = " and ".join(repr(affix) for affix in (before, after) if affix)
-    return f"numbers with {shown}" if shown else None
+    return f"numbers with {shown}, such as {levels[0]!r}" if shown else None

@@ -31,6 +31,7 @@ from penstock.sql.options import Settings
 from penstock.sql.prediction_query import holds_lists
 from penstock.sql.result import Result
 from penstock.sql.statements import Train
+from penstock.training import Columns
 
 if TYPE_CHECKING:
     from penstock.sql.engines.postgres.engine import PostgresEngine
@@ -133,7 +134,7 @@ class ExtensionTraining:
         if result is None:
             return None
         model = catalog.load_linear(str(statement.name), "a training in the server")
-        warnings = _tell(result, model.recipe, stream)
+        warnings = _tell(result, model.recipe, chosen.columns, stream)
         for warning in warnings:
             if warning.startswith(_USELESS):
                 model = replace(model, metrics={**model.metrics, "useless": warning.removeprefix(_USELESS)})
@@ -165,7 +166,7 @@ class ExtensionTraining:
             return None
         model = catalog.load(str(statement.name))
         assert isinstance(model, GroupModels)
-        _tell(result, model.recipe, stream)
+        _tell(result, model.recipe, chosen.columns, stream)
         return model
 
     def _run(self, text: str, values: Sequence[Any], chosen: Settings, *, stream: Stream) -> StatementRows | None:
@@ -199,10 +200,14 @@ class ExtensionTraining:
         return Result(("QUERY PLAN",), result.rows)
 
 
-def _tell(result: StatementRows, recipe: Recipe, stream: Stream) -> list[str]:
+def _tell(result: StatementRows, recipe: Recipe, columns: Columns, stream: Stream) -> list[str]:
     """Tell of the server's warnings, which are returned, and of columns left out."""
     warnings = [notice.removeprefix(_WARNING) for notice in result.notices if notice.startswith(_WARNING)]
-    notices = (left_out_notice(recipe.left_out), stray_notice(recipe.parts, ()), spelling_notice(recipe.parts))
+    notices = (
+        left_out_notice(recipe.left_out),
+        stray_notice(recipe.parts, columns.null_values),
+        spelling_notice(recipe.parts, columns.category),
+    )
     for told in (*warnings, *(notice for notice in notices if notice is not None)):
         stream.emit(Warned(told))
     return warnings
