@@ -105,6 +105,31 @@ class TestText:
         _, warnings = learned(table(c=values), null_values=[stray])
         assert not [text for text in warnings if "taken as missing" in text]
 
+    def test_odd_values_of_few_numbers_are_missing_and_told(self):
+        values = pa.array(["oops", *(str(i % 13) for i in range(1, ROWS))])
+        part, (_, warnings) = part_of(values), learned(table(c=values))
+        assert isinstance(part, Number)
+        assert part.null_values[-1] == "oops"
+        assert [text for text in warnings if "taken as missing: 'oops' in 'c'" in text]
+        words = part_of(pa.array(["?" if i % 9 == 0 else str(i % 13) for i in range(ROWS)]))
+        assert isinstance(words, Number)
+        assert words.missing
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            ["A", "1", "2"],
+            ["0", "1", "2", "3", "4+"],
+            ["1", "2", "3", "?"],
+            [str(i) for i in range(13)],
+            ["01", "2", "3", "?"],
+        ],
+    )
+    def test_codes_of_few_values_are_categories(self, values):
+        assert isinstance(part_of(pa.array([values[i % len(values)] for i in range(ROWS)])), Category)
+        rare = pa.array([values[-1] if i % 20 == 0 else values[i % (len(values) - 1)] for i in range(ROWS)])
+        assert isinstance(part_of(rare), Category)
+
     def test_dates_may_have_a_few_values_that_are_none(self):
         part, *_ = part_of(pa.array(["soon", *(f"2026-{1 + i % 12:02}-{1 + i % 28:02}" for i in range(1, ROWS))]))
         assert isinstance(part, Date)

@@ -41,10 +41,13 @@ _OWN_VALUE, _OWN_VALUES = 0.8, 5
 """The share of rows with a value of their own, and their number, above which a column names rows."""
 _PROSE_WORDS = 3.0
 """Words that a text has on average from which on it is hashed by words."""
-_MOST_STRAYS, _STRAY_SHARE = 3, 0.2
-"""Values, and their share of the rows, that may be none in a column of numbers or dates stored as text, and count as missing."""
+_MOST_STRAYS, _STRAY_SHARE, _RARE_STRAYS = 3, 0.2, 0.01
+"""Values, and their share of the rows, that may be none in a column of numbers or dates stored as text, and count as missing; of few numbers, the
+share of rows that they may be unless each is of a single row."""
 _CODES = 20
-"""Values up to which numbers stored as text are taken for codes, one feature each."""
+"""Values up to which numbers stored as text are taken for codes, one feature each, where no odd value says why they are text."""
+_LEAST_NUMBERS = 5
+"""Numbers from which on a column of few values with odd ones is one of numbers; fewer are codes."""
 _NUMBERED_ROWS, _NUMBERED_RANGE = 0.92, 2.0
 """The share of rows with a whole number of its own, and the numbers from the least to the most of them for each row, of row numbers."""
 RARELY_MISSING = 0.01
@@ -302,6 +305,15 @@ class _Reading:
         """Whether strays are few of the values that are not missing, and there are others."""
         return self._stray_rows <= _STRAY_SHARE * present and self._stray_rows < present
 
+    def few_odd(self, counts: Mapping[str, int], present: int) -> bool:
+        """Whether a few odd values, or words for missing ones, are why numbers of few values are stored as text.
+
+        An odd value of more rows than one is more often a level, such as ``3+`` beside numbers.
+        """
+        numbers = counts.keys() - {*NULL_VALUES, *self._strays}
+        most = max(len(self._strays), _RARE_STRAYS * present)
+        return len(counts) > len(numbers) >= _LEAST_NUMBERS and self._stray_rows <= most
+
     def result(self, policy: str) -> tuple[FeatureColumn, ...] | str:
         """Return the column, in which strays are missing."""
         found: Any = self._tally.result(policy)
@@ -395,7 +407,8 @@ class TextTally:
         """
         request, present = self._request, self.rows - self.missing
         for other in self._others:
-            if other.rare(present) and self.distinct > other.least:
+            few_odd = self.counts is not None and other.few_odd(self.counts, present)
+            if other.rare(present) and (self.distinct > other.least or few_odd):
                 found = other.result(policy)
                 if not isinstance(found, str):
                     return found
