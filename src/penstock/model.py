@@ -40,7 +40,7 @@ class Description:
     Attributes
     ----------
     values : dict
-        Plain JSON: ``model`` (the kind), ``label``, ``classes``, ``metrics``, ``config``, and what else a kind has.
+        Plain JSON: ``model`` (its word), ``label``, ``classes``, ``metrics``, ``config``, and what else a kind has.
     lines : tuple of str
         The same in words; ``print(model.describe())`` prints them.
     """
@@ -57,14 +57,14 @@ class Description:
         told = "" if classes is None else f", classes {some_of(map(str, classes), 10)}"
         score = [final_score(model.metrics)] if model.metrics else []
         common = {
-            "model": model.kind,
+            "model": model.word,
             "label": model.label,
             "classes": classes,
             "epochs": list(model.history),
             "metrics": model.metrics,
             "config": model.config,
         }
-        heading = f"{model.kind} model of {model.label!r}: {counted}{told}"
+        heading = f"{model.word} model of {model.label!r}: {counted}{told}"
         return cls(strict_json(common | dict(values or {})), (heading, *score, *finished_lines(model.metrics), *lines))
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class Model(Protocol):
 
     @property
     def word(self) -> str:
-        """What databases call models such as this one: the word after TRAIN BY, such as boosting; mostly the kind."""
+        """What models such as this one are called, in databases by the word after TRAIN BY: boosting, torch, mostly the kind."""
 
     @property
     def label(self) -> str | None:

@@ -28,6 +28,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_train_show_predict(options: tuple[str, ...]) -> None:
     told = as_json(*TRAIN, *options)
     assert (told["groups"], told["groups_without_model"]) == (6, 1)
+    assert told["model"] == (options[1] if options[1] == "svm" else "boosting" if "lightgbm" in options else "logistic")
+    assert as_json("groups", "show", "models")["model"] == told["model"]
     assert told["held_out_accuracy"] > 0.8
     assert "NO/web" in run("groups", "show", "models").stdout
     run("groups", "predict", "models", "new.parquet", "--keep", "clicked")

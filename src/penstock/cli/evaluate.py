@@ -46,7 +46,7 @@ def evaluate_command(**params: Any) -> None:
             screen.say(f"wrote {page.write(found, data=source.name)}")
         screen.give(
             {
-                "model": known.kind,
+                "model": known.word,
                 "model_file": model_file,
                 **({"models": model_file} if known.by else {}),
                 "shuffle": known.config.get("shuffle"),

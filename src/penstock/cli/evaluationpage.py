@@ -61,7 +61,7 @@ class EvaluationPage:
         page = Evaluation(
             model=self.name,
             data=data,
-            kind=model.kind,
+            kind=model.word,
             label=str(model.label),
             measures=found,
             classes=None if model.classes is None else model.classes.tolist(),

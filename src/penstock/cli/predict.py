@@ -43,7 +43,7 @@ def predict_command(**params: Any) -> None:
             screen.say(line)
         screen.give(
             {
-                "model": known.kind,
+                "model": known.word,
                 "model_file": model_file,
                 "data": source.name,
                 "rows": rows,

@@ -24,7 +24,7 @@ def summarize(result: GroupModels) -> dict[str, Any]:
     """Return the figures of all groups together; see `penstock.groups.GroupModels.summary`."""
     frame, chosen, index = result.frame, result.chosen, result.registry.index
     told: dict[str, Any] = {
-        "model": index.kind,
+        "model": result.word,
         "by": list(index.by),
         "finished": index.finished,
         "groups": len(result.groups),
