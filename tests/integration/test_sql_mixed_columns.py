@@ -196,3 +196,14 @@ def test_members_of_a_struct_are_features() -> None:
         ]
         found = run(session, "EVALUATE MODEL m ON SELECT * FROM s")
         assert dict(zip(found.columns, found.rows[0]))["accuracy"] == 1
+
+
+@pytest.mark.parametrize("query", ["SELECT * FROM d", "SELECT * FROM d WHERE x < 2000"])
+def test_dates_written_as_numbers_are_told(query: str, caplog: pytest.LogCaptureFixture) -> None:
+    with closing(penstock.connect(":memory:")) as session:
+        days = "20220100 + i % 12 * 100 + 1 + i % 28"
+        run(session, f"CREATE TABLE d AS SELECT {days} AS day, i % 1000 AS x, i % 3 = 0 AS y FROM range(2000) AS g(i)")
+        run(session, f"{query} TRAIN BY logistic AS m WITH (label = 'y')")
+    told = [text for text in caplog.messages if "dates written as numbers" in text and "'day'" in text]
+    assert len(told) == 1
+    assert "WITH (exclude = 'day')" in told[0]

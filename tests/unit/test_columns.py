@@ -166,6 +166,11 @@ class TestText:
             ("({})", r"numbers with '\(' and '\)'"),
             (">{}", "numbers with '>'"),
             ("{}.11.2026", "dates in another order"),
+            ("Jun {} 2022", "dates in another order or spelling than that of ISO 8601, such as 'Jun 0 2022'"),
+            ("{} June 2022", "dates in another order"),
+            ("{}-Jun-22", "dates in another order"),
+            ("Mon, {} Sept. 2022", "dates in another order"),
+            ("Mayor-{}-22", None),
             ("A{}", None),
             ("{}/b/c/{}", None),
         ],
@@ -234,6 +239,22 @@ class TestDates:
         assert [type(part) for part in found] == [Date, Category, Category]
         assert [part.of for part in found[1:]] == ["month", "weekday"]
         assert found[1].levels == ("1", "2")
+
+    def test_dates_in_another_spelling_of_many_values_are_left_out_with_that_reason(self):
+        days = [datetime.datetime(2026, 1, 1) + datetime.timedelta(hours=7 * i) for i in range(ROWS)]
+        told = "dates in another order or spelling than that of ISO 8601, such as 'Jan 01 2026 00:00'; write them as 2026-11-18 into the data"
+        assert part_of(pa.array([f"{day:%b %d %Y %H:%M}" for day in days])) == told
+
+    @pytest.mark.parametrize("kind", [pa.int64(), pa.float64(), pa.string()])
+    def test_dates_written_as_numbers_are_told(self, kind):
+        days = [datetime.date(2022, 1, 1) + datetime.timedelta(days=i % 500) for i in range(ROWS)]
+        numbers = [int(f"{day:%Y%m%d}") for day in days]
+        heard = lambda values: [text for text in learned(table(c=values))[1] if "dates written as numbers" in text]  # noqa: E731
+        written = pa.array([*numbers[:-1], None]).cast(kind)
+        assert len(heard(written)) == 1
+        assert "as quantities: 'c'" in heard(written)[0]
+        assert not heard(pa.array([*numbers[:-1], 20220631]).cast(kind))
+        assert not heard(pa.array([20220101 + i % 9 for i in range(ROWS)]).cast(kind))
 
     def test_text_that_is_dates(self):
         stamps = [f"2026-03-01 {i % 24:02}:30:00" if i % 5 else None for i in range(ROWS)]

@@ -420,13 +420,17 @@ class TextTally:
             )
         if not present:
             return "empty"
-        prose = self._prose
+        dates = self._spelling.dates_spelling
+        prose = self._prose and not dates
         if request.kind is None and not request.named:
             if self.distinct > _CODES and (spelled := self._spelling.spelled_reason):
                 return spelled
             if self.distinct == 1 and not self.missing:
                 return "one value"
-            if self.distinct > max(_OWN_VALUE * present, _OWN_VALUES) and not prose:
+            own = self.distinct > max(_OWN_VALUE * present, _OWN_VALUES) and not prose
+            if dates and (own or self.counts is None):
+                return f"{dates}; write them as 2026-11-18 into the data"
+            if own:
                 return self._spelling.odd_reason or "a value of its own in nearly every row"
         told = self.missing > 0 and policy not in ("fill", "refuse")
         nulls = request.null_values

@@ -134,6 +134,14 @@ class Number:
         if self.null_values and not text:
             self._replace_nulls(array, into, place)
 
+    def stored_values(self, array: pa.Array) -> NDArray[np.float64]:
+        """Return the numbers as they are stored, with NaN for missing ones; where they are text, those that can be read."""
+        if is_text(array.type):
+            numbers = as_numbers(as_texts(array, self.null_values))
+            return np.empty(0) if numbers is None else to_doubles(numbers)
+        values = to_doubles(to_seconds(array) if is_elapsed(array.type) else array)
+        return np.where(is_null_number(array, self.null_values), np.nan, values) if self.null_values else values
+
     @property
     def standardized(self) -> bool:
         """Whether the feature is another number than the stored one."""

@@ -24,7 +24,6 @@ METADATA_KEY = b"penstock"
 """Under this name the schema of a file that Penstock wrote says how it is laid out."""
 _LEVELS = 20
 """Levels above which a category is looked at for numbers and dates."""
-_DATE = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}( .*)?")
 _NUMBER = re.compile(r"([^\d.,+-]*)[-+]?\d[\d.,]*(\D*)")
 _UNNAMED = re.compile(r"__index_level_\d+__")
 
@@ -141,18 +140,33 @@ def spelling_notice(parts: Iterable[Any], named: Sequence[str] = ()) -> Text | N
     )
 
 
+def date_numbers_notice(place: str, names: Sequence[str]) -> Text:
+    """Return a sentence about columns of whole numbers that are dates.
+
+    Examples
+    --------
+    >>> print(date_numbers_notice("a.csv", ["day"]))
+    a.csv: dates written as numbers, such as 20220610, are learned from as quantities: 'day'; write them as 2022-06-10 into the data, or use exclude=['day']
+    """
+    return Text(
+        f"{place}: dates written as numbers, such as 20220610, are learned from as quantities: {some_of(map(repr, names))}; write"
+        " them as 2022-06-10 into the data, or use ",
+        Use("exclude", names),
+    )
+
+
 def _spelling(levels: Sequence[str]) -> str | None:
     """Return what texts are that are numbers or dates in another spelling, and one of them."""
     if len(levels) <= _LEVELS:
         return None
     numbers = SpellingTally.of(levels)
+    if numbers.dates_spelling:
+        return numbers.dates_spelling
     if numbers.spelled_reason:
         return f"{SPELLED_NUMBERS}, such as {numbers.example!r}"
     if numbers.plain >= ALIKE * len(levels) and not numbers.codes:
         return f"{ODD_NUMBERS} some values, such as {levels[0]!r}"
     least = ALIKE * len(levels)
-    if sum(bool(_DATE.fullmatch(level)) for level in levels) >= least:
-        return f"dates in another order than that of ISO 8601, such as {levels[0]!r}"
     affixes = Counter(found.groups() for found in map(_NUMBER.fullmatch, levels) if found)
     (before, after), count = max(affixes.items(), key=lambda item: item[1], default=(("", ""), 0))
     if count < least or (before.isalpha() and not after):  # letters right before a number are those of a code

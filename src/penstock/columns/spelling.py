@@ -9,6 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+SPELLED_DATES = "dates in another order or spelling than that of ISO 8601"
+ODD_DATES = "dates but for some values"
+"""How the reason, or the warning, begins for columns of dates."""
 SPELLED_NUMBERS = "numbers with a comma, a currency or a per cent sign"
 """How the reason for leaving a column out begins where its numbers are written as people write them."""
 ODD_NUMBERS = "numbers but for"
@@ -19,7 +22,18 @@ CODE = r"^[-+]?0\d"
 """Numbers of this kind in text, such as the postal code 01067, are codes however many there are."""
 _SPELLED = r"^\s*[-+]?(\d+,\d+|\d{1,3}([.,' ]\d{3})+([.,]\d+)?|\d+([.,]\d+)?\s?%|[$€£]\s?\d[\d,]*(\.\d+)?)\s*$"
 _PLAIN = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
+_MONTH = r"(jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|sept?(ember)?|oct(ober)?|nov(ember)?|dec(ember)?)\.?"
+_DAY = r"\d{1,2}(st|nd|rd|th)?"
+_DATE = (
+    r"(?i)^((mon|tues?|wed(nes)?|thu(rs)?|fri|sat(ur)?|sun)(day)?[., ]+)?"
+    r"(\d{1,4}\.\d{1,2}\.\d{1,4}|\d{1,4}/\d{1,2}/\d{1,4}|\d{1,4}-\d{1,2}-\d{1,4}"
+    rf"|{_DAY}[ ./-]*{_MONTH}[ ,./-]*\d{{2,4}}|{_MONTH}[ ./-]*{_DAY}[ ,./-]+\d{{2,4}}|\d{{4}}[ ./-]*{_MONTH}[ ./-]*{_DAY})"
+    r"([ T,].*)?$"
+)
+_ISO = r"^\d{4}-\d{2}-\d{2}"
 _SHOWN = 3
+_LEAST_DATES, _FIRST_DATE, _LAST_DATE = 10, 19000101, 21001231
+"""Different whole numbers from which on they may be dates, and the first and the last that are one."""
 
 
 class SpellingTally:
@@ -29,6 +43,8 @@ class SpellingTally:
     ----------
     plain, spelled, others : int
         The rows of each.
+    dates : int
+        The rows of dates, in whatever spelling, among the others.
     codes : bool
         Whether some numbers have a zero in front.
     example : str
@@ -43,8 +59,8 @@ class SpellingTally:
     """
 
     def __init__(self) -> None:
-        self.plain, self.spelled, self.others = 0, 0, 0
-        self.codes, self.example = False, ""
+        self.plain, self.spelled, self.others, self.dates = 0, 0, 0, 0
+        self.codes, self.example, self._date, self._iso_date = False, "", "", ""
         self._odd: dict[str, None] = {}
 
     @classmethod
@@ -65,6 +81,11 @@ class SpellingTally:
             known + int(rows[pc.fill_null(found, False).to_numpy(zero_copy_only=False)].sum())
             for known, found in ((self.plain, plain), (self.spelled, spelled), (self.others, others))
         )
+        dates = pc.match_substring_regex(values, _DATE)
+        self.dates += int(rows[pc.fill_null(dates, False).to_numpy(zero_copy_only=False)].sum())
+        iso = pc.match_substring_regex(values, _ISO)
+        self._date = self._date or next(iter(values.filter(pc.and_not(dates, iso)).slice(0, 1).to_pylist()), "")
+        self._iso_date = self._iso_date or next(iter(values.filter(pc.and_(dates, iso)).slice(0, 1).to_pylist()), "")
         if not self.example:
             self.example = next(iter(values.filter(spelled).slice(0, 1).to_pylist()), "")
         if len(self._odd) <= _SHOWN:
@@ -79,6 +100,13 @@ class SpellingTally:
         return f"{SPELLED_NUMBERS}, such as {self.example!r}; write plain numbers, such as 1234.5, into the data"
 
     @property
+    def dates_spelling(self) -> str | None:
+        """What the values are where nearly all are dates, with one of them; None where they are not."""
+        if not self.dates or self.dates < ALIKE * (self.plain + self.spelled + self.others):
+            return None
+        return f"{SPELLED_DATES}, such as {self._date!r}" if self._date else f"{ODD_DATES}, such as {self._iso_date!r}"
+
+    @property
     def odd_reason(self) -> str | None:
         """Why a column of numbers with too many values that are none is left out; None where it is no such column."""
         odd = self.spelled + self.others
@@ -90,7 +118,7 @@ class SpellingTally:
 
 def names_help(reason: str) -> bool:
     """Whether naming a column that is left out makes a sensible feature of it; numbers in another spelling would be levels."""
-    return not reason.startswith((SPELLED_NUMBERS, ODD_NUMBERS))
+    return not reason.startswith((SPELLED_NUMBERS, ODD_NUMBERS, SPELLED_DATES, ODD_DATES))
 
 
 def is_spelled(values: pa.Array) -> bool:
@@ -102,3 +130,47 @@ def is_spelled(values: pa.Array) -> bool:
     [True, True, True, False, False]
     """
     return bool(pc.all(pc.match_substring_regex(values, _SPELLED)).as_py())
+
+
+class DateNumbers:
+    """Whether all numbers of a column are dates written as ``20220610``, which no model learns well from as quantities.
+
+    Examples
+    --------
+    >>> found = DateNumbers()
+    >>> found.add(np.arange(20220601.0, 20220611.0))
+    >>> found.dates
+    True
+    >>> found.add(np.array([20220631.0]))
+    >>> found.possible
+    False
+    """
+
+    def __init__(self) -> None:
+        self.possible = True
+        self._numbers: NDArray[np.int64] = np.empty(0, np.int64)
+
+    def add(self, values: NDArray[np.float64]) -> None:
+        """Take in a block; NaN is missing."""
+        values = values[~np.isnan(values)]
+        if not self.possible or not len(values):
+            return
+        inside = _FIRST_DATE <= values[0] <= _LAST_DATE and values.min() >= _FIRST_DATE and values.max() <= _LAST_DATE
+        self.possible = inside and bool((values == np.floor(values)).all())
+        if self.possible:
+            self._numbers = np.union1d(self._numbers, values.astype(np.int64))
+            self.possible = bool(_are_dates(self._numbers).all())
+
+    @property
+    def dates(self) -> bool:
+        """Whether they are, and of enough different days."""
+        return self.possible and len(self._numbers) >= _LEAST_DATES
+
+
+def _are_dates(numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which numbers are a year, a month and a day that there is."""
+    years, months, days = numbers // 10_000, numbers // 100 % 100, numbers % 100
+    right = (months >= 1) & (months <= 12) & (days >= 1)
+    starts = ((years - 1970) * 12 + np.clip(months, 1, 12) - 1).astype("datetime64[M]")
+    lengths = ((starts + 1).astype("datetime64[D]") - starts.astype("datetime64[D]")).astype(np.int64)
+    return np.asarray(right & (days <= lengths))

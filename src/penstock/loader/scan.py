@@ -24,6 +24,8 @@ from penstock.columns.fit import WholeNumbers, tells_missing
 from penstock.columns.labels import LabelTally, missing_labels, refuse_missing
 from penstock.columns.number import Number
 from penstock.columns.recipe import Recipe
+from penstock.columns.schema_notes import date_numbers_notice
+from penstock.columns.spelling import DateNumbers
 from penstock.errors import DataError, FeatureError, some_of
 from penstock.events import Advanced, Finished, Started, Stream, Warned
 from penstock.loader.decode import BlockDecoder
@@ -128,12 +130,13 @@ def scan(
     together = list(dict.fromkeys([*columns, *(features.columns if whole else ())]))
     numbers = [p.column for p in recipe.parts if isinstance(p, Number) and p.column in source.schema.names]
     runs = {name: WholeNumbers() for name in numbers if identifiers and whole}
+    dated = {p.column: (p, DateNumbers()) for p in recipe.parts if isinstance(p, Number) and p.column in runs}
 
     def look(block: int) -> tuple[pa.RecordBatch, Batch | None]:
         read = source.read(block, together)
         batch = decoder.encode(block, read) if decoder else None
         # Columns that are not looked at any more are given back here, by the thread that read them.
-        return read if recipe.missing == "drop" else read.select(list(dict.fromkeys([*columns, *runs]))), batch
+        return read if recipe.missing == "drop" else read.select(list(dict.fromkeys([*columns, *runs, *dated]))), batch
 
     stream.emit(Started("scan", len(source.block_rows), "blocks"))
 
@@ -159,6 +162,10 @@ def scan(
                     run.add(read.column(name))
                     if not run.possible:
                         del runs[name]
+                for name, (part, dates) in list(dated.items()):
+                    dates.add(part.stored_values(read.column(name)))
+                    if not dates.possible:
+                        del dated[name]
                 stream.emit(Advanced("scan", 1))
                 labelled += len(read)
                 if collects or drops:
@@ -207,7 +214,11 @@ def scan(
     if numbered and len(numbered) < len(recipe.parts):
         moments.leave_out(_features_of(recipe, numbered))
         recipe = recipe.without(numbered, "row numbers")
-    naming = [name for name, run in runs.items() if run.name_rows and name not in numbered and rows >= _NAMED_ROWS]
+    spelled = [name for name, (_, dates) in dated.items() if dates.dates]
+    if spelled:
+        stream.emit(Warned(date_numbers_notice(source.name, spelled)))
+    told = {*numbered, *spelled}
+    naming = [name for name, run in runs.items() if run.name_rows and name not in told and rows >= _NAMED_ROWS]
     if naming:
         stream.emit(
             Warned(

@@ -32,8 +32,10 @@ from penstock.columns.fit import WholeNumbers
 from penstock.columns.number import Number
 from penstock.columns.pairs import PAIRS
 from penstock.columns.recipe import Recipe, dense_features
+from penstock.columns.schema_notes import date_numbers_notice
+from penstock.columns.spelling import DateNumbers
 from penstock.errors import ColumnError, DataError, WriteError, some_of
-from penstock.events import Advanced, Finished, Started, Stream
+from penstock.events import Advanced, Finished, Started, Stream, Warned
 from penstock.messages import Text, Use
 from penstock.outputs import own_folder
 
@@ -146,6 +148,8 @@ def copy_rows(
                 writer.write(batch)
             layout.refuse_nulls()
             writer.width = layout.width
+        if layout.date_numbers:
+            stream.emit(Warned(date_numbers_notice(PLACE, layout.date_numbers)))
         if layout.unpacks:
             path = _unpack(path, work / "columns.arrow", layout, **blocks)
         source = ArrowSource(path)
@@ -177,6 +181,7 @@ class _Layout:
     _recipe: Recipe | None = None
     _missing: bool = False
     _runs: dict[str, WholeNumbers] = field(default_factory=dict)
+    _dates: dict[str, DateNumbers] = field(default_factory=dict)
 
     def batches(self, reader: pa.RecordBatchReader, most: int, stream: Stream) -> Iterator[pa.RecordBatch]:
         """Yield the rows as they are to be written, in pieces of so many bytes at most."""
@@ -238,6 +243,10 @@ class _Layout:
                 run.add(batch.column(name))
                 if not run.possible:
                     del self._runs[name]
+            for name, dates in list(self._dates.items()):
+                dates.add(Number(name).stored_values(batch.column(name)))
+                if not dates.possible:
+                    del self._dates[name]
             flat = pa.array(dense.reshape(-1))
             arrays = [fixed_lists(flat, len(self.pack), len(batch)), *(batch.column(name) for name in others)]
             names = [*self.metadata["columns"], *others]
@@ -272,11 +281,17 @@ class _Layout:
             parts = [replace(part, fill=np.nan) if isinstance(part, Number) else part for part in self._recipe.parts]
             self._recipe = replace(self._recipe, parts=tuple(parts))
             self._runs = {name: WholeNumbers() for name in self.pack}
+            self._dates = {name: DateNumbers() for name in self.pack}
 
     @property
     def unpacks(self) -> bool:
         """Whether features that were copied as one column are to be columns of their own: some is missing, or numbers the rows."""
         return self._missing or any(run.number_rows for run in self._runs.values())
+
+    @property
+    def date_numbers(self) -> list[str]:
+        """The features that were copied as one column, in single precision, and are dates written as numbers."""
+        return [name for name, dates in self._dates.items() if dates.dates]
 
 
 def _unpack(path: Path, target: Path, layout: _Layout, **blocks: Any) -> Path:
