@@ -18,12 +18,12 @@ MEMORY = "100MB"
 
 
 def rows_table(rows=2000, *, groups=7, seed=0, weight=False):
-    """Return rows whose feature ``row`` is twice their number: not the number itself, which would be left out."""
+    """Return rows whose feature ``row`` is three times their number: what numbers the rows, with gaps, would be left out."""
     rng = np.random.default_rng(seed)
     names = [None, *(f"city {n}/{n}" for n in range(groups - 1))]
     columns = {
         "city": pa.array([names[n] for n in rng.integers(0, groups, rows)], pa.string()),
-        "row": pa.array(2 * np.arange(rows), pa.float32()),
+        "row": pa.array(3 * np.arange(rows), pa.float32()),
         "x": pa.array(rng.random(rows, np.float32)),
         "y": pa.array(rng.choice(["no", "yes"], rows)),
     }
@@ -52,7 +52,7 @@ def assert_grouped(grouped, table, by=("city",), *, label="y", weight=None):
         found = whole(grouped, number)
         x = found.x.to_dense() if isinstance(found.x, Csr) else found.x
         place = (grouped.recipe.names or ("row",)).index("row")
-        assert x[:, place].tolist() == [2 * row for row in rows]
+        assert x[:, place].tolist() == [3 * row for row in rows]
         assert found.y.tolist() == y[rows].tolist()
         assert (found.weight is None) == (weight is None)
         if weight is not None:

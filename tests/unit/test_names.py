@@ -21,7 +21,14 @@ import penstock
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.md")])
 # Functions and tables of the PostgreSQL extension, whose schema has the package's name.
-IN_SQL = {"penstock.models", "penstock.train", "penstock.predict", "penstock.sgd", "penstock.least_squares"}
+IN_SQL = {
+    "penstock.models",
+    "penstock.train",
+    "penstock.predict",
+    "penstock.sgd",
+    "penstock.least_squares",
+    "penstock.progress",
+}
 BLOCK = re.compile(r"^( *)```(?:python|py|pycon)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 QUOTED = re.compile(r"`([^`\n]+)`")
 DOTTED = re.compile(r"(?<![\w./:-])penstock(?:\.[A-Za-z_]\w*)+")
