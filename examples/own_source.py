@@ -39,7 +39,7 @@ class SqliteSource(Source):
         Rows that are read at once.
     """
 
-    def __init__(self, path: str | os.PathLike[str], table: str, *, rows_per_block: int = 1000) -> None:
+    def __init__(self, path: str | os.PathLike[str], table: str = "visits", *, rows_per_block: int = 1000) -> None:
         self.name = f"{os.fspath(path)}:{table}"
         self._path, self._table, self._size = Path(path), table, rows_per_block
         self._closed = False
@@ -123,11 +123,8 @@ def main() -> None:
         train, test = Path(folder, "train.sqlite"), Path(folder, "test.sqlite")
         write_rows(train, 20_000, seed=1)
         write_rows(test, 2_000, seed=2)
-        with (
-            penstock.open(train, table="visits", rows_per_block=200) as rows,
-            penstock.open(test, table="visits") as held_out,
-        ):
-            model = penstock.LogisticRegression(memory="200kB", epochs=3).fit(rows, y="bought", test=held_out)
+        with penstock.open(train, table="visits", rows_per_block=200) as rows:
+            model = penstock.LogisticRegression(memory="200kB", epochs=3).fit(rows, y="bought", test=test)
             print(f"{rows}: test accuracy {model.history_[-1]['test_accuracy']:.3f}")
 
 

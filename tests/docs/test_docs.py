@@ -119,8 +119,8 @@ def test_every_example_is_listed_and_short() -> None:
     listed = (ROOT / "examples" / "README.md").read_text()
     assert not [path.name for path in EXAMPLES if f"({path.name})" not in listed]
     assert not set(SAYS) - {path.name for path in EXAMPLES}
-    most = {"own_engine.py": 220}  # a database has many things to say
-    assert not [path.name for path in EXAMPLES if len(path.read_text().splitlines()) > most.get(path.name, 130)]
+    most = {"own_engine.py": 240}  # a database has many things to say
+    assert not [path.name for path in EXAMPLES if len(path.read_text().splitlines()) > most.get(path.name, 135)]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -335,8 +335,8 @@ def test_hashed_text_is_scored_here(session: Session) -> None:
 def test_options_that_change_nothing_are_told_of(session: Session) -> None:
     heard: list[Any] = []
     session.stream._listeners.append(heard.append)
-    session.sql(TRAIN.replace("WITH (", "WITH (cache = off, "))
-    told = [event.message for event in heard if isinstance(event, Warned) and event.message.startswith("cache")]
+    session.sql(TRAIN.replace("WITH (", "WITH (connections = 2, "))
+    told = [event.message for event in heard if isinstance(event, Warned) and event.message.startswith("connections")]
     assert len(told) == (session.engine.name == "duckdb")
 
 
