@@ -20,6 +20,7 @@ from penstock.batch import Batch
 from penstock.blocks.base import BlockSource
 from penstock.budget import Budget, CacheChoice
 from penstock.checkpoint import Checkpoint, CheckpointFile, require_same_columns
+from penstock.columns.labels import learned_as_number
 from penstock.columns.recipe import Recipe
 from penstock.config import Config
 from penstock.errors import UsageError
@@ -401,7 +402,8 @@ class MemoryLearner:
                 raise UsageError(
                     f"the label {recipe.label!r} has {count:,} different values, which are hardly classes",
                     fixes=[
-                        Text("learn it as a number: ", Use("model", "linear")),
+                        *learned_as_number(recipe.labels.classes),
+                        *([] if recipe.labels.numeric else ["name another label"]),
                         Text("learn so many classes: ", Use("model", "softmax")),
                     ],
                 )

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import penstock
 from penstock.cli import app
 from penstock.config import Config
-from penstock.errors import ColumnError, UsageError
+from penstock.errors import ColumnError, LabelError, SourceNotFoundError, UsageError
 from penstock.metric_names import useless_reason
 
 
@@ -47,6 +47,23 @@ def test_many_different_values_are_not_taken_for_classes() -> None:
     with pytest.raises(UsageError, match="'y' has 300 different values, which are hardly classes") as caught:
         penstock.LogisticRegression().fit(table, y="y")
     assert "model='linear'" in str(caught.value)
+    texts = table.set_column(1, "y", pa.array([f"id {n}" for n in range(300)]))
+    with pytest.raises(UsageError, match=r"'y' has 300 different values.*name another label") as caught:
+        penstock.LogisticRegression().fit(texts, y="y")
+    assert "linear" not in str(caught.value)
+
+
+def test_a_label_that_holds_infinity_is_called_that(tmp_path) -> None:
+    for value in (np.inf, -np.inf):
+        table = pa.table({"x": np.arange(40.0), "y": np.where(np.arange(40) == 7, value, np.arange(40) % 2)})
+        with pytest.raises(LabelError, match=rf"'y' holds {value}, .*remove such rows"):
+            penstock.LogisticRegression().fit(table, y="y")
+
+
+def test_an_empty_folder_says_what_to_name(tmp_path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SourceNotFoundError, match=r"empty holds no file.*; name the folder or the file"):
+        penstock.open(tmp_path / "empty")
 
 
 def test_a_refused_fit_leaves_the_model_as_it_was() -> None:

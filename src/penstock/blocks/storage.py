@@ -245,7 +245,10 @@ def expand(paths: PathLike | Sequence[PathLike], *, suffixes: Sequence[str] = ()
         chosen = [f for f in found if f.lower().endswith(tuple(suffixes))] if suffixes else found
         if not chosen:
             wanted = f" with a name ending in {', '.join(suffixes)}" if suffixes else ""
-            raise SourceNotFoundError(f"the folder {path} holds no file{wanted}")
+            raise SourceNotFoundError(
+                f"the folder {path} holds no file{wanted}",
+                fixes=["name the folder or the file that the rows are in"],
+            )
         return chosen
     if os.path.exists(path):
         return [path]

@@ -6,6 +6,7 @@ a number that is not finite, a class that was not there when the classes were co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -180,6 +181,12 @@ class LabelTally:
         else:
             pairs = ((value, 0.0) for value in pc.unique(plain).to_pylist())
         for value, weight in pairs:
+            if isinstance(value, float) and math.isinf(value):
+                raise LabelError(
+                    f"{self._column!r} holds {value}, which is no class and no number to learn",
+                    place=self._place or None,
+                    fixes=["remove such rows, or mend the values"],
+                )
             if isinstance(value, float) and abs(value) >= _LARGEST_WHOLE:
                 raise LabelError(
                     f"{self._column!r} has the class {value:.0f}: whole numbers from 2^53 on are not told apart as float64, which"
@@ -190,7 +197,7 @@ class LabelTally:
         if len(self._totals) > MOST_CLASSES:
             raise LabelError(
                 f"{self._column!r} has over {MOST_CLASSES} different values; these are hardly classes",
-                fixes=[Text("use ", Use("model", "linear"), " for a number"), "name another label"],
+                fixes=[*learned_as_number(self._totals), "name another label"],
             )
 
     def labels(self, *, binary: bool | None = None) -> LabelMap:
@@ -211,6 +218,13 @@ class LabelTally:
     def weighed(self) -> list[Any]:
         """The classes that have rows of a weight above 0."""
         return [value for value, total in self._totals.items() if total > 0]
+
+
+def learned_as_number(classes: Iterable[Any]) -> list[Text]:
+    """Return the advice to learn a label as a number, where its values are numbers; none for text."""
+    if any(isinstance(value, str) for value in classes):
+        return []
+    return [Text("learn it as a number: ", Use("model", "linear"))]
 
 
 def numeric(
