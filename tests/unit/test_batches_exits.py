@@ -150,6 +150,21 @@ def test_a_pass_in_a_reference_cycle_is_collected_without_waiting(path):
     assert settled(before)
 
 
+def test_a_pass_that_outlives_its_module_ends_without_a_word():
+    """As at the interpreter's exit, where a module's names are set to None before its objects go."""
+    program = """if True:
+        from penstock.loader import stream_pass
+
+        running = stream_pass.ActivePass(iter(()))
+        last = stream_pass.Pass(running)
+        for name in list(vars(stream_pass)):
+            setattr(stream_pass, name, None)
+        del last
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
 @pytest.mark.slow
 def test_collection_in_a_thread_of_a_pool_does_not_hang(path):
     """Garbage may be collected while another pool starts its threads, which holds a lock that all pools need."""

@@ -66,8 +66,11 @@ class Pass:
         if getattr(_collecting, "now", False):
             _left.append(self._running)  # to be ended later
         else:
-            with contextlib.suppress(Exception):  # there is nobody to tell
+            # There is nobody to tell; a name of this module is gone where the interpreter ends before the pass does.
+            try:  # noqa: SIM105, for the same reason
                 self._running.end()
+            except Exception:
+                pass
 
 
 def end_left() -> None:
@@ -77,11 +80,13 @@ def end_left() -> None:
             _left.pop().end()
 
 
-def _note(phase: str, _: dict[str, int]) -> None:
-    _collecting.now = phase == "start"
-
-
 _under_way: set[ActivePass] = set()
 _left: list[ActivePass] = []
 _collecting = threading.local()
+
+
+def _note(phase: str, _: dict[str, int], *, collecting: threading.local = _collecting) -> None:
+    collecting.now = phase == "start"
+
+
 gc.callbacks.append(_note)
