@@ -198,6 +198,32 @@ def test_estimators_log_what_training_did_not_see(tmp_path: Path, caplog: pytest
     assert model.model_.recipe.unseen is None
 
 
+@pytest.mark.parametrize("door", ["predict", "predict_proba", "decision_function"])
+def test_predictions_warn_of_values_that_are_new_in_most_rows(door: str, caplog: pytest.LogCaptureFixture) -> None:
+    model, table = trained(rows()), rows()
+    town = table.schema.get_field_index("town")
+
+    def with_strangers(count: int) -> pa.Table:
+        texts = ["Tokyo" if at < count else text for at, text in enumerate(table["town"].to_pylist())]
+        return table.set_column(town, "town", pa.array(texts))
+
+    with caplog.at_level(logging.WARNING, "penstock"):
+        predict = getattr(model, door)
+        for silent in (table, with_strangers(ROWS // 3), with_strangers(ROWS)[:1]):
+            predict(silent)
+            assert not [line for line in caplog.messages if "did not see" in line]
+        for new in (with_strangers(ROWS), with_strangers(ROWS).to_pandas()):
+            caplog.clear()
+            predict(new)
+            told = [
+                line
+                for line in caplog.messages
+                if f"{ROWS:,} rows have levels of 'town' that training did not see" in line
+            ]
+            assert len(told) == 1
+    assert model.model_.recipe.unseen is None
+
+
 def test_a_column_of_lists_goes_by_its_name() -> None:
     lists = pa.FixedSizeListArray.from_arrays(np.arange(2 * ROWS) % 5, 2)
     columns = penstock.columns.summary.column_summaries(trained(rows(v=lists)).model_.recipe)

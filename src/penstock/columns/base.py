@@ -25,6 +25,10 @@ NULL_VALUES = ("", "?", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None"
 """Texts that stand for a missing value in a column that otherwise holds numbers or dates, or where no others are named."""
 
 
+_MANY_ROWS = 10
+"""Rows from which on values that are new in most of them are warned of by a prediction."""
+
+
 class UnseenValues:
     """Counts rows with values that training did not see, by column; blocks may be encoded by several threads.
 
@@ -80,13 +84,21 @@ class UnseenValues:
         for line in self.lines():
             log.warning("%s: %s", place, line)
 
-    def lines(self) -> list[str]:
-        """Return a sentence for each column."""
+    def warn_of_most(self, place: object, rows: int) -> None:
+        """Log a warning for each column that training did not see so in over half of many rows: they may be written otherwise.
+
+        A few rows, such as those that a service predicts one by one, tell nothing of that.
+        """
+        for line in self.lines(above=rows / 2) if rows >= _MANY_ROWS else ():
+            log.warning("%s (%s rows): %s", place, f"{rows:,}", line)
+
+    def lines(self, *, above: float = 0) -> list[str]:
+        """Return a sentence for each column with more such rows than ``above``."""
         found = []
-        for column, rows in sorted(self.levels.items()):
+        for column, rows in sorted((column, rows) for column, rows in self.levels.items() if rows > above):
             seldom = ", or saw seldom" if column in self.rare else ""
             found.append(f"{_count_of(rows)} levels of {column!r} that training did not see{seldom}")
-        for column, rows in sorted(self.missing.items()):
+        for column, rows in sorted((column, rows) for column, rows in self.missing.items() if rows > above):
             found.append(f"{_count_of(rows)} no {column!r}; no feature of the model tells of that")
         return found
 

@@ -33,6 +33,7 @@ from penstock.blocks.open import opened
 from penstock.budget import parse_cache
 from penstock.class_weights import BALANCED, ClassWeighting, ClassWeights, class_codes
 from penstock.closing import Closing
+from penstock.columns.base import UnseenValues
 from penstock.columns.choose import choose_features
 from penstock.columns.labels import LabelMap
 from penstock.columns.pairs import Pairs
@@ -271,9 +272,12 @@ class LinearEstimator(Closing, BaseEstimator):
     def _scores(self, X: Any) -> NDArray[Any]:
         check_is_fitted(self)
         if self._is_by_name(X):
+            unseen = UnseenValues()
             with opened(X) as source:
-                parts = list(self.model_.block_scores(source))
-                return np.concatenate(parts) if parts else np.empty(0, np.float32)
+                parts = list(self.model_.counting(unseen).block_scores(source))
+                scores = np.concatenate(parts) if parts else np.empty(0, np.float32)
+                unseen.warn_of_most(source.name, len(scores))
+                return scores
         if _columns_of(self.model_) is not None and self.model_.weights.width != self.n_features_in_:
             return self._scores(self._named_columns(X))
         x = validate_data(self, X, accept_sparse="csr", dtype=[np.float32, np.float64], reset=False)
