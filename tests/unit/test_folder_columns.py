@@ -87,7 +87,7 @@ def test_a_row_that_cannot_be_converted_is_named_by_its_own_file(tmp_path):
     for name, labels in (("a", [0, 1]), ("b", [0, None])):
         pq.write_table(pa.table({"x": [1.0, 2.0], "y": labels}), tmp_path / f"{name}.parquet")
     with pytest.raises(DataError, match=r"b\.parquet: 'y' is missing \(null\) in row 1"):
-        convert(str(tmp_path / "*.parquet"), tmp_path / "t.arrow", label="y")
+        convert(str(tmp_path / "*.parquet"), tmp_path / "t.arrow", label="y", missing="refuse")
 
 
 def test_a_column_of_numbers_that_turned_to_text_is_told_of(tmp_path):
