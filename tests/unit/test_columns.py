@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 
@@ -338,6 +339,20 @@ class TestMissing:
     def test_no_row_is_left(self):
         with pytest.raises(DataError, match=r"every row lacks one of the features x, c, so that none is left"):
             learned(table(c=pa.nulls(ROWS, pa.float64())), missing="drop")
+
+    def test_columns_of_numbers_without_a_value_are_left_out_and_told(self, tmp_path):
+        path = tmp_path / "t.csv"
+        rows = table(note=pa.nulls(ROWS, pa.float64()), z=pa.array([1.5, None] * (ROWS // 2)), id=np.arange(ROWS))
+        csv.write_csv(rows, path)
+        for data in (path, rows):
+            model = penstock.LogisticRegression().fit(data, y="label").model_
+            assert model.recipe.left_out == {"id": "row numbers", "note": "empty"}
+            assert model.recipe.names == ("x", "z", "z is missing")
+            assert "left out: id (row numbers), note (empty)" in str(penstock.explain(data, label="label"))
+        assert "left out: 'note' (empty)" in learned(rows.drop(["id"]))[1]
+        assert learned(rows, features=["x", "note"])[0].recipe.names == ("x", "note")
+        alone = learned(rows.select(["note", "id", "label"]))[0].recipe
+        assert (alone.names, alone.left_out) == (("id",), {"note": "empty"})
 
     def test_columns_of_no_type_are_missing_values(self):
         days = [datetime.date(2026, 1, 1) + datetime.timedelta(days=i % 40) for i in range(ROWS)]

@@ -118,7 +118,7 @@ class SpellingTally:
 
 def names_help(reason: str) -> bool:
     """Whether naming a column that is left out makes a sensible feature of it; numbers in another spelling would be levels."""
-    return not reason.startswith((SPELLED_NUMBERS, ODD_NUMBERS, SPELLED_DATES, ODD_DATES))
+    return reason != "empty" and not reason.startswith((SPELLED_NUMBERS, ODD_NUMBERS, SPELLED_DATES, ODD_DATES))
 
 
 def is_spelled(values: pa.Array) -> bool:

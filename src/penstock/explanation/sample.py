@@ -136,7 +136,7 @@ def _with_numbers(
 ) -> tuple[Recipe, frozenset[str]]:
     """Return the recipe with what stands for missing numbers, by some blocks, and the columns that have such.
 
-    Columns that number the rows are left out where all blocks are looked at.
+    Columns that number the rows, or have no value, are left out where all blocks are looked at.
     """
     numbers = [part for part in recipe.parts if isinstance(part, Number) and part.fill is None]
     if not numbers or recipe.missing == "refuse":
@@ -157,8 +157,10 @@ def _with_numbers(
     parts = tuple(filled.get(part.columns[0], part) if isinstance(part, Number) else part for part in recipe.parts)
     recipe = replace(recipe, parts=parts)
     numbered = [name for name, result in found.items() if result == "row numbers"]
-    if numbered and len(numbered) < len(parts):
-        recipe = recipe.without(numbered, "row numbers")
+    empty = [name for name, result in found.items() if identifiers and result == "empty"]
+    if len(numbered) + len(empty) == len(parts):  # row numbers are features where there are no others
+        numbered, empty = [], empty if numbered else []
+    recipe = recipe.without(numbered, "row numbers").without(empty, "empty")
     return recipe, frozenset(name for name, tally in tallies.items() if tally.missing)
 
 

@@ -100,7 +100,7 @@ def scan(
     fill : bool
         Whether to find what stands for missing numbers, unless they are to be refused.
     identifiers : bool
-        Whether to leave out columns that number the rows.
+        Whether to leave out columns that number the rows, and those without a value.
     stream : Stream
         Hears how far the pass is.
     """
@@ -187,9 +187,9 @@ def scan(
     if collects and recipe.labels is None:
         recipe = recipe.with_labels(tally.labels())
     if recipe.missing == "drop" and not total.count:
-        empty = [name for part in recipe.parts for name in part.columns]
+        names = [name for part in recipe.parts for name in part.columns]
         raise DataError(
-            f"{source.name}: every row lacks one of the features {some_of(empty)}, so that none is left",
+            f"{source.name}: every row lacks one of the features {some_of(names)}, so that none is left",
             fixes=[
                 Text("leave columns out that are mostly missing: ", Use("exclude", ["COLUMN"])),
                 Use("missing", "auto"),
@@ -211,14 +211,19 @@ def scan(
         recipe = recipe.with_width(moments.width)
     rows = moments.rows if whole else labelled or int(source.block_rows.sum())
     numbered = [name for name, run in runs.items() if run.number_rows]
-    if numbered and len(numbered) < len(recipe.parts):
-        moments.leave_out(_features_of(recipe, numbered))
-        recipe = recipe.without(numbered, "row numbers")
+    empty = _empty_columns(recipe, moments) if fills and identifiers else []
+    known = set(numbered)
+    if len(numbered) + len(empty) == len(recipe.parts):  # row numbers are features where there are no others
+        numbered, empty = [], empty if numbered else []
+    for names, reason in ((numbered, "row numbers"), (empty, "empty")):
+        if names:
+            moments.leave_out(_features_of(recipe, names))
+            recipe = recipe.without(names, reason)
     spelled = [name for name, (_, dates) in dated.items() if dates.dates]
     if spelled:
         stream.emit(Warned(date_numbers_notice(source.name, spelled)))
-    told = {*numbered, *spelled}
-    naming = [name for name, run in runs.items() if run.name_rows and name not in told and rows >= _NAMED_ROWS]
+    known.update(spelled)
+    naming = [name for name, run in runs.items() if run.name_rows and name not in known and rows >= _NAMED_ROWS]
     if naming:
         stream.emit(
             Warned(
@@ -348,6 +353,13 @@ def _features_of(recipe: Recipe, names: Sequence[str]) -> list[int]:
             places += range(at, at + (part.width or 0))
         at += part.width or 0
     return places
+
+
+def _empty_columns(recipe: Recipe, moments: _Moments) -> list[str]:
+    """Return the columns of numbers that have no value in any row."""
+    share = moments.missing_share
+    numbers = [p.column for p in recipe.parts if isinstance(p, Number) and p.fill is None] if len(share) else []
+    return [name for name in numbers if share[_features_of(recipe, [name])[0]] == 1]
 
 
 def _filled(recipe: Recipe, scaling: Scaling, moments: _Moments) -> tuple[Recipe, Scaling]:
