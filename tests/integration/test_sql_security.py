@@ -217,7 +217,7 @@ def test_types_in_casts_are_qualified() -> None:
     )
     assert qualified("CAST(x AS pg_catalog.text)") == "CAST(x AS pg_catalog.text)"
     with pytest.raises(ValueError, match="search path"):
-        qualified("CAST(((x)) AS text)")
+        qualified("CAST((((x))) AS text)")
     schema = pa.schema({"a": pa.int64(), "city": pa.string(), "v": pa.list_(pa.float32(), 3), "y": pa.bool_()})
     engine: Any = SimpleNamespace(dialect=POSTGRES, quote=quote_identifier)
     text = stand_in_query(schema, schema.names, "y", engine, rows=400).text

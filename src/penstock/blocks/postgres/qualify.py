@@ -11,7 +11,7 @@ import re
 
 _OPERATOR = re.compile(r"(?<= )(=|<>|<=|>=|<|>|\|\||\+|-|\*|/|~|!~)(?= )")
 _TYPE = re.compile(r"::(?=[a-z]\w*(?!\w|\.))")
-_CAST = re.compile(r"\bCAST\((?:[^()]|\([^()]*\))* AS (?=[a-z]\w*(?!\w|\.))")
+_CAST = re.compile(r"\bCAST\((?:[^()]|\((?:[^()]|\([^()]*\))*\))* AS (?=[a-z]\w*(?!\w|\.))")
 _QUALIFIED = re.compile(r" AS pg_catalog\.\w")
 _FUNCTION = re.compile(r"(?<![\w.\"])(?!(?:coalesce|greatest|least|nullif|extract)\b)(?=[a-z][a-z0-9_]*\()")
 _BY_PATH = re.compile(r"\b(IN|LIKE|BETWEEN|CASE [a-z]\S* WHEN|DISTINCT FROM)\b")
