@@ -39,7 +39,7 @@ SECTIONS = (
     Section("Models bigger than memory", ("bigmodel", "threads", "factor", "hashed")),
     Section("A model for every group", ("groups", "groups_torch", "groups_trees")),
     Section("Tables with text and nulls", ("mixed_tables", "raw_to_model")),
-    Section("Databases", ("database", "extension")),
+    Section("Databases", ("database", "database_groups", "extension")),
     Section("Faults", ("faults",)),
 )
 HEAD = """# Figures

@@ -42,8 +42,8 @@ class TestGlobal(OrderContract):
 
 
 def test_every_registered_order_is_tested_here():
-    tested = {c.order.name for c in OrderContract.__subclasses__()}
-    assert tested == set(ORDERS)
+    tested = {suite.order.name for suite in OrderContract.__subclasses__()}
+    assert tested >= set(ORDERS)
 
 
 class Loses:

@@ -64,7 +64,7 @@ def test_columns_of_paths_that_are_no_keys_are_columns_like_others(tmp_path, mon
     assert grouped.recipe.names == ("row", "x", "day")  # what stands above the folder that was named is not of it
     for number in range(len(grouped)):
         x = whole(grouped, number).x
-        assert (x[:, 0] // 2 % 2 == x[:, 2]).all()
+        assert (x[:, 0] // 3 % 2 == x[:, 2]).all()
     assert (np.diff(grouped.block_group) >= 0).all()
     monkeypatch.undo()
     named = group(folder, "day", tmp_path / "h", label="y", memory=MEMORY).recipe.names

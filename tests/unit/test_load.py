@@ -14,7 +14,6 @@ from penstock.errors import ModelFileError, UnknownOptionError, UsageError
 from penstock.groups import Boosting, GroupBy
 from penstock.groups.registry import Index, Outcome, Writer
 from penstock.model_kinds import open_model
-from penstock.sql.session import Session
 
 LINEAR = (bigmodel.LogisticRegression, bigmodel.LinearSVM, bigmodel.LinearRegression)
 
@@ -85,8 +84,6 @@ def test_a_folder_of_groups_gives_its_models_and_is_no_single_model(tmp_path):
     told = "is a folder of models, one for each group.*penstock predict.*penstock evaluate.*best"
     with pytest.raises(ModelFileError, match=told):
         bigmodel.LogisticRegression.load(tmp_path / "models")
-    with Session(str(tmp_path / "shop.duckdb")) as session, pytest.raises(ModelFileError, match=told):
-        session.sql(f"IMPORT MODEL m FROM '{tmp_path / 'models'}'")
 
 
 def test_an_option_of_another_kind_is_refused(tmp_path):

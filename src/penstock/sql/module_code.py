@@ -16,7 +16,7 @@ from penstock.batch import Floats
 from penstock.errors import MissingExtraError, UsageError
 from penstock.groups.modules import Maker
 from penstock.groups.patterns.base import Trainable
-from penstock.messages import Text, Use
+from penstock.messages import Command, Text, Use
 
 
 def module_trainable(name: str) -> Any:
@@ -95,6 +95,11 @@ class UnnamedCode:
 
     def _refuse(self) -> NoReturn:
         raise UsageError(
-            f"{self.place} is a torch module made by the code of {self.name!r}, which a row of a database cannot have run; if you trust"
-            f" it, name it: penstock.connect(…, modules=[{self.name!r}]), or penstock sql --module {self.name}"
+            f"{self.place} is a torch module made by the code of {self.name!r}, which a row of a database cannot have run",
+            fixes=[
+                Text(
+                    f"if you trust it, name it: penstock.connect(…, modules=[{self.name!r}]), or ",
+                    Command(("penstock", "sql"), {"module": self.name}),
+                )
+            ],
         )
