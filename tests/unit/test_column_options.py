@@ -84,7 +84,7 @@ def test_estimators_take_the_options_of_the_recipe(tmp_path: Path) -> None:
     assert parts(model.recipe)["code"] == "category"
     hashed = penstock.bigmodel.LogisticRegression(tmp_path / "model", validation=0)
     hashed.fit(path, "y", category=["code"], null_values=["Rome"], missing="fill")
-    assert parts(hashed.model_.recipe) == {"x": "number", "code": "category", "day": "hash", "town": "hash"}
+    assert parts(hashed.model_.recipe) == {"x": "number", "code": "category", "day": "date", "town": "hash"}
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

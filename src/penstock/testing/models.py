@@ -160,7 +160,7 @@ class ModelContract:
         with self.open(path) as model:
             description = model.describe()
             assert json.loads(json.dumps(description.values, allow_nan=False)) == description.values
-            assert description.values["model"] == model.kind
+            assert description.values["model"] == model.word
             assert {"label", "classes", "metrics", "config"} <= description.values.keys()
             assert str(description) == "\n".join(description.lines)
             assert len(model.describe(most=1).lines) <= len(description.lines)
