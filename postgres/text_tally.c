@@ -9,13 +9,13 @@
 #include <float.h>
 #include <math.h>
 
-#include "catalog/pg_collation.h"
 #include "fmgr.h"
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
 #include "utils/json.h"
 
 #include "penstock.h"
+#include "spelling.h"
 #include "texts.h"
 #include "values.h"
 
@@ -27,7 +27,6 @@ PG_FUNCTION_INFO_V1(penstock_tally_facts);
 #define MOST_STRAYS 3			/* values that are no numbers or dates where the others are */
 #define SKETCH 1024
 #define HASH_BITS 31
-#define SPELLED "^\\s*[-+]?(\\d+,\\d+|\\d{1,3}([.,' ]\\d{3})+([.,]\\d+)?|\\d+([.,]\\d+)?\\s?%|[$€£]\\s?\\d[\\d,]*(\\.\\d+)?)\\s*$"
 
 static const char *const null_values[] = {"", "?", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "<NA>", "#N/A"};
 
@@ -51,7 +50,8 @@ typedef struct Tally
 	int64		rows;
 	int64		missing;
 	int64		words;
-	bool		spelled;		/* all are numbers as people write them */
+	int64		null_words;		/* different values that stand for missing ones */
+	Spelling	spelling;
 	Reading		numbers;
 	Reading		dates;
 	int64		zoned;			/* dates with and without a zone */
@@ -164,12 +164,13 @@ look_at(Tally *tally, const char *text, uint32 size, int64 count)
 	sketch_add(tally, text, size);
 	if (is_null_value(text, size))
 	{
+		tally->null_words++;
 		tally->numbers.missing += count;
 		tally->dates.missing += count;
 		return;
 	}
-	if (tally->numbers.possible && is_code(text, size))
-		tally->numbers.possible = false;
+	spelling_add(&tally->spelling, text, size, is_code(text, size), count);
+	tally->numbers.possible &= !tally->spelling.codes;
 	if (tally->numbers.possible)
 	{
 		if (parse_number(text, size, &number))
@@ -179,10 +180,6 @@ look_at(Tally *tally, const char *text, uint32 size, int64 count)
 	}
 	if (tally->dates.possible)
 		look_at_date(tally, text, size, count);
-	if (tally->spelled)
-		tally->spelled = DatumGetBool(DirectFunctionCall2Coll(textregexeq, C_COLLATION_OID,
-															  PointerGetDatum(cstring_to_text_with_len(text, size)),
-															  CStringGetTextDatum(SPELLED)));
 }
 
 static void
@@ -200,9 +197,10 @@ tally_make(MemoryContext context, text *column)
 
 	tally->context = context;
 	tally->levels = texts_make(AllocSetContextCreate(context, "penstock levels", ALLOCSET_DEFAULT_SIZES));
-	tally->spelled = tally->numbers.possible = tally->dates.possible = true;
+	tally->numbers.possible = tally->dates.possible = true;
 	tally->numbers.strays = texts_make(context);
 	tally->dates.strays = texts_make(context);
+	spelling_start(&tally->spelling, context);
 	tally->seed = murmur3(name, name == VARDATA_ANY(column) ? VARSIZE_ANY_EXHDR(column) : strlen(name), 0);
 	return tally;
 }
@@ -319,11 +317,12 @@ penstock_tally_facts(PG_FUNCTION_ARGS)
 	if (tally->levels == NULL && tally->sketch_count == SKETCH)
 		distinct = (SKETCH - 1) * pow(2, HASH_BITS) / ((double) tally->sketch[SKETCH - 1] + 1);
 	initStringInfo(&out);
-	appendStringInfo(&out, "{\"spelled\":%s", tally->spelled ? "true" : "false");
-	append_number(&out, "rows", tally->rows);
+	appendStringInfo(&out, "{\"rows\":" INT64_FORMAT, tally->rows);
 	append_number(&out, "missing", tally->missing);
 	append_number(&out, "words", tally->words);
 	append_number(&out, "distinct", distinct);
+	append_number(&out, "null_words", tally->null_words);
+	spelling_append(&tally->spelling, &out);
 	append_number(&out, "months", tally->months);
 	append_number(&out, "weekdays", tally->weekdays);
 	append_number(&out, "hours", tally->hours);

@@ -69,6 +69,33 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     WHERE jsonb_array_length(levels) > 1
 $$;
 
+-- The first texts of an array as a message shows them, as Python writes text.
+CREATE FUNCTION penstock.shown(texts jsonb, most int) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT string_agg(quote || replace(replace(t, '\', '\\'), '''', CASE quote WHEN '"' THEN '''' ELSE '\''' END) || quote, ', ' ORDER BY i)
+        || CASE WHEN jsonb_array_length(texts) > most THEN ', …' ELSE '' END
+    FROM jsonb_array_elements_text(texts) WITH ORDINALITY AS o(t, i),
+        LATERAL (SELECT CASE WHEN strpos(t, '''') > 0 AND strpos(t, '"') = 0 THEN '"' ELSE '''' END) AS q(quote)
+    WHERE i <= most
+$$;
+
+-- Why a column of text is left out that is numbers as people write them, dates, or numbers with too many values that are none; each
+-- is NULL where it is no such column.
+CREATE FUNCTION penstock.spelling(facts jsonb, OUT spelled text, OUT dates text, OUT odd text)
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE WHEN f.spelled > 0 AND f.others <= f.spelled AND f.plain + f.spelled >= 0.95 * total
+            THEN format('numbers with a comma, a currency or a per cent sign, such as %s; write plain numbers, such as 1234.5, into the data',
+                penstock.shown(facts->'number', 1)) END,
+        CASE WHEN f.date_rows > 0 AND f.date_rows >= 0.95 * total
+            THEN CASE facts->'date' WHEN '[]' THEN 'dates but for some values, such as ' || penstock.shown(facts->'iso_date', 1)
+                ELSE 'dates in another order or spelling than that of ISO 8601, such as ' || penstock.shown(facts->'date', 1) END END,
+        CASE WHEN NOT f.codes AND f.plain > 0 AND f.plain < total AND f.plain >= 0.95 * total
+            THEN format('numbers but for %s; name these values as missing ones',
+                penstock.shown(CASE facts->'odd' WHEN '[]' THEN facts->'number' ELSE facts->'odd' END, 3)) END
+    FROM jsonb_to_record(facts) AS f(plain float8, spelled float8, others float8, date_rows float8, codes boolean),
+        LATERAL (SELECT f.plain + f.spelled + f.others) AS s(total)
+$$;
+
 -- A column of text as features, by what `tally` found; a text where it is left out, the reason.
 CREATE FUNCTION penstock.text_parts(name text, facts jsonb, named boolean, scaled boolean) RETURNS SETOF jsonb
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -77,15 +104,21 @@ DECLARE
     rows CONSTANT float8 := facts->'rows';
     present CONSTANT float8 := rows - (facts->'missing')::float8;
     different CONSTANT float8 := facts->'distinct';
-    prose CONSTANT boolean := (facts->'words')::float8 >= 3 * present;
+    spelling CONSTANT record := penstock.spelling(facts);
+    prose CONSTANT boolean := (facts->'words')::float8 >= 3 * present AND spelling.dates IS NULL;
+    own CONSTANT boolean := NOT prose AND different > greatest(0.8 * present, 5);
     told CONSTANT boolean := nullif(present < rows, false);
     rare CONSTANT boolean := nullif((facts->'rare')::boolean, false);
     other jsonb;
+    few float8;
     bits int;
 BEGIN
-    FOR other IN SELECT facts->k FROM unnest('{numbers,dates}'::text[]) WITH ORDINALITY AS o(k, i)
-        WHERE facts ? k AND different > CASE k WHEN 'numbers' THEN 20 ELSE 0 END ORDER BY i
+    FOR other IN SELECT facts->k FROM unnest('{numbers,dates}'::text[]) WITH ORDINALITY AS o(k, i) WHERE facts ? k ORDER BY i
     LOOP
+        -- Few numbers are codes, unless a few odd values or words for missing ones are why they are stored as text.
+        few := different - (facts->'null_words')::float8 - jsonb_array_length(other->'strays');
+        CONTINUE WHEN other = facts->'numbers' AND different <= 20 AND (few < 5 OR few = different
+            OR (other->'stray_rows')::float8 > greatest(jsonb_array_length(other->'strays'), 0.01 * present));
         CONTINUE WHEN (other->'stray_rows')::float8 > 0.2 * present OR (other->'stray_rows')::float8 >= present;
         IF other = facts->'numbers' THEN
             RETURN NEXT penstock.number_part(name, rows, (other->'missing')::float8 + (facts->'missing')::float8,
@@ -99,12 +132,14 @@ BEGIN
     END LOOP;
     IF present = 0 THEN
         RETURN NEXT to_jsonb('empty'::text);
-    ELSIF (facts->'spelled')::boolean AND different > 20 AND NOT named THEN
-        RETURN NEXT to_jsonb('numbers with a comma, a unit or a per cent sign, which are not read as such; write them as 1234.5'::text);
+    ELSIF NOT named AND different > 20 AND spelling.spelled IS NOT NULL THEN
+        RETURN NEXT to_jsonb(spelling.spelled);
     ELSIF NOT named AND different = 1 AND present = rows THEN
         RETURN NEXT to_jsonb('one value'::text);
-    ELSIF NOT named AND NOT prose AND different > greatest(0.8 * present, 5) THEN
-        RETURN NEXT to_jsonb('a value of its own in nearly every row'::text);
+    ELSIF NOT named AND spelling.dates IS NOT NULL AND (own OR NOT facts ? 'levels') THEN
+        RETURN NEXT to_jsonb(spelling.dates || '; write them as 2026-11-18 into the data');
+    ELSIF NOT named AND own THEN
+        RETURN NEXT to_jsonb(coalesce(spelling.odd, 'a value of its own in nearly every row'));
     ELSIF facts ? 'levels' AND NOT (prose AND different > 20) THEN
         RETURN NEXT penstock.part(name, 'category',
             jsonb_array_length(facts->'levels') + coalesce(rare, false)::int + coalesce(told, false)::int, '[]',

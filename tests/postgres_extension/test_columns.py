@@ -63,6 +63,17 @@ def rows_of(size: int) -> pa.Table:
         "numbers_rows": pa.array(np.where(at % 50 == 0, shuffled, shuffled * 2 - shuffled % 3), pa.float64()),
         "amount": pa.array(shuffled % 1500 * 3),
         "spelled": pa.array([f"{i},5 %" for i in at]),
+        "currency": pa.array(["?" if i % 90 == 0 else "900" if i % 3 == 0 else f"${i + 1_000:,}.50" for i in at]),
+        "few_spelled": pa.array([f"{i % 10},5" for i in at]),
+        "few_odd": pa.array(["about 3" if i == 77 else "NA" if i % 50 == 0 else str(i % 12) for i in at]),
+        "odd": pa.array(
+            [("it's", "a\\b", 'say "it\'s"', "less", "more")[i // 40 % 5] if i % 40 == 1 else str(i * 7) for i in at]
+        ),
+        "slashes": pa.array([f"{1 + i % 12}/{1 + i % 28}/{1900 + i % 120}" for i in at]),
+        "months": pa.array([f"Wed {1 + i % 28}th Sept. {i + 1_000}" for i in at]),
+        "nearly_iso": pa.array(
+            [f"week {i}" if i % 50 == 0 else str(days[i] + datetime.timedelta(days=int(i))) for i in at]
+        ),
         "key": pa.array([f"user {i}" for i in shuffled]),
         "one": pa.array(["x"] * size),
         "nothing": pa.array([None] * size, pa.string()),
