@@ -74,27 +74,73 @@ refuse_both(Jsonb *read, const char *name, const char *other)
 				 errmsg("\"%s\" and \"%s\" are one option; give one of them", name, other)));
 }
 
+/* Reads an item of an array into its place. */
+typedef void (*ReadItem) (void *place, const JsonbValue *item, const char *wanted);
+
+/* Reads an array, of items of one size. */
+static void *
+read_array(const char *name, const JsonbValue *value, Size size, ReadItem read, int *count, const char *wanted)
+{
+	JsonbIterator *it;
+	JsonbValue	item;
+	JsonbIteratorToken token;
+	char	   *items;
+
+	if (value->type != jbvBinary || !JsonContainerIsArray(value->val.binary.data))
+		option_refuse(name, value, wanted);
+	items = palloc_extended(size * Max(1, JsonContainerSize(value->val.binary.data)), MCXT_ALLOC_HUGE);
+	it = JsonbIteratorInit(value->val.binary.data);
+	while ((token = JsonbIteratorNext(&it, &item, true)) != WJB_DONE)
+		if (token == WJB_ELEM)
+			read(items + size * (*count)++, &item, wanted);
+	return items;
+}
+
+static void
+read_class(void *place, const JsonbValue *item, const char *wanted)
+{
+	*(float *) place = (float) option_number("classes", item, -16777216, 16777216, wanted);
+}
+
+static void
+read_weight(void *place, const JsonbValue *item, const char *wanted)
+{
+	*(float *) place = (float) option_number("class_weight", item, FLT_MIN, FLT_MAX, wanted);
+}
+
+static void
+read_name(void *place, const JsonbValue *item, const char *wanted)
+{
+	*(char **) place = option_text("names", item, wanted);
+}
+
+static void
+read_penalty(void *place, const JsonbValue *item, const char *wanted)
+{
+	*(double *) place = option_is_auto(item) ? -1 : option_number("l2", item, 0, DBL_MAX, wanted);
+}
+
+static void
+read_flag(void *place, const JsonbValue *item, const char *wanted)
+{
+	*(uint32 *) place = (uint32) option_whole("flags", item, 0, PG_INT32_MAX, wanted);
+}
+
+static void
+read_coefficient(void *place, const JsonbValue *item, const char *wanted)
+{
+	*(float *) place = (float) option_number("other", item, -FLT_MAX, FLT_MAX, wanted);
+}
+
 static void
 read_classes(Options *options, const JsonbValue *value)
 {
 	const char *wanted = "an array of two or more numbers, each larger than the one before it";
-	JsonbIterator *it;
-	JsonbValue	item;
-	JsonbIteratorToken token;
 
-	if (value->type != jbvBinary || !JsonContainerIsArray(value->val.binary.data))
-		option_refuse("classes", value, wanted);
-	options->classes = palloc(sizeof(float) * Max(1, JsonContainerSize(value->val.binary.data)));
-	it = JsonbIteratorInit(value->val.binary.data);
-	while ((token = JsonbIteratorNext(&it, &item, true)) != WJB_DONE)
-	{
-		if (token != WJB_ELEM)
-			continue;
-		options->classes[options->class_count++] = (float) option_number("classes", &item, -16777216, 16777216, wanted);
-		if (options->class_count > 1 &&
-			!(options->classes[options->class_count - 1] > options->classes[options->class_count - 2]))
+	options->classes = read_array("classes", value, sizeof(float), read_class, &options->class_count, wanted);
+	for (int i = 1; i < options->class_count; i++)
+		if (!(options->classes[i] > options->classes[i - 1]))
 			option_refuse("classes", value, wanted);
-	}
 	if (options->class_count < 2)
 		option_refuse("classes", value, wanted);
 }
@@ -105,9 +151,6 @@ read_class_weight(Options *options, const JsonbValue *value)
 {
 	const char *wanted = "\"balanced\", or positive numbers: of penstock.train by label, such as {\"yes\": 5}, else an array of one "
 		"for each class";
-	JsonbIterator *it;
-	JsonbValue	item;
-	JsonbIteratorToken token;
 
 	if (value->type == jbvString &&
 		pg_strcasecmp(pnstrdup(value->val.string.val, value->val.string.len), "balanced") == 0)
@@ -115,13 +158,7 @@ read_class_weight(Options *options, const JsonbValue *value)
 		options->balanced = true;
 		return;
 	}
-	if (value->type != jbvBinary || !JsonContainerIsArray(value->val.binary.data))
-		option_refuse("class_weight", value, wanted);
-	options->class_weights = palloc(sizeof(float) * Max(1, JsonContainerSize(value->val.binary.data)));
-	it = JsonbIteratorInit(value->val.binary.data);
-	while ((token = JsonbIteratorNext(&it, &item, true)) != WJB_DONE)
-		if (token == WJB_ELEM)
-			options->class_weights[options->weight_count++] = (float) option_number("class_weight", &item, FLT_MIN, FLT_MAX, wanted);
+	options->class_weights = read_array("class_weight", value, sizeof(float), read_weight, &options->weight_count, wanted);
 	if (options->weight_count < 2)
 		option_refuse("class_weight", value, wanted);
 }
@@ -129,18 +166,7 @@ read_class_weight(Options *options, const JsonbValue *value)
 static void
 read_names(Options *options, const JsonbValue *value)
 {
-	const char *wanted = "an array of the names of columns";
-	JsonbIterator *it;
-	JsonbValue	item;
-	JsonbIteratorToken token;
-
-	if (value->type != jbvBinary || !JsonContainerIsArray(value->val.binary.data))
-		option_refuse("names", value, wanted);
-	options->names = palloc(sizeof(char *) * Max(1, JsonContainerSize(value->val.binary.data)));
-	it = JsonbIteratorInit(value->val.binary.data);
-	while ((token = JsonbIteratorNext(&it, &item, true)) != WJB_DONE)
-		if (token == WJB_ELEM)
-			options->names[options->name_count++] = option_text("names", &item, wanted);
+	options->names = read_array("names", value, sizeof(char *), read_name, &options->name_count, "an array of the names of columns");
 }
 
 /* Reads several penalties, the best of which is chosen for each group. */
@@ -148,53 +174,24 @@ static void
 read_penalties(Options *options, const JsonbValue *value)
 {
 	const char *wanted = "\"auto\", zero or a positive number, or an array of such, such as [1, 0.1, 0.01]";
-	JsonbIterator *it;
-	JsonbValue	item;
-	JsonbIteratorToken token;
 
-	if (!JsonContainerIsArray(value->val.binary.data) || JsonContainerSize(value->val.binary.data) == 0 ||
-		JsonContainerSize(value->val.binary.data) > 1000)
+	options->penalties = read_array("l2", value, sizeof(double), read_penalty, &options->penalty_count, wanted);
+	if (options->penalty_count == 0 || options->penalty_count > 1000)
 		option_refuse("l2", value, wanted);
-	options->penalties = palloc(sizeof(double) * JsonContainerSize(value->val.binary.data));
-	it = JsonbIteratorInit(value->val.binary.data);
-	while ((token = JsonbIteratorNext(&it, &item, true)) != WJB_DONE)
-		if (token == WJB_ELEM)
-			options->penalties[options->penalty_count++] = option_is_auto(&item) ? -1 : option_number("l2", &item, 0, DBL_MAX, wanted);
 }
 
 static void
 read_flags(Options *options, const JsonbValue *value)
 {
-	const char *wanted = "an array of the places of features, from 0";
-	JsonbIterator *it;
-	JsonbValue	item;
-	JsonbIteratorToken token;
-
-	if (value->type != jbvBinary || !JsonContainerIsArray(value->val.binary.data))
-		option_refuse("flags", value, wanted);
-	options->flags = palloc(sizeof(uint32) * Max(1, JsonContainerSize(value->val.binary.data)));
-	it = JsonbIteratorInit(value->val.binary.data);
-	while ((token = JsonbIteratorNext(&it, &item, true)) != WJB_DONE)
-		if (token == WJB_ELEM)
-			options->flags[options->flag_count++] = (uint32) option_whole("flags", &item, 0, PG_INT32_MAX, wanted);
+	options->flags = read_array("flags", value, sizeof(uint32), read_flag, &options->flag_count,
+								"an array of the places of features, from 0");
 }
 
 /* Reads the weights of a model that others are compared with. */
 static void
 read_other(Options *options, const JsonbValue *value)
 {
-	const char *wanted = "an array of weights";
-	JsonbIterator *it;
-	JsonbValue	item;
-	JsonbIteratorToken token;
-
-	if (value->type != jbvBinary || !JsonContainerIsArray(value->val.binary.data))
-		option_refuse("other", value, wanted);
-	options->other = palloc_extended(sizeof(float) * Max(1, JsonContainerSize(value->val.binary.data)), MCXT_ALLOC_HUGE);
-	it = JsonbIteratorInit(value->val.binary.data);
-	while ((token = JsonbIteratorNext(&it, &item, true)) != WJB_DONE)
-		if (token == WJB_ELEM)
-			options->other[options->other_count++] = (float) option_number("other", &item, -FLT_MAX, FLT_MAX, wanted);
+	options->other = read_array("other", value, sizeof(float), read_coefficient, &options->other_count, "an array of weights");
 }
 
 static void
