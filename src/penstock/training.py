@@ -22,8 +22,9 @@ from penstock.events import Epoch, Stream, Warned
 from penstock.job import Job
 from penstock.linear import LinearModel
 from penstock.loader.fit_columns import fit_from
+from penstock.loader.moments import FAR_FROM_ZERO
 from penstock.loader.row_forms import Scaling
-from penstock.loader.scan import FAR_FROM_ZERO, Scan, scan
+from penstock.loader.scan import Scan, scan
 from penstock.measures import OnScores
 from penstock.sgd.loop import EpochStats
 from penstock.sgd.losses import find_loss, loss_of

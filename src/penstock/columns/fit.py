@@ -31,6 +31,7 @@ from penstock.columns.number import (
     to_seconds,
 )
 from penstock.columns.spelling import CODE, SpellingTally, is_spelled
+from penstock.columns.whole_numbers import WholeNumbers
 from penstock.errors import UsageError
 
 MOST_LEVELS = 10_000
@@ -48,8 +49,6 @@ _CODES = 20
 """Values up to which numbers stored as text are taken for codes, one feature each, where no odd value says why they are text."""
 _LEAST_NUMBERS = 5
 """Numbers from which on a column of few values with odd ones is one of numbers; fewer are codes."""
-_NUMBERED_ROWS, _NUMBERED_RANGE = 0.92, 2.0
-"""The share of rows with a whole number of its own, and the numbers from the least to the most of them for each row, of row numbers."""
 RARELY_MISSING = 0.01
 """The share of missing values up to which no feature tells of them."""
 _SKETCH = 1_024
@@ -464,67 +463,3 @@ def _word_counts(values: pa.Array) -> NDArray[np.uint64]:
     content = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
     count_words(places, content, counts)
     return counts
-
-
-class WholeNumbers:
-    """Whether the whole numbers of a column name its rows: those that number them, perhaps with gaps or some twice, are no feature.
-
-    How many different numbers there are is estimated, to about 1.6 %, by the smallest of their hashes.
-
-    Examples
-    --------
-    >>> found = WholeNumbers()
-    >>> found.add(pa.array(range(50, 100)))
-    >>> found.add(pa.array(range(52)))
-    >>> found.number_rows, found.distinct
-    (True, 100.0)
-    """
-
-    _KEPT = 4_096
-
-    def __init__(self) -> None:
-        self._rows, self._least, self._most = 0, 0, 0
-        self._smallest: NDArray[np.uint64] = np.empty(0, np.uint64)
-        self.possible = True
-
-    def add(self, array: pa.Array) -> None:
-        """Take in a block of whole numbers, or of floats that may be whole."""
-        if not len(array):
-            return
-        if array.null_count or not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
-            self.possible = False
-            return
-        values = np.asarray(array.to_numpy(zero_copy_only=False))
-        if values.dtype.kind == "f":
-            if not (np.isfinite(values).all() and (values == np.floor(values)).all() and np.abs(values).max() < 2**53):
-                self.possible = False
-                return
-            values = values.astype(np.int64)
-        least, most = int(values.min()), int(values.max())
-        self._least, self._most = (least, most) if not self._rows else (min(self._least, least), max(self._most, most))
-        self._rows += len(values)
-        self.possible = self._most - self._least >= _NUMBERED_ROWS * self._rows - 1  # fewer numbers: many come twice
-        if not self.possible:
-            return
-        hashes = values.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        hashes = (hashes ^ (hashes >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
-        if len(self._smallest) == self._KEPT:
-            hashes = hashes[hashes < self._smallest[-1]]
-        self._smallest = np.union1d(self._smallest, hashes)[: self._KEPT]
-
-    @property
-    def distinct(self) -> float:
-        """How many different numbers there are; an estimate above some thousands."""
-        if len(self._smallest) < self._KEPT:
-            return float(len(self._smallest))
-        return (self._KEPT - 1) * 2.0**64 / (float(self._smallest[-1]) + 1)
-
-    @property
-    def name_rows(self) -> bool:
-        """Whether nearly every row has a number of its own."""
-        return self.possible and self._rows >= 100 and self.distinct >= _NUMBERED_ROWS * self._rows
-
-    @property
-    def number_rows(self) -> bool:
-        """Whether, besides, the numbers lie close together."""
-        return self.name_rows and self._most - self._least < _NUMBERED_RANGE * self._rows

@@ -239,6 +239,15 @@ class Recipe:
         parts = tuple(part for part in self.parts if part.columns[0] not in columns)
         return replace(self, parts=parts, left_out={**self.left_out, **dict.fromkeys(columns, reason)})
 
+    def without_rows(self, numbered: Sequence[str], empty: Sequence[str]) -> Recipe:
+        """Return the recipe without columns that number the rows, and those that have no value.
+
+        Row numbers are features where there are no others.
+        """
+        if len(numbered) + len(empty) == len(self.parts):
+            numbered, empty = [], empty if numbered else []
+        return self.without(numbered, "row numbers").without(empty, "empty")
+
     def with_labels(self, labels: LabelMap | None) -> Recipe:
         """Return the recipe with the classes of its label set."""
         return replace(self, labels=labels)

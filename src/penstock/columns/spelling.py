@@ -32,8 +32,6 @@ _DATE = (
 )
 _ISO = r"^\d{4}-\d{2}-\d{2}"
 _SHOWN = 3
-_LEAST_DATES, _FIRST_DATE, _LAST_DATE = 10, 19000101, 21001231
-"""Different whole numbers from which on they may be dates, and the first and the last that are one."""
 
 
 class SpellingTally:
@@ -130,47 +128,3 @@ def is_spelled(values: pa.Array) -> bool:
     [True, True, True, False, False]
     """
     return bool(pc.all(pc.match_substring_regex(values, _SPELLED)).as_py())
-
-
-class DateNumbers:
-    """Whether all numbers of a column are dates written as ``20220610``, which no model learns well from as quantities.
-
-    Examples
-    --------
-    >>> found = DateNumbers()
-    >>> found.add(np.arange(20220601.0, 20220611.0))
-    >>> found.dates
-    True
-    >>> found.add(np.array([20220631.0]))
-    >>> found.possible
-    False
-    """
-
-    def __init__(self) -> None:
-        self.possible = True
-        self._numbers: NDArray[np.int64] = np.empty(0, np.int64)
-
-    def add(self, values: NDArray[np.float64]) -> None:
-        """Take in a block; NaN is missing."""
-        values = values[~np.isnan(values)]
-        if not self.possible or not len(values):
-            return
-        inside = _FIRST_DATE <= values[0] <= _LAST_DATE and values.min() >= _FIRST_DATE and values.max() <= _LAST_DATE
-        self.possible = inside and bool((values == np.floor(values)).all())
-        if self.possible:
-            self._numbers = np.union1d(self._numbers, values.astype(np.int64))
-            self.possible = bool(_are_dates(self._numbers).all())
-
-    @property
-    def dates(self) -> bool:
-        """Whether they are, and of enough different days."""
-        return self.possible and len(self._numbers) >= _LEAST_DATES
-
-
-def _are_dates(numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which numbers are a year, a month and a day that there is."""
-    years, months, days = numbers // 10_000, numbers // 100 % 100, numbers % 100
-    right = (months >= 1) & (months <= 12) & (days >= 1)
-    starts = ((years - 1970) * 12 + np.clip(months, 1, 12) - 1).astype("datetime64[M]")
-    lengths = ((starts + 1).astype("datetime64[D]") - starts.astype("datetime64[D]")).astype(np.int64)
-    return np.asarray(right & (days <= lengths))

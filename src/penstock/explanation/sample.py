@@ -158,10 +158,7 @@ def _with_numbers(
     recipe = replace(recipe, parts=parts)
     numbered = [name for name, result in found.items() if result == "row numbers"]
     empty = [name for name, result in found.items() if identifiers and result == "empty"]
-    if len(numbered) + len(empty) == len(parts):  # row numbers are features where there are no others
-        numbered, empty = [], empty if numbered else []
-    recipe = recipe.without(numbered, "row numbers").without(empty, "empty")
-    return recipe, frozenset(name for name, tally in tallies.items() if tally.missing)
+    return recipe.without_rows(numbered, empty), frozenset(name for name, tally in tallies.items() if tally.missing)
 
 
 def take_sample(

@@ -28,12 +28,11 @@ from penstock.blocks.write import BlockWriter
 from penstock.closing import Closing
 from penstock.columns.base import Place, is_list, is_number, without_dictionary
 from penstock.columns.choose import choose_features
-from penstock.columns.fit import WholeNumbers
 from penstock.columns.number import Number
 from penstock.columns.pairs import PAIRS
 from penstock.columns.recipe import Recipe, dense_features
 from penstock.columns.schema_notes import date_numbers_notice
-from penstock.columns.spelling import DateNumbers
+from penstock.columns.whole_numbers import WholeColumns
 from penstock.errors import ColumnError, DataError, WriteError, some_of
 from penstock.events import Advanced, Finished, Started, Stream, Warned
 from penstock.messages import Text, Use
@@ -180,8 +179,7 @@ class _Layout:
     _in: list[str] = field(default_factory=list)
     _recipe: Recipe | None = None
     _missing: bool = False
-    _runs: dict[str, WholeNumbers] = field(default_factory=dict)
-    _dates: dict[str, DateNumbers] = field(default_factory=dict)
+    _whole: WholeColumns = field(default_factory=WholeColumns)
 
     def batches(self, reader: pa.RecordBatchReader, most: int, stream: Stream) -> Iterator[pa.RecordBatch]:
         """Yield the rows as they are to be written, in pieces of so many bytes at most."""
@@ -239,14 +237,7 @@ class _Layout:
             others = [name for name in names if name not in self.pack]
             dense = dense_features(batch, self._recipe.parts, Place(PLACE))
             self._missing = self._missing or bool(np.isnan(dense.sum()) and np.isnan(dense).any())
-            for name, run in list(self._runs.items()):
-                run.add(batch.column(name))
-                if not run.possible:
-                    del self._runs[name]
-            for name, dates in list(self._dates.items()):
-                dates.add(Number(name).stored_values(batch.column(name)))
-                if not dates.possible:
-                    del self._dates[name]
+            self._whole.add(batch)
             flat = pa.array(dense.reshape(-1))
             arrays = [fixed_lists(flat, len(self.pack), len(batch)), *(batch.column(name) for name in others)]
             names = [*self.metadata["columns"], *others]
@@ -280,18 +271,17 @@ class _Layout:
         if self.nulls == "fill" and numbers:  # a missing number is copied as NaN
             parts = [replace(part, fill=np.nan) if isinstance(part, Number) else part for part in self._recipe.parts]
             self._recipe = replace(self._recipe, parts=tuple(parts))
-            self._runs = {name: WholeNumbers() for name in self.pack}
-            self._dates = {name: DateNumbers() for name in self.pack}
+            self._whole = WholeColumns(map(Number, self.pack))
 
     @property
     def unpacks(self) -> bool:
         """Whether features that were copied as one column are to be columns of their own: some is missing, or numbers the rows."""
-        return self._missing or any(run.number_rows for run in self._runs.values())
+        return self._missing or bool(self._whole.row_numbers)
 
     @property
     def date_numbers(self) -> list[str]:
         """The features that were copied as one column, in single precision, and are dates written as numbers."""
-        return [name for name, dates in self._dates.items() if dates.dates]
+        return self._whole.dates
 
 
 def _unpack(path: Path, target: Path, layout: _Layout, **blocks: Any) -> Path:
