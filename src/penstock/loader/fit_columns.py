@@ -33,16 +33,25 @@ def fit_from(source: BlockSource, *, wide: bool = False, blocks: Sequence[int] |
     return partial(fit_batches, partial(read_columns, source, blocks=blocks), source.schema, wide=wide)
 
 
-def _runs(source: BlockSource, blocks: Sequence[int]) -> list[Sequence[int]]:
-    """Return runs of blocks to be looked at together."""
+def block_runs(source: BlockSource, blocks: Sequence[int]) -> list[Sequence[int]]:
+    """Return runs of blocks, each of one file, to be looked at together."""
     runs: list[Sequence[int]] = []
     start = rows = size = 0
+    last = len(blocks) - 1
     for at, block in enumerate(blocks):
         rows, size = rows + int(source.block_rows[block]), size + int(source.block_bytes[block])
-        if rows >= _RUN_ROWS or size >= _RUN_BYTES or at == len(blocks) - 1:
+        full = rows >= _RUN_ROWS or size >= _RUN_BYTES
+        if full or at == last or source.file_of(block) != source.file_of(blocks[at + 1]):
             runs.append(blocks[start : at + 1])
             start, rows, size = at + 1, 0, 0
     return runs
+
+
+def read_run(source: BlockSource, run: Sequence[int], columns: Sequence[str]) -> pa.RecordBatch:
+    """Return columns of several blocks as one."""
+    batches = source.read_many(list(run), columns)
+    joined = pa.Table.from_batches(batches).combine_chunks().to_batches() if len(batches) > 1 else batches
+    return joined[0] if joined else batches[0]
 
 
 def read_columns(
@@ -51,13 +60,8 @@ def read_columns(
     """Yield some columns of blocks, in order and those of many small blocks together; the whole struct for a member of it."""
     stored = list(dict.fromkeys(stored_column(source.schema, name) for name in names))
 
-    def read(run: Sequence[int]) -> pa.RecordBatch:
-        batches = source.read_many(list(run), stored)
-        joined = pa.Table.from_batches(batches).combine_chunks().to_batches() if len(batches) > 1 else batches
-        return joined[0] if joined else batches[0]
-
-    runs = _runs(source, range(len(source.block_rows)) if blocks is None else blocks)
-    return in_order(read, runs, threads=source.threads)
+    runs = block_runs(source, range(len(source.block_rows)) if blocks is None else blocks)
+    return in_order(lambda run: read_run(source, run, stored), runs, threads=source.threads)
 
 
 def recipe_for(

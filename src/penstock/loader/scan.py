@@ -29,6 +29,7 @@ from penstock.columns.whole_numbers import WholeColumns
 from penstock.errors import DataError, FeatureError, some_of
 from penstock.events import Advanced, Finished, Started, Stream, Warned
 from penstock.loader.decode import BlockDecoder
+from penstock.loader.fit_columns import block_runs, read_run
 from penstock.loader.moments import ROUNDING, Moments
 from penstock.loader.row_forms import Scaling
 from penstock.loader.weight_sums import WeightSums
@@ -188,7 +189,7 @@ class _Pass:
                 self._tally.add(read.column(0), weight)
 
     def read_blocks(self) -> None:
-        """Read the columns that are looked at, block by block."""
+        """Read the columns that are looked at."""
         source, recipe, look = self._source, self._recipe, self._look
         roles = ((recipe.label, look.labels or look.unlabelled), (recipe.weight, self._weighs))
         columns = [name for name, needed in roles if needed and name]
@@ -196,19 +197,21 @@ class _Pass:
         decoder = BlockDecoder(source, features, Scaling.none()) if look.features else None
         together = list(dict.fromkeys([*columns, *(features.columns if look.features else ())]))
 
-        def read(block: int) -> tuple[pa.RecordBatch, Batch | None]:
-            rows = source.read(block, together)
-            batch = decoder.encode(block, rows) if decoder else None
+        def read(run: Sequence[int]) -> tuple[pa.RecordBatch, Batch | None]:
+            rows = read_run(source, run, together)
+            batch = decoder.encode(run[0], rows) if decoder else None
             # Columns that are not looked at any more are given back here, by the thread that read them.
             kept = rows.schema.names if recipe.missing == "drop" else dict.fromkeys([*columns, *self._whole.columns])
             return rows.select(list(kept)), batch
 
-        with closing(in_order(read, range(len(source.block_rows)), threads=source.threads)) as found:
-            for block, (rows, batch) in enumerate(found):
-                self._add(block, rows, batch, features)
-                self._stream.emit(Advanced("scan", 1))
+        runs = block_runs(source, range(len(source.block_rows)))
+        with closing(in_order(read, runs, threads=source.threads)) as found:
+            for run, (rows, batch) in zip(runs, found, strict=True):
+                self._add(run[0], rows, batch, features)
+                self._stream.emit(Advanced("scan", len(run)))
 
     def _add(self, block: int, rows: pa.RecordBatch, batch: Batch | None, features: Recipe) -> None:
+        """Take in rows, the first of which is the first of a block."""
         recipe, look = self._recipe, self._look
         there = ~missing_labels(rows.column(str(recipe.label))) if look.unlabelled else None
         complete = there is None or bool(there.all())
