@@ -13,6 +13,7 @@ nearly full disk, or past 2 GB. They keep no position, so that several threads m
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import fcntl
@@ -388,6 +389,8 @@ def writing(path: str | os.PathLike[str], *, room: str = _ROOM) -> Iterator[None
 def own_folder(prefix: str, folder: str | os.PathLike[str] | None, *, what: str, remedy: TextPart) -> Path:
     """Make a folder of our own, in the one given or the system's, and remove those of processes that were killed.
 
+    It is removed when this process ends, if it is still there: Ctrl-C may come before anything else knows of it.
+
     Parameters
     ----------
     prefix : str
@@ -410,9 +413,16 @@ def own_folder(prefix: str, folder: str | os.PathLike[str] | None, *, what: str,
         if pid.isdigit() and not _alive(int(pid)):
             shutil.rmtree(stale, ignore_errors=True)
     try:
-        return Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=parent))
+        made = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=parent))
     except OSError as error:
         raise WriteError(f"cannot write {what} in {parent}: {error.strerror}", fixes=[remedy]) from error
+    atexit.register(_remove_made, made.absolute(), os.getpid())
+    return made
+
+
+def _remove_made(folder: Path, process: int) -> None:
+    if process == os.getpid():  # not that of a process that was forked off
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _alive(pid: int) -> bool:
