@@ -53,6 +53,8 @@ def finished_lines(found: Mapping[str, Any]) -> Iterator[str]:
             yield f"{kind.replace('_', '-')}: {line}"
     if rows := found.get("refit_rows"):
         yield f"measured so, it learned from the held-out rows too: {rows:,} rows in all"
+    if rows := found.get("dropped_rows"):
+        yield f"{show_items(rows, 'row')} that lacked a feature were neither learned from nor held out; evaluate measures such rows"
 
 
 def measure_line(found: Mapping[str, Any], kind: str = "", *, leave_out: str = "") -> str:

@@ -61,6 +61,7 @@ from penstock.training import (
     saved_class_weights,
     scan_labels,
     shown_class_weights,
+    shown_dropped_rows,
     started_weights,
     without_shift,
 )
@@ -167,7 +168,8 @@ class MemoryLearner:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        return shown_class_weights(self._data.recipe, self._data.class_weights)
+        data = self._data
+        return shown_class_weights(data.recipe, data.class_weights) | shown_dropped_rows(data.dropped_rows)
 
     def run_epoch(self, epoch: int, on_rows: OnRows, /) -> EpochStats:
         spread = LabelSpread()
@@ -248,6 +250,7 @@ class MemoryLearner:
             "encoder": data.recipe.to_dict(),
             "rows": data.rows,
             "zero_rows": data.zero_rows,
+            "dropped_rows": data.dropped_rows,
             "uneven_windows": self._uneven,
             "class_weights": None if data.class_weights is None else data.class_weights.factors.tolist(),
         }
@@ -387,6 +390,7 @@ class MemoryLearner:
             header["model"],
             int(header["zero_rows"]),
             saved_class_weights(header),
+            int(header.get("dropped_rows", 0)),
         )
 
     def _scanned(self) -> LinearData:
@@ -411,7 +415,8 @@ class MemoryLearner:
                 model = several
                 job.stream.emit(Warned(f"the label {recipe.label!r} has {count} classes, so the model is {model}"))
             recipe = recipe.with_labels(recipe.labels.as_binary(not loss_of(model).many))
-        return LinearData(recipe, scaling, result.rows, model, result.zero_rows, class_weights_of(config, result))
+        weights = class_weights_of(config, result)
+        return LinearData(recipe, scaling, result.rows, model, result.zero_rows, weights, result.dropped_rows)
 
     def _copies_folder(self) -> str | os.PathLike[str] | None:
         if self.scratch is not None:

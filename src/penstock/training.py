@@ -108,6 +108,8 @@ class LinearData:
     zero_rows: int = 0
     """Rows of weight 0."""
     class_weights: ClassWeights | None = None
+    dropped_rows: int = 0
+    """Rows that are left out because they lack a feature."""
 
     @property
     def weighted_rows(self) -> int:
@@ -193,6 +195,11 @@ def shown_class_weights(recipe: Recipe, class_weights: ClassWeights | None) -> d
         return {}
     names = map(str, recipe.labels.classes)
     return {"class_weights": dict(zip(names, class_weights.factors.tolist(), strict=True))}
+
+
+def shown_dropped_rows(dropped: int) -> dict[str, int]:
+    """Return how many rows lacked a feature and were left out, as a figure of the model; nothing where there were none."""
+    return {"dropped_rows": dropped} if dropped else {}
 
 
 def without_shift(scaling: Scaling) -> Scaling:

@@ -50,6 +50,7 @@ from penstock.training import (
     saved_class_weights,
     scan_labels,
     shown_class_weights,
+    shown_dropped_rows,
 )
 
 # Scoring a test set needs memory of its own.
@@ -91,6 +92,7 @@ class DiskLearner:
     _recipe: Recipe = field(init=False)
     _layout: FeatureLayout = field(init=False)
     _class_weights: ClassWeights | None = field(init=False)
+    _dropped_rows: int = field(init=False)
     _rows: Measuring = field(init=False)
     _trainer: PageTrainer = field(init=False)
     _scorer: Scorer | None = field(init=False)
@@ -130,6 +132,7 @@ class DiskLearner:
             known = Saved(saved.header, saved.arrays)
             self._recipe, self._layout = Recipe.from_dict(saved.header["encoder"]), known.layout
             self._class_weights = saved_class_weights(saved.header)
+            self._dropped_rows = int(saved.header.get("dropped_rows", 0))
         return self._layout.rows
 
     def start(self, share: float, saved: Checkpoint | None, stack: ExitStack, /) -> Limits:
@@ -164,7 +167,7 @@ class DiskLearner:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        return shown_class_weights(self._recipe, self._class_weights)
+        return shown_class_weights(self._recipe, self._class_weights) | shown_dropped_rows(self._dropped_rows)
 
     def run_epoch(self, epoch: int, on_rows: OnRows, /) -> EpochStats:
         pool = self._trainer.pool
@@ -220,6 +223,7 @@ class DiskLearner:
             "memory": self.memory,
             "encoder": self._recipe.to_dict(),
             "layout": self._layout.to_dict(),
+            "dropped_rows": self._dropped_rows,
             "class_weights": None if self._class_weights is None else self._class_weights.factors.tolist(),
         }
 
@@ -309,6 +313,7 @@ class DiskLearner:
                 )
             recipe = recipe.with_labels(recipe.labels.as_binary(True))
         self._recipe, self._class_weights = recipe, class_weights_of(config, result)
+        self._dropped_rows = result.dropped_rows
         memory = Budget.parse(config.memory).bytes or 1 << 28
         return prepare(
             job.source,
@@ -366,7 +371,7 @@ class DiskLearner:
     def _test_recipe(self) -> Recipe:
         test = self._job.test
         assert test is not None
-        return self._recipe.for_schema(test.schema, place=test.name, scored=True)
+        return self._recipe.for_schema(test.schema, place=test.name, scored=True).to_measure()
 
 
 def disk_job(

@@ -332,8 +332,13 @@ class Recipe:
         )
 
     def to_measure(self) -> Recipe:
-        """Return the recipe that leaves out rows without a label, unless they are to be refused or rows are packed, which have all."""
-        return replace(self, unlabelled=self.missing != "refuse" and self.packed_column is None)
+        """Return the recipe of the rows that a model is measured on: all that it predicts and that have a label.
+
+        Rows that lack a feature are among them where training dropped such rows. Those without a label are left out, unless they
+        are to be refused or rows are packed, which have all.
+        """
+        measured = replace(self, missing="auto" if self.missing == "drop" else self.missing)
+        return replace(measured, unlabelled=measured.missing != "refuse" and measured.packed_column is None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON, for a model file."""

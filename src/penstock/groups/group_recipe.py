@@ -81,6 +81,12 @@ class GroupColumns:
     def notice(self, source: BlockSource, recipe: Recipe, stream: Stream) -> None:
         """Tell of the columns that nobody named and that are neither features nor to group by."""
         replace(self.columns, exclude=[*self.columns.exclude, *self.by]).notice(source, recipe, stream)
+        if self.columns.missing == "drop":
+            stream.emit(
+                Warned(
+                    f"{source.name}: rows that lack a feature are left out, also of the rows held out; a prediction fills what such rows lack"
+                )
+            )
 
     def _choose(self, source: BlockSource, fit: FitColumns) -> Recipe:
         """Choose the features; grouping columns are none unless they are named."""

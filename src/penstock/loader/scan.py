@@ -48,8 +48,9 @@ _FEW_ROWS = 0.01
 class Scan:
     """What a pass over the data found: a recipe that is complete, the rows, and the scaling.
 
-    ``zero_rows`` is how many rows have a weight of 0; they count nowhere but in ``rows``. ``class_totals`` has the sum of
-    the rows' weights in each class of the label, empty where that was not asked for.
+    ``zero_rows`` is how many rows have a weight of 0; they count nowhere but in ``rows``. ``dropped_rows`` are those among them
+    that are left out because they lack a feature. ``class_totals`` has the sum of the rows' weights in each class of the label,
+    empty where that was not asked for.
     """
 
     recipe: Recipe
@@ -57,6 +58,7 @@ class Scan:
     scaling: Scaling
     zero_rows: int = 0
     class_totals: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    dropped_rows: int = 0
 
 
 def scan(
@@ -108,7 +110,7 @@ def scan(
     )
     if not len(source.block_rows) or not int(source.block_rows.sum()):
         raise DataError(f"{source.name} has no rows; there is nothing to train on")
-    if not (look.labels or look.features or (weights and recipe.weighted)):
+    if not (look.labels or look.features or look.drops or (weights and recipe.weighted)):
         return Scan(recipe, int(source.block_rows.sum()), Scaling.none())
     layout = None
     if not look.features and recipe.packed_column:
@@ -139,19 +141,24 @@ class _Look:
         The values of features.
     fills : bool
         What stands for missing numbers.
+    drops : bool
+        Which rows lack a feature.
     """
 
     labels: bool
     unlabelled: bool
     features: bool
     fills: bool
+    drops: bool
 
     @classmethod
     def of(cls, recipe: Recipe, *, labels: bool, width: bool, standardize: bool, fill: bool) -> _Look:
         keeps = fill and recipe.missing != "refuse"
         fills = keeps and any(isinstance(part, Number) and part.fill is None for part in recipe.parts)
-        features = standardize or fills or recipe.missing == "drop" or (width and recipe.width is None)
-        return cls(labels, keeps and recipe.label is not None and (labels or features), features, fills)
+        features = standardize or fills or (width and recipe.width is None)
+        drops = recipe.missing == "drop"
+        unlabelled = keeps and recipe.label is not None and (labels or features or drops)
+        return cls(labels, unlabelled, features, fills, drops)
 
 
 class _Pass:
@@ -195,13 +202,13 @@ class _Pass:
         columns = [name for name, needed in roles if needed and name]
         features = _features_only(recipe, missing=look.fills)
         decoder = BlockDecoder(source, features, Scaling.none()) if look.features else None
-        together = list(dict.fromkeys([*columns, *(features.columns if look.features else ())]))
+        together = list(dict.fromkeys([*columns, *(features.columns if look.features or look.drops else ())]))
 
         def read(run: Sequence[int]) -> tuple[pa.RecordBatch, Batch | None]:
             rows = read_run(source, run, together)
             batch = decoder.encode(run[0], rows) if decoder else None
             # Columns that are not looked at any more are given back here, by the thread that read them.
-            kept = rows.schema.names if recipe.missing == "drop" else dict.fromkeys([*columns, *self._whole.columns])
+            kept = rows.schema.names if look.drops else dict.fromkeys([*columns, *self._whole.columns])
             return rows.select(list(kept)), batch
 
         runs = block_runs(source, range(len(source.block_rows)))
@@ -237,8 +244,7 @@ class _Pass:
         """Return the recipe, completed by what was found; a user is told of rows and columns that count less than they seem to."""
         look, moments = self._look, self._moments
         recipe = self._with_labels(self._recipe)
-        if recipe.missing == "drop":
-            self._tell_of_dropped_rows(recipe)
+        dropped = self._tell_of_dropped_rows(recipe) if look.drops else 0
         recipe = self._with_weights(recipe)
         if width and recipe.width is None:
             recipe = recipe.with_width(moments.width)
@@ -256,7 +262,7 @@ class _Pass:
         counts = self._count_classes and recipe.labels is not None
         totals = self._tally.totals(recipe.labels.classes if counts and recipe.labels is not None else ())
         zero_rows = self._weights.rows - self._weights.count if self._weighs and recipe.weighted else 0
-        return Scan(recipe, rows, scaling if standardize else Scaling.none(), zero_rows, totals)
+        return Scan(recipe, rows, scaling if standardize else Scaling.none(), zero_rows, totals, dropped)
 
     def _with_labels(self, recipe: Recipe) -> Recipe:
         if self._unlabelled:
@@ -268,7 +274,8 @@ class _Pass:
             self._warn(f"{self._unlabelled:,} rows have no {recipe.label!r}, the label, and are left out")
         return recipe.with_labels(self._tally.labels()) if self._look.labels and recipe.labels is None else recipe
 
-    def _tell_of_dropped_rows(self, recipe: Recipe) -> None:
+    def _tell_of_dropped_rows(self, recipe: Recipe) -> int:
+        """Return how many rows lack a feature, and tell of them; raise where these are all."""
         if not self._weights.count:
             names = [name for part in recipe.parts for name in part.columns]
             raise DataError(
@@ -280,7 +287,10 @@ class _Pass:
             )
         dropped = self._weights.rows - self._unlabelled - self._weights.count
         if dropped > 0:
-            self._warn(f"{dropped:,} rows lack a feature and are left out")
+            self._warn(
+                f"{dropped:,} rows lack a feature and are left out, also of the rows held out; a prediction fills what such rows lack"
+            )
+        return dropped
 
     def _with_weights(self, recipe: Recipe) -> Recipe:
         weights = self._weights
