@@ -14,7 +14,7 @@ Only an evaluation of a finished model on rows that the user named has the plain
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +89,19 @@ def deciding_loss(row: Mapping[str, Any]) -> float:
         if value is not None:
             return float(value)
     return math.inf
+
+
+def learned_rows(figures: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return from how many rows a finished model has learned; those held out are among them where it learned from these at the end.
+
+    Examples
+    --------
+    >>> epochs = [{"epoch": 1, "rows": 90}, {"epoch": 2, "rows": 90}]
+    >>> learned_rows({"held_out_rows": 10}, epochs), learned_rows({"held_out_rows": 10, "refit_rows": 100}, epochs)
+    (90, 100)
+    """
+    rows: int | None = figures.get("refit_rows")
+    return rows if rows is not None or not history else history[-1].get("rows")
 
 
 def finished_figures(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -110,3 +110,15 @@ def test_polars_gets_the_arrow_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(MissingExtraError, match="pip install polars"):
         result.pl()
+
+
+def test_the_rows_of_a_model_are_those_that_it_learned_from_in_the_end(session: Session) -> None:
+    session.sql("CREATE TABLE t AS SELECT x::float8 AS x, x % 7 < 3 AS y FROM generate_series(1, 800) AS g(x)")
+    trained = session.sql("SELECT * FROM t TRAIN BY logistic AS m WITH (label = 'y')")
+    assert "800 rows in all" in "\n".join(session.catalog.load("m").describe().lines)
+    assert session.sql("SHOW MODELS").column("rows") == session.sql("SHOW VERSIONS m").column("rows") == [800]
+    assert trained.status == "TRAIN 800"
+    session.sql("SELECT * FROM t TRAIN BY logistic AS n WITH (label = 'y', test_fraction = 0.25)")
+    learned = session.catalog.load("n").history[-1]["rows"]
+    assert 500 < learned < 700
+    assert [row["rows"] for row in session.sql("SHOW MODELS").dicts() if row["name"] == "n"] == [learned]

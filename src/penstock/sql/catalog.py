@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from penstock.errors import DataError, ModelFileError, UsageError, nearest
 from penstock.linear import LinearModel
-from penstock.metric_names import headline
+from penstock.metric_names import headline, learned_rows
 from penstock.model import Model
 from penstock.sql.catalog_table import START, CatalogTable, overtaken
 from penstock.sql.engines.base import CatalogRun, Engine
@@ -45,7 +45,7 @@ _UNKNOWN = ModelOrigin()
 class Entry:
     """A model in the catalogue, without its weights.
 
-    ``groups`` is how many groups have a model of their own, ``rows`` how many rows it was trained on, ``score`` the finished model's accuracy or R² (on rows held out, else on a sample
+    ``groups`` is how many groups have a model of their own, ``rows`` from how many rows the finished model has learned, ``score`` the finished model's accuracy or R² (on rows held out, else on a sample
     of its training rows); None where the model does not say. ``version`` is the number that its row has.
     """
 
@@ -309,11 +309,10 @@ def _entry(name: str, start: str, kind: str, width: int, header: Any, made: int)
     created = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=int(made))
     try:
         content = header_of_row(header)
-        last = content["history"][-1] if content["history"] else {}
         score = headline(content["metrics"])
         value = None if score is None else score.value
         groups = content.get("groups", {}).get("count")
-        label, rows = content["encoder"]["label"], last.get("rows")
+        label, rows = content["encoder"]["label"], learned_rows(content["metrics"], content["history"])
         features = content.get("features") if SAVED in content else width
         return Entry(name, version, kind, label, features, groups, rows, value, created, origin_of_header(content))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):  # `load` says what is wrong with it

@@ -28,7 +28,7 @@ from penstock.linear import LinearModel
 from penstock.loader.plan import Plan
 from penstock.memory_learner import LinearJob, linear_job
 from penstock.messages import Given, Name, Text, Use
-from penstock.metric_names import headline, useless_reason
+from penstock.metric_names import headline, learned_rows, useless_reason
 from penstock.model import Model
 from penstock.sgd.losses import loss_of
 from penstock.sql.catalog import Catalog
@@ -152,7 +152,7 @@ def run_training(statement: Train, engine: Engine, catalog: Catalog, *, stream: 
     useless = model.metrics.get("useless") or useless_reason(model.metrics)
     spent = time_note(model, time.perf_counter() - began)
     notes = [*score_note(model), *spent, note, *_useless_note(useless, name)]
-    status = f"TRAIN {model.history[-1]['rows'] if model.history else 0}"
+    status = f"TRAIN {learned_rows(model.metrics, model.history) or 0}"
     return replace(epoch_rows(model), notes=tuple(notes), useless=useless, status=status)
 
 
