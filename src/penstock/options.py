@@ -293,7 +293,7 @@ _OPTIONS = (
             doors="groups-train"),
     _option("budget", "number", "Of {halving}: what all may take, in passes of one config over all rows.", panel=GROUPS, metavar="PASSES",
             doors="groups-train", needs="halving"),
-    _option("pooled", "flag", "Train one model on the rows of all groups too, to compare with; it takes about as long again.", default=True,
+    _option("pooled", "flag", "Train one model on the rows of all groups too, to compare with; it has the group columns where they are named as category, and takes about as long again.", default=True,
             panel=GROUPS, doors="groups-train"),
     _option("search", "choice", "How lists of values are tried: grid (every combination) or, of sgd, halving (in rounds, the best third goes on).", default="grid",
             words="grid halving", panel=GROUPS, doors=_GROUPED),

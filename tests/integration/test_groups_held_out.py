@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from sklearn.linear_model import LogisticRegression as Theirs
 from sklearn.metrics import r2_score
@@ -14,6 +15,8 @@ import penstock
 from penstock.groups import Boosting, GroupBy, GroupModels
 from penstock.groups.split import HELD_OUT, TRAINING, Split
 from penstock.groups.tables import figures, lines
+from penstock.report.group_data import GroupPage
+from penstock.report.group_page import group_findings, render_groups
 from tests.group_tables import logistic, rows_of
 
 pytestmark = pytest.mark.usefixtures("inline")
@@ -151,6 +154,37 @@ class TestHeldOut:
         assert (score["compared"], score["min"], score["max"]) == (2, min(large), max(large))
         assert score["groups"] == sum(row["held_out_rows"] > 0 for row in found.chosen.to_pylist()) > 2
         assert f"the 2 of {score['groups']} groups" in "\n".join(lines(figures(found)))
+        words = next(line for line in lines(figures(found)) if " groups with at least" in line).strip()
+        page = GroupPage.of(found)
+        assert words in group_findings(page)[0].replace("\u202f", " "), "the report says the same"
+        assert (page.held_out_rows[page.worst] >= 10).all()
+        assert "with fewer than 10 held-out rows" in render_groups(page)
         alone = GroupBy(table.slice(0, 120), by="g").fit(logistic(), y="clicked", search={"l2": [0.01]})
         assert figures(alone)["score"]["median"] is None
         assert "too few to compare" in "\n".join(lines(figures(alone)))
+        assert "too few to compare" in group_findings(GroupPage.of(alone))[0]
+
+    def test_the_pooled_model_knows_groups_where_their_column_is_a_category(self) -> None:
+        table = rows_of({("x",): 400, ("y",): 400}, by=("g",)).drop_columns(["amount"])
+        level = pa.array(np.array(table["g"].to_pylist()) == "x")
+        table = table.set_column(4, "clicked", level)
+        table = table.slice(0, 790).set_column(
+            4, "clicked", pc.xor(level.slice(0, 790), pc.greater(table["a"], 1.5)[:790])
+        )
+        bare = GroupBy(table, by="g").fit(logistic(), y="clicked")
+        told = figures(bare)
+        assert told["pooled"]["without"] == ["g"]
+        for words in (
+            "by one model for all groups, without 'g'",
+            "compare with a model that has it: train one without",
+        ):
+            assert words in "\n".join(lines(told))
+        page = GroupPage.of(bare)
+        assert "one model for all groups, without 'g', has" in group_findings(page)[1]
+        assert "Compare with a model that has it too." in group_findings(page)[1]
+        knows = GroupBy(table, by="g", category=["g"]).fit(logistic(), y="clicked")
+        better = figures(knows)
+        assert better["pooled"]["without"] == []
+        assert better["pooled"]["held_out_accuracy"] > told["pooled"]["held_out_accuracy"] + 0.2
+        assert better["held_out_accuracy"] == told["held_out_accuracy"], "within a group the column changes nothing"
+        assert "without" not in "\n".join(lines(better)) + group_findings(GroupPage.of(knows))[1]

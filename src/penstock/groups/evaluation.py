@@ -59,14 +59,20 @@ def _pooled(result: GroupModels) -> dict[str, Any] | None:
     index, pooled = result.registry.index, result.pooled
     if pooled is None:
         return None
+    without = columns_without_feature(result)
     if not len(pooled.chosen_rows):
         reasons = [reason for reason in pooled.frame["reason"].to_pylist() if reason]
-        return {"config": None, "params": None, "reason": reasons[0] if reasons else None}
+        return {"config": None, "params": None, "reason": reasons[0] if reasons else None, "without": without}
     config = pooled.chosen["config"][0].as_py()
-    told = {"config": config, "params": dict(index.configs[config]), **_compared(result)}
+    told = {"config": config, "params": dict(index.configs[config]), "without": without, **_compared(result)}
     told |= {f"held_out_{name}": index.held_out.get(f"pooled_{name}") for name in ("loss", index.metric)}
     every = {name: value for name, value in index.held_out.items() if name.startswith("pooled_")}
     return told | {f"held_out_{name.removeprefix('pooled_')}": value for name, value in every.items()}
+
+
+def columns_without_feature(result: GroupModels) -> list[str]:
+    """Return the group columns that are no features, so that the pooled model knows nothing of them."""
+    return [name for name in result.by if name not in result.recipe.columns]
 
 
 def _compared(result: GroupModels) -> dict[str, int]:

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pyarrow.csv
 from penstock.columns.summary import column_lines, column_summaries
 from penstock.errors import UsageError
 from penstock.groups.results import GroupModels
+from penstock.groups.score_words import pooled_words, spread_of, spread_words
 from penstock.groups.search_space import Choice
 from penstock.measure_lines import show_score, strict_json
 from penstock.metric_names import title
@@ -27,8 +29,6 @@ _ON_TERMINAL = 20
 """Groups that are listed where a person looks on."""
 _FEW = 3
 """Reasons, and configs, that are told of all groups together."""
-_COMPARABLE = 10
-"""Held-out rows from which on the score of a group says anything of its model; of fewer it is mostly chance."""
 
 
 def describe_groups(result: GroupModels, *, most: int | None = None) -> Description:
@@ -66,18 +66,9 @@ def reasons(result: GroupModels) -> list[dict[str, Any]]:
 def figure_spread(result: GroupModels, name: str) -> dict[str, Any] | None:
     """Return how a figure of the chosen models is spread over groups: for held-out scores, groups of enough such rows."""
     chosen = result.chosen
-    values = chosen[name].to_numpy()
-    there = np.isfinite(values)
-    if not there.any():
-        return None
-    groups = int(there.sum())
-    if name.startswith("held_out_"):
-        there &= chosen["held_out_rows"].to_numpy() >= _COMPARABLE
-    kept = values[there]
-    ends: dict[str, float | None] = dict.fromkeys(("min", "median", "max"))
-    if len(kept):
-        ends = {"min": float(kept.min()), "median": float(np.median(kept)), "max": float(kept.max())}
-    return {"metric": name, "groups": groups, "compared": len(kept), **ends}
+    held_out_rows = chosen["held_out_rows"].to_numpy() if name.startswith("held_out_") else None
+    spread = spread_of(chosen[name].to_numpy(), held_out_rows)
+    return None if spread is None else {"metric": name, **spread}
 
 
 def lines(told: Mapping[str, Any]) -> Iterator[str]:
@@ -121,21 +112,12 @@ def _scores(told: Mapping[str, Any]) -> Iterator[str]:
     score = told["score"]
     if score is None:
         if told["loss_spread"] is not None:
-            shown = {name: f"{told['loss_spread'][name]:.5g}" for name in ("min", "median", "max")}
-            yield f"{'training':<10}loss from {shown['min']} to {shown['max']}, median {shown['median']}; {_why_not(told)}"
+            yield f"{'training':<10}loss {spread_words(told['loss_spread'], '{:.5g}'.format)}; {_why_not(told)}"
         return
     metric = score["metric"]
     name = title(metric.removeprefix("held_out_"))
-    shown = {each: show_score(score[each], metric) for each in ("min", "median", "max")}
     yield f"{'held out':<10}{name} {show_score(told[metric], metric)} over {told['held_out_rows']:,} rows that no choice has seen"
-    if score["compared"]:
-        few = score["compared"] < score["groups"]
-        which = (
-            f"the {score['compared']:,} of {score['groups']:,} groups with {_COMPARABLE} such rows" if few else "groups"
-        )
-        yield f"{'':<10}from {shown['min']} to {shown['max']} over {which}, median {shown['median']}"
-    else:
-        yield f"{'':<10}no group has {_COMPARABLE} such rows, too few to compare groups by"
+    yield f"{'':<10}{spread_words(score, partial(show_score, metric=metric))}"
     missing = told["groups"] - told["groups_without_model"] - score["groups"]
     if missing:
         yield f"{'':<10}{missing:,} of the models are not judged: none of their rows were held out"
@@ -147,12 +129,15 @@ def _scores(told: Mapping[str, Any]) -> Iterator[str]:
         return
     config = str(Choice(pooled["config"], pooled["params"]))
     yield (
-        f"{'pooled':<10}{name} {show_score(pooled[metric], metric)} on the same rows, by one model for all groups"
+        f"{'pooled':<10}{name} {show_score(pooled[metric], metric)} on the same rows, by {pooled_words(pooled['without'])}"
         + (f" ({config})" if config else "")
     )
     if pooled["groups"]:
         better = f"{pooled['better']:,} of {pooled['groups']:,} groups"
         yield f"{'':<10}it is better than the group's own model in {better}, worse in {pooled['worse']:,}"
+    if pooled["without"]:
+        them = "it" if len(pooled["without"]) == 1 else "them"
+        yield f"{'':<10}compare with a model that has {them}: train one without groups, or name {them} as category here"
 
 
 def _why_not(told: Mapping[str, Any]) -> str:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.groups.evaluation import columns_without_feature
+from penstock.groups.score_words import COMPARABLE, spread_of
 from penstock.report.gantt import Spans
 
 if TYPE_CHECKING:
@@ -31,7 +33,8 @@ class GroupPage:
     rows. ``loss``, ``held_out_loss`` and ``score`` are NaN where there is none; the last two are of chosen configs, on rows that
     no choice has seen. ``planned`` are the most epochs of each config, ``status`` is done, stopped or failed. ``chosen`` are the
     places of the chosen ones, one for each group that has a model; ``pooled`` is the score of the model for all groups on the
-    same rows, and ``overall`` has the figures of the held-out rows of all groups together, by their names in the index.
+    same rows, ``without`` the group columns that are not among its features, and ``overall`` has the figures of the held-out
+    rows of all groups together, by their names in the index.
     """
 
     title: str
@@ -58,6 +61,7 @@ class GroupPage:
     chosen: Numbers
     pooled: Doubles | None = None
     overall: Mapping[str, Any] = field(default_factory=dict)
+    without: Sequence[str] = ()
     timeline: Spans | None = None
     data: str | None = None
     date: str | None = None
@@ -95,6 +99,7 @@ class GroupPage:
             score=np.asarray(frame[index.score].to_numpy(), np.float64),
             pooled=np.asarray(frame[f"pooled_{index.metric}"].to_numpy(), np.float64),
             overall=index.held_out,
+            without=columns_without_feature(result),
             text=frame["text"].to_pylist(),
             status=np.array(frame["status"].to_pylist(), object),
             reason=np.array(frame["reason"].to_pylist(), object),
@@ -136,14 +141,25 @@ class GroupPage:
         return self.chosen[np.isfinite(self.values[self.chosen])]
 
     @property
+    def spread(self) -> dict[str, Any] | None:
+        """How that value is spread over groups; see `penstock.groups.score_words.spread_of`."""
+        return spread_of(self.values[self.chosen], self.held_out_rows[self.chosen] if self.held_out else None)
+
+    @cached_property
+    def compared(self) -> Numbers:
+        """The measured places with enough held-out rows for their score to say anything; all where none has so many."""
+        enough = self.measured[self.held_out_rows[self.measured] >= COMPARABLE]
+        return enough if self.held_out and len(enough) else self.measured
+
+    @property
     def sign(self) -> float:
         """1 where more is better, -1 where less is."""
         return 1.0 if self.held_out else -1.0
 
     @cached_property
     def worst(self) -> Numbers:
-        """The measured places, the worst first; of equals the larger group."""
-        return self.measured[np.lexsort([-self.rows[self.measured], self.sign * self.values[self.measured]])]
+        """The compared places, the worst first; of equals the larger group."""
+        return self.compared[np.lexsort([-self.rows[self.compared], self.sign * self.values[self.compared]])]
 
     @cached_property
     def largest(self) -> Numbers:

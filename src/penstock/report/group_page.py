@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.groups.score_words import COMPARABLE, pooled_words, spread_words
 from penstock.groups.split import DEFAULT_SHARE
 from penstock.measure_lines import show_items
 from penstock.report.distributions import Bins, Named, bars, histogram, scatter_plot
@@ -61,11 +62,11 @@ def group_findings(page: GroupPage) -> list[str]:
             whose = "" if page.groups == 1 else f" of {elided(page.text[int(page.measured[0])])}"
             sentences.append(f"The {what}{whose} is {show(values[0])}.")
         else:
-            worst = page.text[int(page.worst[0])]
-            sentences.append(
-                f"The {what} goes from {show(values.min())} to {show(values.max())} over groups, with"
-                f" {show(float(np.median(values)))} in the middle; the worst is {elided(worst)}."
-            )
+            spread = page.spread
+            assert spread is not None
+            last = f"; the worst is {elided(page.text[int(page.worst[0])])}" if spread["compared"] else ""
+            goes = "goes " if spread["compared"] else "says little: "
+            sentences.append(f"The {what} {goes}{spread_words(spread, show)}{last}.")
         gain = _gain(page)
         if gain:
             sentences.append(gain)
@@ -105,7 +106,8 @@ def _gain(page: GroupPage) -> str:
     if page.beside is not None:
         better, groups = int((page.beside > page.values[page.measured]).sum()), len(page.measured)
         counted = f", and in {show_count(better)} of {show_count(groups)} groups the one model is better"
-    return f"{sentence}; one model for all groups has {show(one)} on the same rows: {verdict}{counted}."
+    hint = f" Compare with a model that has {'it' if len(page.without) == 1 else 'them'} too." if page.without else ""
+    return f"{sentence}; {pooled_words(page.without)}{',' if page.without else ''} has {show(one)} on the same rows: {verdict}{counted}.{hint}"
 
 
 def _held_out(settings: Mapping[str, Any]) -> str | None:
@@ -144,10 +146,12 @@ def _facts(page: GroupPage) -> str:
 def _quality(page: GroupPage) -> str:
     if len(page.measured) < 2:
         return ""
-    values, name, percent = _floored(page, page.values[page.measured]), score_name_of(page), _percents(page)
+    places, name, percent = page.compared, score_name_of(page), _percents(page)
+    values = _floored(page, page.values[places])
     log = not page.held_out and values.min() > 0 and values.max() > 100 * values.min()
-    beside = page.beside
-    other = None if beside is None else _floored(page, beside[np.isfinite(beside)])
+    other = None
+    if page.beside is not None and page.pooled is not None:
+        other = _floored(page, page.pooled[places][np.isfinite(page.pooled[places])])
     bins = Bins.of(values if other is None else np.concatenate([values, other]), percent=percent, log=log)
     short = name[0].upper() + name[1:]
     middle = score_formatter(page)(float(np.median(values)))
@@ -159,7 +163,7 @@ def _quality(page: GroupPage) -> str:
         says=f"{short} {where} over {show_count(len(values))} groups: the middle one has {middle}.",
     )
     over = None if other is None else (bins.count(other).astype(np.float64), _POOLED)
-    sunk = int((page.values[page.measured] < _LOWEST).sum()) if page.metric == "r2" and page.held_out else 0
+    sunk = int((page.values[places] < _LOWEST).sum()) if page.metric == "r2" and page.held_out else 0
     caption = "How many groups have so good a model."
     if page.held_out and len(page.configs) > 1:
         caption += " Configs were chosen on other rows than these."
@@ -172,16 +176,22 @@ def _quality(page: GroupPage) -> str:
         caption += (
             f" {show_items(missing, 'group')} had no rows held out, and {'is' if missing == 1 else 'are'} not counted."
         )
+    few = len(page.measured) - len(places)
+    if few:
+        caption += f" {show_items(few, 'group')} with fewer than {COMPARABLE} held-out rows {'is' if few == 1 else 'are'} not counted."
     keys = ""
     if other is not None:
-        keys = keys_of([("the group's own model", _CHOSEN), ("one model for all groups (outline)", _POOLED)])
+        keys = keys_of([("the group's own model", _CHOSEN), (f"{pooled_words(page.without)} (outline)", _POOLED)])
     draw = partial(histogram, values, bins, labels=labels, look=_CHOSEN, other=over)
     head = "How well groups are learnt" if page.held_out else "How well groups are learnt, by the rows they learnt from"
     rows = page.rows[page.measured]
     cloud = ""
     if rows.max() > 1.05 * rows.min():  # of groups that are all alike in size it would be a stroke
         cloud = _cloud(
-            page, values, labels=Labels(f"{short} by size", "rows of the group, logarithmic", labels.x), log=log
+            page,
+            _floored(page, page.values[page.measured]),
+            labels=Labels(f"{short} by size", "rows of the group, logarithmic", labels.x),
+            log=log,
         )
     return (
         f'<h2>{head}</h2><p class="quiet screen">Point at a bar or a mark to read it.</p><div class="plots few">'
