@@ -179,6 +179,14 @@ def test_classes_lists_and_hashed_text(session: Session) -> None:
     session.sql("DROP MODEL s; DROP MODEL h")
 
 
+def test_models_per_group_have_no_directory(session: Session) -> None:
+    with pytest.raises(UsageError, match="leave out model_dir or GROUP BY") as raised:
+        session.sql(
+            "SELECT device, x1, clicked FROM visits TRAIN BY logistic AS d WITH (label = clicked, model_dir = 'd') GROUP BY device"
+        )
+    assert raised.value.place is not None, "the option is pointed at"
+
+
 def test_create_model_has_groups_too(session: Session) -> None:
     session.sql("""CREATE MODEL c OPTIONS (model_type = 'logistic_reg', input_label_cols = ['clicked'], workers = 1,
         l2_reg = HPARAM_CANDIDATES([1, 0.1]), unseen = 'null') GROUP BY device AS SELECT device, x1, clicked FROM visits""")

@@ -18,6 +18,7 @@ from penstock.errors import ColumnError, UnknownOptionError, UsageError, nearest
 from penstock.messages import Given, Location, Text, TextPart, joined
 from penstock.options import Option, default, options_of
 from penstock.sgd.loop import EarlyStopping
+from penstock.sgd.losses import linear_models
 from penstock.sql.model_types import type_of
 from penstock.sql.query_copy import PLACE, Reading
 from penstock.sql.statements import OptionValue, StatementOptions, Train
@@ -115,6 +116,9 @@ class OptionValues:
             settled = GroupSettings((), "null", self.values.get("workers"))
             return settled if self.search or kind.processes else None
         if not kind.grouped:
+            if "model_dir" in self.written and train.model in linear_models():
+                reason = "model_dir is the directory of one model, and GROUP BY learns one for each group"
+                self.fail(self.written["model_dir"], reason, "leave out model_dir or GROUP BY")
             raise UsageError(f"a {train.model} model is not learned for each group", fixes=["leave out GROUP BY"])
         by = tuple(str(self.column("GROUP BY", name)) for name in train.by)
         twice = next((name for name in by if by.count(name) > 1), None)
