@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli.application import app
+from penstock.sql.result import Result
 
 pexpect = pytest.importorskip("pexpect")
 
@@ -64,6 +65,26 @@ def test_many_rows_are_cut_for_people() -> None:
     shown = run("SELECT * FROM range(100)")
     assert "(100 rows, the first 40 shown)" in shown.stdout
     assert "(100 rows)" in run("SELECT * FROM range(100)", "--rows", "0").stdout
+
+
+def test_of_many_epochs_the_first_and_the_last_are_shown() -> None:
+    epochs = "SELECT * FROM t TRAIN BY svm AS m WITH (label = 'label', solver = 'sgd', epochs = 12)"
+    for ask in ("SELECT 1", "SHOW TRAINING m"):
+        lines = run(f"{MAKE}; {epochs}; {ask}", "--rows", "8").stdout.splitlines()
+        table = lines[next(at for at, line in enumerate(lines) if line.startswith((" epoch", " training_run"))) + 2 :]
+        shown = table[: table.index("(12 rows, the first 3 and the last 5 shown)")]
+        assert [line.split()[0].strip("|") for line in shown][3] == "…"
+        assert len(shown) == 9
+        assert "(12 rows)" in run(f"{MAKE}; {epochs}; {ask}", "--rows", "0").stdout
+
+
+def test_numbers_of_steps_one_below_another() -> None:
+    result = Result(("epoch", "loss"), [(epoch, 1 / epoch) for epoch in range(1, 10)], steps=True)
+    lines = result.lines(4, expanded=True)
+    assert [line.split()[2] if line.startswith("-[") else line for line in lines if line[:2] in ("-[", " …", "(9")] == [
+        *("1", "2", " …", "8", "9"),
+        "(9 rows, the first 2 and the last 2 shown)",
+    ]
 
 
 @pytest.mark.parametrize(

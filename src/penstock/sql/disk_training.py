@@ -152,7 +152,7 @@ def epoch_figures(model: Model) -> Result:
     history = [{"epoch": at, **row} for at, row in enumerate(model.history, 1)]
     names = list(dict.fromkeys(["epoch", *(name for row in history for name in row)]))
     rows = [tuple(row.get(name) for name in names) for row in history]
-    return Result(tuple(names), rows, status=f"TRAIN {history[-1].get('rows', 0) if history else 0}")
+    return Result(tuple(names), rows, status=f"TRAIN {history[-1].get('rows', 0) if history else 0}", steps=True)
 
 
 def _folder(values: dict[str, Any]) -> Path | None:

@@ -127,7 +127,7 @@ def training_info_rows(model: LinearModel) -> Result:
         losses = row.get("progressive_loss"), row.get("held_out_loss")
         rows.append((0, number, *losses, step, round(1000 * row["seconds"])))
     whole, number_type = pa.int64(), pa.float64()
-    return Result(names, rows, types=(whole, whole, number_type, number_type, number_type, whole))
+    return Result(names, rows, steps=True, types=(whole, whole, number_type, number_type, number_type, whole))
 
 
 def _usual_rate(model: LinearModel) -> float:

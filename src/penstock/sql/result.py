@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 MOST_SHOWN = 40
 """Rows that are printed where nothing else is said."""
+_FIRST_STEPS = 3
+"""Of steps that are not all printed, how many of the first are."""
 _WIDEST = 60
 _PLANS = ("QUERY PLAN", "explain_value")
 """Columns that hold a plan, drawn in lines: PostgreSQL's and ours, and DuckDB's."""
@@ -46,6 +48,8 @@ class Result:
         Why that model is no better than a constant prediction, where it is not.
     types : tuple of pyarrow.DataType
         The types of the columns where an engine says them; else they follow from the values.
+    steps : bool
+        Whether rows are steps, such as epochs, of which the last count most: of many the first few and the last are printed.
 
     Examples
     --------
@@ -67,6 +71,7 @@ class Result:
     model: Model | None = None
     useless: str | None = None
     types: tuple[pa.DataType, ...] = ()
+    steps: bool = False
 
     def __iter__(self) -> Iterator[Sequence[Any]]:
         return iter(self.rows)
@@ -114,16 +119,24 @@ class Result:
             return [self.status] if self.status else []
         if self.columns[-1] in _PLANS:
             return [line for row in self.rows for line in str(row[-1]).split("\n")]
-        shown = self.rows if most is None else self.rows[:most]
         count = len(self.rows)
         told = f"{count} row{'' if count == 1 else 's'}"
-        told = f"({told})" if len(shown) == count else f"({told}, the first {len(shown)} shown)"
-        return [*(self._records(shown) if expanded and shown else self._table(shown)), told]
+        first, last = count, 0
+        if most is not None and count > most:
+            first = min(_FIRST_STEPS, most // 2) if self.steps else most
+            last = most - first if self.steps else 0
+            ends = (f"the first {first}" if first else "", f"the last {last}" if last else "")
+            told += f", {' and '.join(filter(None, ends))} shown"
+        numbers = [*range(first), *range(count - last, count)]
+        lines = self._records(numbers) if expanded and numbers else self._table([self.rows[at] for at in numbers])
+        if last:
+            lines.insert(len(lines) - last * (1 + len(self.columns) if expanded else 1), " …")
+        return [*lines, f"({told})"]
 
-    def _records(self, shown: Sequence[Sequence[Any]]) -> list[str]:
+    def _records(self, numbers: Sequence[int]) -> list[str]:
         """Return rows one below another: a line for each value."""
         wide, out = max(map(len, self.columns)), []
-        for number, row in enumerate(shown, 1):
+        for number, row in ((at + 1, self.rows[at]) for at in numbers):
             out.append(f"-[ row {number} ]".ljust(wide + 2, "-"))
             out += [f"{name:<{wide}} | {_written(value)}" for name, value in zip(self.columns, row, strict=True)]
         return out

@@ -286,7 +286,7 @@ def epoch_rows(model: LinearModel) -> Result:
     """Return a model's epochs as rows."""
     names = tuple(name for name in _FIELDS if any(name in row for row in model.history))
     rows = [tuple(row.get(name) for name in names) for row in model.history]
-    return Result(names or ("epoch",), rows, model=model)
+    return Result(names or ("epoch",), rows, model=model, steps=True)
 
 
 def score_note(model: Model) -> tuple[str, ...]:
