@@ -159,6 +159,14 @@ def test_excluded_columns_are_left_out() -> None:
     assert LinearModel.load("model.penstock").recipe.names == ("age", "visits", "price", "seconds")
 
 
+def test_a_feature_that_is_excluded_too_is_refused() -> None:
+    both = "--features", "hour,age", "--exclude", "hour"
+    message = "--features hour names 'hour', which is excluded too; leave it out of --features or of --exclude"
+    assert message in run("train", "clicks.parquet", "--label", "clicked", *both, code=2).stderr
+    grouped = "groups", "train", "clicks.parquet", "--by", "visits", "--label", "clicked", "--out", "models"
+    assert message in run(*grouped, *both, code=2).stderr
+
+
 @pytest.mark.parametrize("shuffle", ["none", "once", "epoch", "sliding-window", "mrs", "block-only", "global"])
 def test_every_strategy_trains(shuffle: str) -> None:
     found = train("--shuffle", shuffle, "--memory", "2MB", "--scratch", ".", "--cache", "off")

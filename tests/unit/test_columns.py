@@ -369,6 +369,42 @@ class TestMissing:
         with pytest.raises(UsageError, match=r"names 'c', which is excluded too"):
             part_of(pa.array([1, 2, 2] * 200), category=["c"], exclude=["c"])
 
+    def test_a_feature_that_is_excluded_too_is_refused_and_others_are_not(self):
+        data = table(z=np.random.default_rng(3).normal(size=ROWS))
+        struct = data.append_column("visit", pa.array([{"pages": i % 9, "spent": i / 7} for i in range(ROWS)]))
+        message = r"features=\['x'\] names 'x', which is excluded too; leave it out of features or of exclude"
+        with pytest.raises(UsageError, match=message):
+            recipe_of(data, features=["x", "z"], exclude=["x"])
+        with pytest.raises(UsageError, match=r"names 'visit.pages', which is excluded too, as a member of 'visit'"):
+            recipe_of(struct, features=["visit.pages"], exclude=["visit"])
+        assert recipe_of(data, features=["z"], exclude=["x"]).names == ("z",)
+        assert recipe_of(struct, features=["visit"], exclude=["visit.spent"]).names == ("visit.pages",)
+
+    def test_every_way_to_train_refuses_a_feature_that_is_excluded_too(self, tmp_path):
+        data = table(z=np.random.default_rng(3).normal(size=ROWS), g=texts(2))
+        both = {"features": ["x", "z"], "exclude": ["x"]}
+        calls = [
+            lambda: penstock.LogisticRegression().fit(data, "label", **both),
+            lambda: penstock.bigmodel.LogisticRegression(model_dir=tmp_path / "m").fit(data, "label", **both),
+            lambda: penstock.groups.GroupBy(data, by="g", **both).fit(penstock.LogisticRegression(), y="label"),
+            lambda: penstock.explain(data, label="label", **both),
+            lambda: penstock.convert(data, tmp_path / "t.arrow", label="label", **both),
+        ]
+        for call in calls:
+            with pytest.raises(UsageError, match=r"names 'x', which is excluded too") as raised:
+                call()
+            assert raised.value.option == "features"
+
+    def test_a_column_that_is_kept_may_be_a_feature_too(self, tmp_path):
+        path = tmp_path / "t.arrow"
+        penstock.convert(table(), path, label="label", features=["x"], keep=["x"])
+        assert penstock.open(path).schema.names == ["features", "label", "x"]
+
+    def test_a_column_to_group_by_may_be_a_feature_if_it_is_named(self):
+        grouped = penstock.groups.GroupBy(table(g=np.arange(ROWS) % 3), by="g", features=["x", "g"])
+        with grouped.fit(penstock.LogisticRegression(), y="label") as models:
+            assert models.recipe.names == ("x", "g")
+
 
 class TestLabels:
     @pytest.mark.parametrize("model", ["logistic", "linear", "svm", "softmax"])

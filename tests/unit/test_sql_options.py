@@ -141,6 +141,13 @@ def test_the_papers_schema_is_the_default():
     assert settings(train("exclude = features_k"), PAPER).columns.features is None
 
 
+@pytest.mark.parametrize("option", ["features = 'age, w'", "category = age", "number = age", "hash = 'age:2^4'"])
+def test_a_column_that_is_named_and_excluded_is_refused(option):
+    with pytest.raises(UsageError, match="names 'age', which is excluded too; leave it out of ") as raised:
+        settings(train(f"exclude = AGE, {option}"), SCHEMA)
+    assert raised.value.option == option.split(" ", 1)[0]
+
+
 def test_hashed_columns():
     found = settings(train("features = age, hash = 'city:2^10:words'"), SCHEMA)
     assert found.columns.hash == ("City:2^10:words",)
@@ -313,6 +320,8 @@ def test_pack():
         packed("", PAPER)
     with pytest.raises(UsageError, match="'label' is the label; leave it out"):
         packed("features = [age, label]")
+    with pytest.raises(UsageError, match="names 'age', which is excluded too"):
+        packed("features = [age, w], exclude = age")
     with pytest.raises(ColumnError, match="t has no numbers to pack; it has: City"):
         packed("", pa.schema([SCHEMA.field("City")]))
     with pytest.raises(UnknownOptionError, match="to = 'json' is not known; choose one of: bytea, vector"):

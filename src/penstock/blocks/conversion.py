@@ -139,6 +139,8 @@ def convert(
         if label is None and pair and "label" in rows.schema.names:
             label = "label"
         packing = label is not None or weight is not None or features is not None or bool(hash) or pair is not None
+        hashed = [Hashed.parse(each).column for each in hash if each != "*"]
+        named = {*(features or ()), *category, *number, *date, *hashed}
         choose = partial(
             choose_features,
             rows.schema,
@@ -152,14 +154,14 @@ def convert(
             missing=missing,
             null_values=null_values,
             place=rows.name,
-            exclude=[*exclude, *(k for k in keep if k in rows.schema.names)],
+            exclude=[*exclude, *(name for name in keep if name in rows.schema.names and name not in named)],
             fit=partial(fit_batches, partial(_read, rows), rows.schema) if rows.repeatable else None,
         )
         stream = Stream([] if listen is None else [listen])
         if not packing:
             form: _Packed | _AsIs = _AsIs.of(rows, exclude)
         else:
-            others = {label, weight, *exclude, *keep, *(Hashed.parse(each).column for each in hash if each != "*")}
+            others = {label, weight, *exclude, *keep, *hashed}
             fitted = [f for f in rows.schema if f.name not in others and (features is None or f.name in features)]
             passes = any(map(can_fit, fitted)) or bool(category or number or date) or missing == "indicator"
             fill = rows.repeatable and passes  # the pass that is made anyway looks at numbers too

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -30,7 +30,7 @@ from penstock.columns.recipe import Recipe, members_of
 from penstock.columns.schema_notes import index_columns, layout_of
 from penstock.columns.vector import Vector, is_vector
 from penstock.errors import ColumnError, FeatureError, UsageError, some_of
-from penstock.messages import Text, Use, joined
+from penstock.messages import Name, Text, Use, joined
 
 ReadColumns = Callable[[list[str]], Generator[pa.RecordBatch, None, None]]
 """Yields some columns of all rows, batch by batch."""
@@ -112,9 +112,9 @@ def choose_features(
     roles = [(label, "label column"), (weight, "weight column"), *((h, "column to hash") for h in hashed)]
     roles += [(name, "column to exclude") for name in excluded] + [(name, "feature column") for name in asked]
     _require_columns(schema, roles, place)
-    for name, option in [*asked.items(), *((name, "hash") for name in hashed)]:
-        if name in excluded:
-            raise UsageError(f"names {name!r}, which is excluded too", option=option, value=[name], place=place)
+    wanted = [*asked.items(), *((name, "hash") for name in hashed)]
+    require_not_excluded([*((name, "features") for name in features or ()), *wanted], excluded, place=place)
+    for name, option in wanted:
         _require_askable(field_of(schema, name), option, place)
     if label is not None and label == weight:
         raise UsageError(
@@ -126,13 +126,13 @@ def choose_features(
         chosen = [*packed, *hashed]
     elif features is None:
         left_out = {label, weight, *excluded} | set(index_columns(schema)) - {*hashed, *asked}
-        structs = tuple(f"{name}." for name in excluded)
         names = (n for root in schema if root.name not in left_out for n in _with_members(root, fit is not None))
-        chosen = [name for name in names if name not in left_out and not (structs and name.startswith(structs))]
+        chosen = [name for name in names if name not in left_out and _excluding(name, excluded) is None]
     else:
         _require_columns(schema, [(name, "feature column") for name in features], place)
         fields = [field_of(schema, name) for name in features]
         named = [name for field in fields if field is not None for name in _with_members(field, fit is not None)]
+        named = [name for name in named if name not in excluded]  # members of a struct that is a feature
         chosen = list(dict.fromkeys([*named, *hashed, *asked]))
     _require_columns(schema, [(name, "feature column") for name in chosen], place)
     for name in chosen:
@@ -224,6 +224,36 @@ def classify(field: pa.Field, hashed: Hashed | None) -> FeatureColumn | Refusal:
         return Refusal(f"column {name!r} is {kind}, which cannot be a feature", ("flatten it or exclude it",))
     by_hash = Text("hash it: ", Use("hash", [f"{name}:2^20"]))
     return Refusal(f"column {name!r} is {kind}, not a number", ("encode it", "exclude it", by_hash), can_hash=True)
+
+
+def require_not_excluded(wanted: Iterable[tuple[str, str]], excluded: Collection[str], *, place: str) -> None:
+    """Raise for a column that an option names and ``exclude`` leaves out, or the struct it is a member of.
+
+    Parameters
+    ----------
+    wanted : iterable of (str, str)
+        Columns, each with the option that names it.
+    excluded : list of str
+        Columns to leave out.
+    place : str
+        What messages call the data.
+    """
+    for name, option in wanted:
+        named = _excluding(name, excluded)
+        if named is not None:
+            struct = "" if named == name else f", as a member of {named!r}"
+            raise UsageError(
+                f"names {name!r}, which is excluded too{struct}",
+                option=option,
+                value=[name],
+                place=place,
+                fixes=[Text("leave it out of ", Name(option), " or of ", Name("exclude"))],
+            )
+
+
+def _excluding(name: str, excluded: Collection[str]) -> str | None:
+    """Return the name by which a column is excluded: its own, or that of a struct around it."""
+    return next((each for each in excluded if name == each or name.startswith(f"{each}.")), None)
 
 
 def _require_askable(field: pa.Field | None, kind: str, place: str) -> None:

@@ -20,11 +20,11 @@ import pyarrow as pa
 from penstock.blocks.base import BlockSource, Int64s
 from penstock.blocks.open import open as open_source
 from penstock.budget import available_memory, show_bytes, show_share
-from penstock.columns.hashing import Hashed
 from penstock.errors import UsageError
 from penstock.explanation.explanation import Explanation, Section, StrategyCost, TableRow, show_seconds
 from penstock.groups.cost import APPROACHES, Work, bound, price_model_tasks, simulate
 from penstock.groups.etl import group as write_grouped
+from penstock.groups.group_recipe import excluded_columns
 from penstock.groups.grouped import Grouped, open_grouped
 from penstock.groups.partitioned import PartitionedSource, partitioned
 from penstock.groups.patterns.base import Trainable
@@ -34,6 +34,7 @@ from penstock.measure_lines import show_items
 from penstock.messages import Given, Text, TextPart, Use
 from penstock.parallel import cores
 from penstock.sgd.losses import loss_of
+from penstock.training import Columns
 
 APPROACH_NOTES = {
     "grouped": "groups cut to fit, configs together",
@@ -363,9 +364,7 @@ def _sorted(
     taken = take(source, most, seed=seed)
     wanted = to_time(sizes.rows, len(taken.rows))
     table, bundles = dealt(taken.rows, label, wanted)
-    hashed = [Hashed.parse(each).column for each in columns.get("hash") or ()]
-    named = columns.get("features") or ()
-    left_out = [*(columns.get("exclude") or ()), *(name for name in by if name not in hashed and name not in named)]
+    left_out = excluded_columns(Columns(**columns), by)
     options: dict[str, Any] = {**columns, "exclude": left_out, "label": label, "memory": "512MB", "model": model.kind}
     options["trees"] = model.family == "trees"
     if loss_of(model.kind).classifies and len(table) < sizes.total and len(table[label].unique()) == 1:

@@ -93,11 +93,22 @@ class GroupColumns:
         for name in self.by:
             if name not in source.schema.names:
                 raise ColumnError.missing(name, source.schema.names, place=source.name, role="column to group by")
-        own = self.columns
-        hashed = [Hashed.parse(each).column for each in own.hash] if not isinstance(own.hash, str) else []
-        named = {*hashed, *own.exclude, *own.category, *own.number, *own.date}
-        exclude = [*own.exclude, *(name for name in self.by if name not in named)]
-        return replace(own, label=self.label, exclude=exclude).choose(source, fit=fit, fill=True)
+        chosen = replace(self.columns, label=self.label, exclude=excluded_columns(self.columns, self.by))
+        return chosen.choose(source, fit=fit, fill=True)
+
+
+def excluded_columns(columns: Columns, by: Sequence[str]) -> list[str]:
+    """Return the columns that are no features: those left out, and those to group by but for the ones that are named.
+
+    Examples
+    --------
+    >>> excluded_columns(Columns(exclude=["id"], features=["country"]), by=["country", "os"])
+    ['id', 'os']
+    """
+    hashed = [Hashed.parse(each).column for each in columns.hash] if not isinstance(columns.hash, str) else []
+    kinds = (columns.features or (), columns.category, columns.number, columns.date)
+    named = {*hashed, *columns.exclude, *(name for names in kinds for name in names)}
+    return [*columns.exclude, *(name for name in by if name not in named)]
 
 
 class _LabelSearch:

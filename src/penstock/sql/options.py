@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.columns.base import is_number
+from penstock.columns.choose import require_not_excluded
 from penstock.columns.hashing import Hashed
 from penstock.columns.pairs import PAIRS
 from penstock.columns.schema_notes import index_columns
@@ -230,6 +231,7 @@ def pack_settings(pack: Pack, schema: pa.Schema, *, keys: Sequence[str] = ()) ->
         options = OptionValues.at("query-pack", pack.options, schema)
         label = options.values.get("label", label_by_name(schema))
         features = options.values.get("features")
+        _require_consistent(options)
         if features is None:
             left_out = {label, *options.values.get("exclude", ()), *keys, *index_columns(schema)}
             numbers = [field.name for field in schema if _is_numeric(field.type)]
@@ -257,6 +259,7 @@ def _columns(
     excluded = set(values.get("exclude", ()))
     if label in excluded:
         options.fail("exclude", f"{label!r} is the label and cannot be left out")
+    _require_consistent(options)
     features = values.get("features")
     if features is None and _VALUES in present and not {_VALUES, _KEYS} & excluded:
         features = [name for name in (_KEYS, _VALUES) if name in present]
@@ -276,9 +279,17 @@ def _columns(
         raise ColumnError(
             f"{PLACE} has the column {twice!r} more than once; name them apart: SELECT a.x AS x, b.x AS x2"
         )
-    chosen = None if features is None else tuple(name for name in features if name not in excluded)
+    chosen = None if features is None else tuple(features)
     roles: dict[str, Any] = {"label": label, "features": chosen, "weight": values.get("weight"), "hash": tuple(hashed)}
     return Columns(**roles, **kinds, missing=values.get("missing")), wanted
+
+
+def _require_consistent(options: OptionValues) -> None:
+    """Raise for a column that one option names and ``exclude`` leaves out."""
+    kinds = ("features", "category", "number", "date")
+    named = [(name, option) for option in kinds for name in options.values.get(option, ())]
+    hashed = [(Hashed.parse(spec).column, "hash") for spec in options.values.get("hash", ()) if spec != "*"]
+    require_not_excluded([*named, *hashed], options.values.get("exclude", ()), place=PLACE)
 
 
 def _named_columns(options: OptionValues, schema: pa.Schema, kind: ModelType) -> tuple[Columns, tuple[str, ...]]:
