@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,6 +60,19 @@ def test_a_table_is_looked_at_in_a_few_places_whatever_its_size(postgres: Server
     whole = int(postgres.run("SELECT pg_relation_size('large') / 8192", at=large)[0][0])
     assert whole > 3_000
     assert read["large"] < whole / 3  # four blocks of a 64th of the table each, counted and fetched
+
+
+def test_times_with_a_zone_need_no_package_of_zones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pytz", None)  # as if it were not installed
+    with connect(":memory:") as session:
+        hours = "TIMESTAMPTZ '2024-01-01' + i * INTERVAL 1 HOUR"
+        session.sql(
+            f"CREATE TABLE hours AS SELECT {hours} AS t, [{hours}] AS ts, i % 2 AS label FROM range(3000) AS r(i)"
+        )
+        assert "predicted" in tree(session, "SELECT t, ts, label FROM hours TRAIN BY logistic")
+        assert "predicted" in tree(
+            session, "ANALYZE SELECT t, label FROM hours WHERE t > '2024-02-01' TRAIN BY logistic"
+        )
 
 
 @pytest.mark.parametrize(

@@ -175,14 +175,15 @@ def _sampled(
 
 def _with_nulls(cursor: Any, table: TableName, columns: Sequence[DuckDBColumn]) -> set[str]:
     """Return the columns that may hold nulls, or lists with nulls, by the statistics that DuckDB keeps of the whole table."""
-    asked = ", ".join(f"stats({quote_name(column.name)})" for column in columns)
-    rows = fetch_rows(cursor, f"SELECT {asked} FROM {table.sql} LIMIT 1")
-    found = set()
-    for column, stats in zip(columns, rows[0] if rows else ()):
-        inside = {"has_null": False} if column.kind in ("plain", "blob") else stats.get("child_stats", {})
-        if any(each.get("has_null") is not False for each in (stats, inside)):
-            found.add(column.name)
-    return found
+    # The statistics also have values, whose types Python may lack: of times with a zone, say.
+    asked = [
+        f"stats({quote_name(column.name)}).{part}has_null::BOOLEAN"
+        for column in columns
+        for part in ("", *(() if column.kind in ("plain", "blob") else ("child_stats.",)))
+    ]
+    names = [column.name for column in columns for _ in range(1 if column.kind in ("plain", "blob") else 2)]
+    rows = fetch_rows(cursor, f"SELECT {', '.join(asked)} FROM {table.sql} LIMIT 1")
+    return {name for name, holds in zip(names, rows[0] if rows else ()) if holds is not False}
 
 
 def _size(rows: int, blocks: int, row_bytes: float) -> TableSize:
