@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import re
 import signal
 from collections.abc import Iterator
@@ -53,6 +54,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.kernels)
         if SERVERS & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.servers)
+
+
+def pytest_collection_finish() -> None:
+    """Leave the million objects of thousands of tests out of garbage collections, which some tests ask for."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
