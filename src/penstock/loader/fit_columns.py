@@ -33,14 +33,14 @@ def fit_from(source: BlockSource, *, wide: bool = False, blocks: Sequence[int] |
     return partial(fit_batches, partial(read_columns, source, blocks=blocks), source.schema, wide=wide)
 
 
-def block_runs(source: BlockSource, blocks: Sequence[int]) -> list[Sequence[int]]:
-    """Return runs of blocks, each of one file, to be looked at together."""
+def block_runs(source: BlockSource, blocks: Sequence[int], *, most: int = _RUN_BYTES) -> list[Sequence[int]]:
+    """Return runs of blocks, each of one file, to be looked at together: about so many stored bytes."""
     runs: list[Sequence[int]] = []
     start = rows = size = 0
     last = len(blocks) - 1
     for at, block in enumerate(blocks):
         rows, size = rows + int(source.block_rows[block]), size + int(source.block_bytes[block])
-        full = rows >= _RUN_ROWS or size >= _RUN_BYTES
+        full = rows >= _RUN_ROWS or size >= most
         if full or at == last or source.file_of(block) != source.file_of(blocks[at + 1]):
             runs.append(blocks[start : at + 1])
             start, rows, size = at + 1, 0, 0
@@ -48,9 +48,11 @@ def block_runs(source: BlockSource, blocks: Sequence[int]) -> list[Sequence[int]
 
 
 def read_run(source: BlockSource, run: Sequence[int], columns: Sequence[str]) -> pa.RecordBatch:
-    """Return columns of several blocks as one."""
+    """Return columns of some blocks as one."""
+    if len(run) == 1:
+        return source.read(run[0], columns)
     batches = source.read_many(list(run), columns)
-    joined = pa.Table.from_batches(batches).combine_chunks().to_batches() if len(batches) > 1 else batches
+    joined = pa.Table.from_batches(batches).combine_chunks().to_batches()
     return joined[0] if joined else batches[0]
 
 

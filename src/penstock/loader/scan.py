@@ -20,7 +20,10 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch
 from penstock.blocks.base import BlockSource, PackedLayout, naming_rows, row_place
+from penstock.columns.category import Category
+from penstock.columns.date import Date
 from penstock.columns.fit import tells_missing
+from penstock.columns.hashing import Hashed
 from penstock.columns.labels import LabelTally, missing_labels, refuse_missing
 from penstock.columns.number import Number
 from penstock.columns.recipe import Recipe
@@ -38,6 +41,8 @@ from penstock.parallel import in_order
 
 _STEP = 64
 """Blocks whose labels are read by one task."""
+_RUN_BYTES = 128 << 10
+"""Stored bytes of blocks that are looked at together: their rows are encoded, some in each thread, whatever memory was given."""
 _NAMED_ROWS = 1_000
 """Rows from which on whole numbers that differ in nearly all of them are told of."""
 _FEW_ROWS = 0.01
@@ -211,7 +216,9 @@ class _Pass:
             kept = rows.schema.names if look.drops else dict.fromkeys([*columns, *self._whole.columns])
             return rows.select(list(kept)), batch
 
-        runs = block_runs(source, range(len(source.block_rows)))
+        # Of numbers alone, a block costs little more than its rows.
+        encodes = any(isinstance(part, Category | Date | Hashed) for part in features.parts)
+        runs = block_runs(source, range(len(source.block_rows)), most=_RUN_BYTES if encodes else 0)
         with closing(in_order(read, runs, threads=source.threads)) as found:
             for run, (rows, batch) in zip(runs, found, strict=True):
                 self._add(run[0], rows, batch, features)

@@ -105,7 +105,10 @@ class Feed(Generic[R]):
 
     def resident(self) -> Feed[R]:
         """Decode every block and serve the rows from memory from now on."""
-        parts = list(in_order(self.decoder.decode, range(len(self.block_rows)), threads=self.source.threads))
+        blocks = np.arange(len(self.block_rows))
+        runs = np.split(blocks, range(self.decoder.together, len(blocks), self.decoder.together))
+        read = in_order(self.decoder.decode_many, runs, threads=self.source.threads)
+        parts = [part for some in read for part in some]
         counts = np.array([len(p) for p in parts], np.int64)
         decoder: Any = ResidentDecoder(parts, self.form)
         return replace(self, decoder=decoder, block_rows=counts, exact=True, units=None)
