@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.columns.base import NULL_VALUES, FeatureColumn, Place, as_texts, is_date, is_text
+from penstock.columns.base import NULL_VALUES, FeatureColumn, Place, as_texts, is_date, is_text, null_mask
 from penstock.columns.category import DATE_PARTS, Category, date_part
 from penstock.columns.date import Date, as_dates, parse_dates, to_days
 from penstock.columns.hashing import Hashed, count_words
@@ -360,19 +360,23 @@ class TextTally:
 
     def add(self, array: pa.Array) -> None:
         """Take in a block."""
-        texts = as_texts(array, self._request.null_values)
-        self.rows += len(texts)
-        self.missing += texts.null_count
-        coded = texts.dictionary_encode()
-        values = coded.dictionary
+        # Rows are many and values few: only these are made text, unless the column may be of numbers or dates.
+        coded = array.dictionary_encode()
+        codes = coded.indices.drop_null().to_numpy(zero_copy_only=False)
+        numbers = np.bincount(codes, minlength=len(coded.dictionary))
+        values = as_texts(coded.dictionary, self._request.null_values)
+        there = ~null_mask(values) & (numbers > 0)
+        values, numbers = values.filter(pa.array(there)), numbers[there]
+        self.rows += len(array)
+        self.missing += len(array) - int(numbers.sum())
         present = as_texts(values, NULL_VALUES)
         if pc.any(pc.match_substring_regex(present, CODE)).as_py():
             self._others = [each for each in self._others if not each.least]
-        self._others = [each for each in self._others if each.add(texts, present)]
+        if self._others:
+            texts = as_texts(array, self._request.null_values)
+            self._others = [each for each in self._others if each.add(texts, present)]
         if not len(values):
             return
-        codes = coded.indices.drop_null().to_numpy(zero_copy_only=False)
-        numbers = np.bincount(codes, minlength=len(values))
         if self._request.kind is None:
             self._spelling.add(present, numbers)
         self._words += int((_word_counts(values) * numbers).sum())

@@ -20,10 +20,7 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch
 from penstock.blocks.base import BlockSource, PackedLayout, naming_rows, row_place
-from penstock.columns.category import Category
-from penstock.columns.date import Date
 from penstock.columns.fit import tells_missing
-from penstock.columns.hashing import Hashed
 from penstock.columns.labels import LabelTally, missing_labels, refuse_missing
 from penstock.columns.number import Number
 from penstock.columns.recipe import Recipe
@@ -41,7 +38,7 @@ from penstock.parallel import in_order
 
 _STEP = 64
 """Blocks whose labels are read by one task."""
-_RUN_BYTES = 128 << 10
+_RUN_BYTES = 64 << 10
 """Stored bytes of blocks that are looked at together: their rows are encoded, some in each thread, whatever memory was given."""
 _NAMED_ROWS = 1_000
 """Rows from which on whole numbers that differ in nearly all of them are told of."""
@@ -204,10 +201,11 @@ class _Pass:
         """Read the columns that are looked at."""
         source, recipe, look = self._source, self._recipe, self._look
         roles = ((recipe.label, look.labels or look.unlabelled), (recipe.weight, self._weighs))
-        columns = [name for name, needed in roles if needed and name]
+        columns = [name for name, looked_at in roles if looked_at and name]
         features = _features_only(recipe, missing=look.fills)
         decoder = BlockDecoder(source, features, Scaling.none()) if look.features else None
-        together = list(dict.fromkeys([*columns, *(features.columns if look.features or look.drops else ())]))
+        needed = recipe.columns if look.drops else features.columns if look.features else ()
+        together = list(dict.fromkeys([*columns, *needed]))
 
         def read(run: Sequence[int]) -> tuple[pa.RecordBatch, Batch | None]:
             rows = read_run(source, run, together)
@@ -216,9 +214,7 @@ class _Pass:
             kept = rows.schema.names if look.drops else dict.fromkeys([*columns, *self._whole.columns])
             return rows.select(list(kept)), batch
 
-        # Of numbers alone, a block costs little more than its rows.
-        encodes = any(isinstance(part, Category | Date | Hashed) for part in features.parts)
-        runs = block_runs(source, range(len(source.block_rows)), most=_RUN_BYTES if encodes else 0)
+        runs = block_runs(source, range(len(source.block_rows)), most=_RUN_BYTES)
         with closing(in_order(read, runs, threads=source.threads)) as found:
             for run, (rows, batch) in zip(runs, found, strict=True):
                 self._add(run[0], rows, batch, features)
@@ -379,8 +375,14 @@ def _refuse_nonfinite(source: BlockSource, block: int, batch: Batch, recipe: Rec
 
 
 def _features_only(recipe: Recipe, *, missing: bool) -> Recipe:
-    """Return the recipe of features alone; ``missing`` numbers come to NaN."""
+    """Return the recipe of the features to be looked at; ``missing`` numbers come to NaN.
+
+    Sparse flags, as of categories, keep their size: beside dense features there is nothing to find of them.
+    """
     parts = recipe.parts
+    dense = tuple(part for part in parts if not part.sparse)
+    if dense and all(len(part.flags) and part.flags.all() for part in parts if part.sparse):
+        parts = dense
     if missing:
         parts = tuple(replace(p, fill=math.nan) if isinstance(p, Number) and p.fill is None else p for p in parts)
     return Recipe(parts, None, None, None, recipe.place, recipe.origin, members=recipe.members)
