@@ -398,7 +398,16 @@ encode_row(Model *model, HeapTupleHeader columns, Row *row)
 	return true;
 }
 
-/* Scores a row for each output of a named model; false where a feature is null. */
+static inline bool
+finite_scores(const Model *model)
+{
+	for (uint32 c = 0; c < model->outputs; c++)
+		if (!isfinite(model->scores[c]))
+			return false;
+	return true;
+}
+
+/* Scores a row for each output of a named model; false where a feature is null, or a score is not a finite number. */
 static inline bool
 score_row(FunctionCallInfo fcinfo, Model *model)
 {
@@ -422,11 +431,11 @@ score_row(FunctionCallInfo fcinfo, Model *model)
 		coef = model->coef + (Size) (group < 0 ? model->groups->count : group) * model->outputs * (model->width + 1);
 		for (uint32 c = 0; c < model->outputs; c++, coef += model->width + 1)
 			model->scores[c] = coef[model->width] + score_of(coef, model->width, &row, model->name);
-		return true;
+		return finite_scores(model);
 	}
 	for (uint32 c = 0; c < model->outputs; c++)
 		model->scores[c] = model->intercept[c] + score_of(model->coef + (Size) c * model->width, model->width, &row, model->name);
-	return true;
+	return finite_scores(model);
 }
 
 Datum
@@ -464,9 +473,6 @@ penstock_predict_class(PG_FUNCTION_ARGS)
 	}
 	else
 		best = model->scores[0] > 0;
-	for (uint32 c = 0; c < model->outputs; c++)
-		if (isnan(model->scores[c]))
-			PG_RETURN_NULL();
 	PG_RETURN_DATUM(PointerGetDatum(DatumGetTextPCopy(model->classes[best])));
 }
 

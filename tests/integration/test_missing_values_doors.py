@@ -128,3 +128,34 @@ class TestRowsThatTrainingDropped:
         assert (found["rows"], found["accuracy"]) == (ROWS, pytest.approx(float(share)))
         of_warehouse = session.sql("SELECT * FROM ML.EVALUATE(MODEL m, (SELECT * FROM t))").to_arrow().to_pylist()[0]
         assert of_warehouse["accuracy"] == pytest.approx(float(share))
+
+
+class TestValuesThatCannotBePredicted:
+    def test_text_that_is_no_number(self) -> None:
+        rows = table(lacking=0.0)
+        pq.write_table(rows, "t.parquet")
+        command("train", "t.parquet", "--label", "y", "--features", "a,b", "--out", "m.penstock")
+        odd = pa.array([*map(str, rows["a"].to_pylist()[1:]), "about 5"])
+        pq.write_table(rows.set_column(0, "a", odd), "odd.parquet")
+        result = CliRunner().invoke(app, ["predict", "m.penstock", "odd.parquet"])
+        assert f"column 'a' is 'about 5' in row {ROWS - 1}" in result.stderr
+        assert "mend it, or make it null where the number is missing" in result.stderr
+
+    @pytest.mark.parametrize("door", ["predict", "evaluate"])
+    def test_infinity(self, door: str) -> None:
+        rows = table(lacking=0.0)
+        pq.write_table(rows, "t.parquet")
+        command("train", "t.parquet", "--label", "y", "--features", "a,b", "--out", "m.penstock")
+        pq.write_table(rows.set_column(0, "a", pa.array([float("inf")] * ROWS)), "odd.parquet")
+        result = CliRunner().invoke(app, [door, "m.penstock", "odd.parquet"])
+        assert "mend such values, or leave such rows out" in result.stderr
+        assert "before training" not in result.stderr
+
+    @pytest.mark.parametrize("kind", ["logistic", "linear", "softmax"])
+    def test_infinity_has_no_prediction_in_sql(self, session: penstock.Session, kind: str) -> None:
+        stored(session, "t", table(lacking=0.0))
+        session.sql(f"SELECT a, b, y FROM t TRAIN BY {kind} AS m WITH (label = 'y')")
+        infinite = ", ".join(f"('{value}'::float8, 1::float8)" for value in ("Infinity", "-Infinity", "5"))
+        found = session.sql(f"SELECT * FROM (SELECT * FROM (VALUES {infinite}) AS v(a, b)) AS u PREDICT BY m")
+        for name in (found.columns or ())[2:]:
+            assert [value is None for value in found.column(name)] == [True, True, False]

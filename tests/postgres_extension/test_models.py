@@ -201,11 +201,19 @@ def test_features_may_be_arrays_of_any_numbers(clustered: Session) -> None:
         ask("SELECT penstock.predict('{1,2}', 0.5, ARRAY[8589934592], ARRAY[1])")
 
 
-def test_a_row_that_is_not_a_number_has_no_class(clustered: Session) -> None:
-    for model in ("svm", "softmax"):
-        clustered.execute("SELECT penstock.train('points', %s, %s, '{\"epochs\": 1}')", (model, model))
-        query = "SELECT penstock.predict_class(%s, array_fill('NaN'::real, ARRAY[8]))"
-        assert clustered.execute(query, (model,)).fetchone() == (None,)
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
+def test_a_row_that_is_not_finite_has_no_prediction(clustered: Session, value: str) -> None:
+    for model in ("logistic", "softmax"):
+        clustered.execute(
+            "SELECT penstock.train('points', %s, %s, '{\"epochs\": 1, \"learning_rate\": 0.01}')", (model, model)
+        )
+    functions = [
+        ("predict", "logistic"),
+        *((f"predict_{what}", m) for what in ("class", "probabilities") for m in ("logistic", "softmax")),
+    ]
+    for function, model in functions:
+        query = f"SELECT penstock.{function}('{model}', array_fill('{value}'::real, ARRAY[8]))"
+        assert clustered.execute(query.encode()).fetchone() == (None,)
 
 
 def test_wide_weights_are_unpacked_once_and_right(session: Session) -> None:

@@ -126,7 +126,7 @@ def test_a_bad_feature_is_named(loss: str, batch_size: int, sparse: bool, value:
     batch.x[217, 3] = value
     given = Batch(csr_of(batch.x), batch.y, rows=batch.rows) if sparse else batch
     trainer = Trainer(Spec(loss, batch_size=batch_size), 5, outputs=3 if loss == "softmax" else 1)
-    with pytest.raises(FeatureError, match=f"row 1217 has {value} in feature 3; remove such rows or fill"):
+    with pytest.raises(FeatureError, match=f"row 1217 has {value} in feature 3; mend such values"):
         trainer.run_epoch(pieces(given), 0)
     with pytest.raises(FeatureError, match=f"row 1217 has {value} in feature 3"):
         Trainer(Spec(loss), 5, outputs=3 if loss == "softmax" else 1).evaluate(pieces(given))

@@ -270,5 +270,5 @@ def _parsed(texts: pa.Array, column: str, place: Place) -> pa.Array:
     row = next(row for row in range(len(texts)) if as_numbers(texts.slice(row, 1)) is None)
     raise FeatureError(
         f"{place.name}: column {column!r} is {texts[row].as_py()!r} in row {place.first_row + row}, where numbers were learnt"
-        " from; mend it, or name it as a value that stands for a missing one"
+        " from; mend it, or make it null where the number is missing"
     )

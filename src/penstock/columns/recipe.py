@@ -287,8 +287,8 @@ class Recipe:
         if found:
             row, name = found
             raise FeatureError(
-                f"{self.place}: {name!r} is not a finite number in row {first_row + row}; fill or remove such values"
-                " before training"
+                f"{self.place}: {name!r} is not a finite number in row {first_row + row}; mend such values, or"
+                " leave such rows out"
             )
 
     def for_schema(self, schema: pa.Schema, *, place: str, scored: bool = False) -> Recipe:

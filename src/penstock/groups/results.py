@@ -409,7 +409,9 @@ class GroupModels(Closing):
                 asked = np.flatnonzero(models >= 0)
                 if found := recipe.nonfinite(batch if len(asked) == len(batch) else batch.take(asked)):
                     name, row = row_place(source, block, int(asked[found[0]]))
-                    raise FeatureError(f"{name}: {found[1]!r} is not a finite number in row {row}; fill such values")
+                    raise FeatureError(
+                        f"{name}: {found[1]!r} is not a finite number in row {row}; mend such values, or leave such rows out"
+                    )
             return rows, batch, self.scores(batch, models), models
 
         return in_order(score, range(len(source.block_rows)), threads=source.threads)

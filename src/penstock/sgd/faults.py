@@ -48,7 +48,7 @@ def data_fault(batch: Batch, position: int, *, width: int, outputs: int, names: 
     --------
     >>> batch = Batch(np.array([[1.0, np.nan]], np.float32), np.ones(1, np.float32))
     >>> data_fault(batch, 0, width=2, outputs=1, names=Names())
-    FeatureError('row 0 of the batch has nan in feature 1; remove such rows or fill the gaps before training')
+    FeatureError('row 0 of the batch has nan in feature 1; mend such values, or leave such rows out')
     """
     if isinstance(batch.x, Csr):
         start = int(batch.x.indptr[position])
@@ -69,12 +69,12 @@ def data_fault(batch: Batch, position: int, *, width: int, outputs: int, names: 
     if len(bad):
         return FeatureError(
             f"{row} has {values[bad[0]]} in {names.feature(int(indices[bad[0]]))};"
-            " remove such rows or fill the gaps before training"
+            " mend such values, or leave such rows out"
         )
     if batch.y is not None:
         y = float(batch.y[position])
         if not np.isfinite(y):
-            return LabelError(f"{row} has {y} as its label; remove such rows before training")
+            return LabelError(f"{row} has {y} as its label; leave such rows out")
         if outputs > 1 and not 0 <= y < outputs:
             return LabelError(f"{row} has class {y:g}, but the model has {outputs} classes, numbered from 0")
     if batch.weight is not None:

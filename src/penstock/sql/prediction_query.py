@@ -77,7 +77,7 @@ def select_predictions(
     >>> weights = Weights(np.array([[2.0]], np.float32), np.array([0.5], np.float32))
     >>> model = LinearModel("linear", weights, choose_features(schema, label="y"))
     >>> print(select_predictions(model, "SELECT * FROM t", schema=schema, dialect=DUCKDB))
-    SELECT * EXCLUDE (__penstock_s0), __penstock_s0 AS "prediction" FROM (SELECT q.*, nullif((q."x"::float8 * '2.0'::float8 + '0.5'::float8), 'NaN') AS __penstock_s0 FROM (
+    SELECT * EXCLUDE (__penstock_s0), __penstock_s0 AS "prediction" FROM (SELECT q.*, CASE WHEN isfinite((q."x"::float8 * '2.0'::float8 + '0.5'::float8)) THEN (q."x"::float8 * '2.0'::float8 + '0.5'::float8) END AS __penstock_s0 FROM (
     SELECT * FROM t
     ) AS q) AS p
     """

@@ -1,6 +1,6 @@
 """A model in DuckDB's SQL: inner products of lists of doubles, in queries one around another.
 
-A null or a NaN that the recipe does not fill, or a list of another length, gives null predictions. Features packed into a
+A null or a NaN that the recipe does not fill, an infinity, or a list of another length, gives null predictions. Features packed into a
 BLOB have no way out of it in SQL: such a model is scored outside. Levels of a category are those of an ENUM, which DuckDB
 looks up by a hash.
 """
@@ -42,7 +42,7 @@ def select_in_duckdb(
     outputs = range(len(formula.intercept))
     refs, shares = [f"{mark}_s{o}" for o in outputs], []
     held = _category_codes(formula, mark)
-    scores = ", ".join(f"nullif({_score(formula, o, mark)}, 'NaN') AS {refs[o]}" for o in outputs)
+    scores = ", ".join(f"{_finite(_score(formula, o, mark))} AS {refs[o]}" for o in outputs)
     weights = _join_weights(formula)
     text = f"SELECT q.*, {scores} FROM (\n{query}\n) AS q{weights}"
     made = list(refs)
@@ -101,6 +101,11 @@ _KEYS = {
 
 def _key(value: str, kind: KeyKind) -> str:
     return _KEYS.get(kind, f"{{}}::{_KEY_TYPES.get(kind, 'bigint')}").format(value)
+
+
+def _finite(score: str) -> str:
+    """Write a score, or null where it is no finite number."""
+    return f"CASE WHEN isfinite({score}) THEN {score} END"
 
 
 def _score(formula: Formula, output: int, mark: str) -> str:
@@ -269,7 +274,7 @@ class DuckDBAttributions:
                 f"FROM (\n{query}\n) AS q", f"FROM (SELECT q.*, {codes} FROM (\n{query}\n) AS q) AS q", 1
             )
         total = nested_sum([*columns, double_literal(explained.baseline)])
-        text = f"SELECT *, nullif({total}, 'NaN') AS {score} FROM ({text}) AS a"
+        text = f"SELECT *, {_finite(total)} AS {score} FROM ({text}) AS a"
         likely = _OUTCOME.probabilities(formula, [score], [])
         text = f"SELECT *, {_OUTCOME.sign(formula, score, likely)} AS {sign} FROM ({text}) AS s"
         items = (

@@ -2,8 +2,8 @@
 
 ``OFFSET 0`` keeps the planner from writing an expression out at each place that names it. Arrays are first taken out of
 storage by joining nothing to them: every subscript of one that lies out of line would fetch the whole of it again.
-Sums are of doubles. A null or a NaN that the recipe does not fill, or an array of another length, gives null predictions. Levels of
-a category are the keys of a jsonb constant, which are looked up by halving.
+Sums are of doubles. A null or a NaN that the recipe does not fill, an infinity, or an array of another length, gives null predictions.
+Levels of a category are the keys of a jsonb constant, which are looked up by halving.
 
 The statement runs by the user's search path, where others may have put functions and operators. Functions are qualified. So are
 operators for which pg_catalog has no exact match; one that it has, such as ``float8 * float8``, hides all others, because
@@ -46,7 +46,7 @@ def select_in_postgres(
     """Write the query's columns with predictions beside them, under these names."""
     held: dict[str, str] = {}
     outputs = range(len(formula.intercept))
-    scores = ", ".join(f"nullif({_score(formula, o, held)}, 'NaN') AS s{o}" for o in outputs)
+    scores = ", ".join(f"{_finite(_score(formula, o, held))} AS s{o}" for o in outputs)
     taken = ", ".join(f"{what} AS {name}" for name, what in held.items())
     source = f" FROM (SELECT {taken} OFFSET 0) AS held" if held else ""
     joins = [f"LATERAL (SELECT {scores}{source} OFFSET 0) AS p"]
@@ -62,6 +62,11 @@ def select_in_postgres(
     added = _OUTCOME.columns(formula, names, scores=refs, shares=shares, top="t.top", warehouse=warehouse)
     weights = _join_weights(formula)
     return f"SELECT q.*, {added} FROM (\n{query}\n) AS q{weights} CROSS JOIN " + " CROSS JOIN ".join(joins)
+
+
+def _finite(score: str) -> str:
+    """Write a score, or null where it is no finite number."""
+    return f"nullif(nullif(nullif({score}, 'NaN'), 'Infinity'), '-Infinity')"
 
 
 def _join_weights(formula: Formula) -> str:
@@ -332,7 +337,7 @@ class PostgresAttributions:
         sign = _OUTCOME.sign(formula, "p.s0", _OUTCOME.probabilities(formula, ["p.s0"], []))
         joins = [
             f"LATERAL (SELECT {', '.join(f'{what} AS a{at}' for at, what in enumerate(sums))}{source} OFFSET 0) AS a",
-            f"LATERAL (SELECT nullif({total}, 'NaN') AS s0 OFFSET 0) AS p",
+            f"LATERAL (SELECT {_finite(total)} AS s0 OFFSET 0) AS p",
             f"LATERAL (SELECT {sign} AS sign OFFSET 0) AS z",
         ]
         features = f"{_literal(list(explained.columns))}::pg_catalog.text[]"
