@@ -18,6 +18,7 @@ import penstock
 from penstock import bigmodel, groups
 from penstock.cli import app
 from penstock.groups import training_run
+from penstock.model import predict
 from penstock.testing.executors import InlineExecutor
 from tests.servers import Server
 
@@ -128,6 +129,89 @@ class TestRowsThatTrainingDropped:
         assert (found["rows"], found["accuracy"]) == (ROWS, pytest.approx(float(share)))
         of_warehouse = session.sql("SELECT * FROM ML.EVALUATE(MODEL m, (SELECT * FROM t))").to_arrow().to_pylist()[0]
         assert of_warehouse["accuracy"] == pytest.approx(float(share))
+
+
+class TestColumnsThatLackedNothingInTraining:
+    """Boosted trees learn no way for missing numbers in a column that lacked none; the mean stands for them there."""
+
+    @staticmethod
+    def rows(**columns: list[float | None]) -> pa.Table:
+        """Return rows to be predicted, the same but for some columns."""
+        (count,) = {len(values) for values in columns.values()}
+        row = {"a": 5.0, "b": 0.0, "word": "u", "place": "N"}
+        plain = {name: [value] * count for name, value in row.items()}
+        return pa.table({**plain, **{name: pa.array(values, pa.float64()) for name, values in columns.items()}})
+
+    @staticmethod
+    def training() -> pa.Table:
+        """Return rows whose label follows ``a``, of which the means of the places differ; only ``b`` has missing values."""
+        rows = table(lacking=0.2)
+        y = (np.asarray(rows["a"]) > 3).astype(int)
+        return rows.set_column(rows.schema.get_field_index("y"), "y", pa.array(y))
+
+    def test_a_missing_number_is_predicted_as_the_mean(self, caplog: pytest.LogCaptureFixture) -> None:
+        rows = self.training()
+        mean = float(np.mean(rows["a"].to_numpy()))
+        found = groups.GroupBy(rows, by="place").fit(groups.Boosting(rounds=20), y="y", workers=1)
+        shown = found.predict(self.rows(a=[None, mean, 0.0]), out="p.parquet")
+        assert shown == 3
+        chances = pq.read_table("p.parquet")["probability_1"].to_pylist()
+        assert chances[0] == pytest.approx(chances[1])
+        assert chances[0] > 0.9 > 0.5 > chances[2]
+        assert "1 row has no 'a'; no feature of the model tells of that" in caplog.text
+        single = found.best("N")
+        single.save("n.txt")
+        again = penstock.load("n.txt")
+        with penstock.open(self.rows(a=[None, mean, 0.0])) as source:
+            assert predict(again, source).tolist() == [1, 1, 0]
+
+    def test_what_trees_have_learned_of_missing_numbers_stays(self, caplog: pytest.LogCaptureFixture) -> None:
+        rows = table(lacking=0.4)  # whose label is the opposite where b is missing
+        found = groups.GroupBy(rows, by="place").fit(groups.Boosting(rounds=20), y="y", workers=1)
+        other = found.predict(self.rows(a=[8.0, 8.0], b=[0.0, None]))["prediction"].to_pylist()
+        assert other == [1, 0]
+        assert found.evaluate(rows)["accuracy"] > 0.95
+        assert "has no 'b'" not in caplog.text
+        assert "have no 'b'" not in caplog.text
+
+    def test_each_group_by_what_its_own_rows_had(self, caplog: pytest.LogCaptureFixture) -> None:
+        rows = table(lacking=0.4)
+        north = pa.compute.equal(rows["place"], "N")
+        only = pa.concat_tables(
+            [
+                rows.filter(north),
+                rows.filter(pa.compute.invert(north)).filter(
+                    pa.compute.is_valid(rows.filter(pa.compute.invert(north))["b"])
+                ),
+            ]
+        )
+        found = groups.GroupBy(only, by="place").fit(groups.Boosting(rounds=20), y="y", workers=1)
+        asked = self.rows(a=[8.0, 8.0], b=[None, None]).set_column(3, "place", pa.array(["N", "S"]))
+        found.predict(asked, out="p.parquet")
+        assert pq.read_table("p.parquet")["prediction"].to_pylist() == [0, 1]
+        assert "1 row has no 'b'" in caplog.text
+
+    def test_rows_of_sparse_features(self) -> None:
+        rows = self.training()
+        mean = float(np.mean(rows["a"].to_numpy()))
+        grouped = groups.GroupBy(rows, by="place", hash=["word:2^6"])
+        found = grouped.fit(groups.Boosting(rounds=20), y="y", workers=1)
+        chances = found.predict(self.rows(a=[None, mean, 0.0]))["probability_1"].to_pylist()
+        assert chances[0] == pytest.approx(chances[1])
+        assert chances[0] > 0.9 > 0.5 > chances[2]
+
+    def test_sql(self, session: penstock.Session, caplog: pytest.LogCaptureFixture) -> None:
+        rows = self.training()
+        stored(session, "t", rows)
+        session.sql("SELECT a, b, word, y FROM t TRAIN BY boosting AS m WITH (label = 'y', workers = 1, rounds = 20)")
+        stored(session, "n", self.rows(a=[None, float(np.mean(rows["a"].to_numpy())), 0.0]))
+        chances = session.sql("SELECT * FROM n PREDICT BY m").column("probability_1")
+        assert chances[0] == pytest.approx(chances[1])
+        assert chances[0] > 0.9 > 0.5 > chances[2]
+        assert caplog.text.count("1 row has no 'a'; no feature of the model tells of that") == 1
+        caplog.clear()
+        assert session.sql("EVALUATE MODEL m ON SELECT * FROM t").column("accuracy")[0] > 0.95
+        assert "no 'b'" not in caplog.text  # of which the trees have learned
 
 
 class TestValuesThatCannotBePredicted:

@@ -1,7 +1,8 @@
 """Columns as decision trees take them: one feature each, a number or the code of a category, and NaN where it is missing.
 
 Trees split numbers at any place, sets of categories from one another, and send missing values their own way, so that nothing is
-filled, and no level needs a feature of its own.
+filled, and no level needs a feature of its own. A model whose rows had no missing number in a column has no such way for it; there
+`TreeColumn.fill` stands for one.
 """
 
 from __future__ import annotations
@@ -63,6 +64,13 @@ class TreeColumn:
         return NO_FLAGS
 
     @property
+    def fill(self) -> float:
+        """What stands for a missing value where training had none; NaN for a category, which then is none of the levels."""
+        if isinstance(self.of, Number):
+            return math.nan if self.of.fill is None else self.of.fill
+        return 0.0 if isinstance(self.of, Date) else math.nan
+
+    @property
     def categorical(self) -> bool:
         """Whether the feature is the code of a category."""
         return isinstance(self.of, Category)
@@ -76,7 +84,8 @@ class TreeColumn:
             into[0] = to_days(as_dates(array, self.of.column, self.of.null_values, place)) - self.of.origin
         else:  # one without a fill refuses missing numbers
             fill = None if self.of.fill is None else math.nan
-            replace(self.of, fill=fill, missing=False).write(array, into, place)
+            plain = replace(self.of, fill=fill, missing=False)
+            plain.write(array, into, replace(place, unseen=None))  # the model knows whether it tells of missing numbers
 
     def sparse_rows(self, arrays: Sequence[pa.Array], place: Place, *, wide: bool) -> Csr:
         raise UsageError(f"{self.columns[0]!r} is a feature of trees, which is stored in every row")
@@ -94,4 +103,7 @@ class TreeColumn:
         return cls(kind.from_dict(data["of"]))
 
     def facts(self) -> dict[str, Any]:
-        return {**self.of.facts(), "missing": "NaN"}
+        return {
+            **self.of.facts(),
+            "missing": "NaN" if math.isnan(self.fill) else "NaN, or filled where training had none",
+        }

@@ -24,7 +24,7 @@ from penstock.columns.recipe import Recipe
 from penstock.errors import ModelFileError, UnknownOptionError, UsageError
 from penstock.groups.index import MEND, text_checksum
 from penstock.groups.modules import Modules
-from penstock.groups.patterns.lightgbm_rows import matrix
+from penstock.groups.patterns.lightgbm_rows import MissingNumbers, features_with_missing, matrix
 from penstock.groups.patterns.sampling import booster_of
 from penstock.groups.registry import Registry, by_model
 from penstock.linear import EncodedModel, LinearModel
@@ -64,7 +64,7 @@ class TreeModel(EncodedModel):
         return self._trees.booster
 
     def scores(self, batch: Batch) -> Floats:
-        return self._trees.scores(batch.x, self.kind)
+        return self._trees.scores(batch.x, self.kind, MissingNumbers.of(self.recipe.parts, self.recipe.unseen))
 
     def importances(self, by: str = "gain") -> dict[str, float]:
         """Return what each feature did for the trees, the most first: the ``gain`` of its splits, or how many they are."""
@@ -129,10 +129,11 @@ class TreeModel(EncodedModel):
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """A parsed model, and the features that its columns stand for where it was trained on sparse rows."""
+    """A parsed model, the features that its columns stand for where it was trained on sparse rows, and those with missing numbers."""
 
     booster: Any
     features: NDArray[np.int64] | None
+    with_missing: set[int]
 
     @classmethod
     def of(cls, text: str, *, place: str) -> Trees:
@@ -141,12 +142,15 @@ class Trees:
             booster = booster_of(text)
             names = booster.feature_name()
             sparse = names[0].startswith("f")
-            return cls(booster, np.array([int(name[1:]) for name in names]) if sparse else None)
+            features = np.array([int(name[1:]) for name in names]) if sparse else None
+            known = features_with_missing(text)
+            return cls(booster, features, known if features is None else set(features[list(known)].tolist()))
         except ValueError as error:
             raise ModelFileError(f"{place} cannot be read: {error}; {MEND}") from error
 
-    def scores(self, x: Floats | Csr, kind: str) -> Floats:
+    def scores(self, x: Floats | Csr, kind: str, missing: MissingNumbers) -> Floats:
         """Return a score a row, or for softmax one a row and class."""
+        x = missing.fill(x, self.with_missing)
         data = matrix(x, self.features) if isinstance(x, Csr) and self.features is not None else x
         found: Floats = self.booster.predict(data, raw_score=True, num_threads=1).astype(np.float32)
         if loss_of(kind).many and found.ndim == 1:  # two classes have one score between them
@@ -162,6 +166,7 @@ class Forest:
 
     def __init__(self, registry: Registry, recipe: Recipe, maker: Any = None) -> None:
         self._registry, self._recipe = registry, recipe
+        self._missing = MissingNumbers.of(recipe.parts, recipe.unseen)
         self._ask = lru_cache(_KEPT)(self._parse)
 
     def require(self) -> None:
@@ -172,7 +177,9 @@ class Forest:
 
     def scores(self, batch: Batch, models: NDArray[np.int64]) -> Floats:
         index = self._registry.index
-        return by_model(index, batch, models, lambda model, rows: self._ask(model).scores(rows.x, index.kind))
+        return by_model(
+            index, batch, models, lambda model, rows: self._ask(model).scores(rows.x, index.kind, self._missing)
+        )
 
     def _parse(self, row: int) -> Trees:
         place = f"the model of group {self._registry.table['text'][row].as_py()} in {self._registry.folder}"

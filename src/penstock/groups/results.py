@@ -314,6 +314,9 @@ class GroupModels(Closing):
         """Return the same models, which count values that training did not see in the rows that they score."""
         models = copy.copy(self)
         models.recipe = replace(self.recipe, unseen=unseen)
+        models.__dict__.pop("_family", None)  # it knows the recipe
+        if self.unseen == "pooled" and self.pooled is not None:
+            models._other = self.pooled.counting(unseen)
         return models
 
     def answering(self, unseen: str) -> GroupModels:

@@ -1,6 +1,7 @@
 """Predictions of models that cannot be written as SQL: a query's rows are scored here, and stored in a temporary table.
 
-Any `penstock.model.Model` will do: rows come from the engine some thousands at a time, and are a source like any other.
+Any `penstock.model.Model` will do: rows come from the engine some thousands at a time, and are a source like any other. Values that
+training did not see are counted in warnings.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import pyarrow as pa
 
 from penstock.blocks.base import require_columns
 from penstock.blocks.memory import TableSource
-from penstock.events import Advanced, Finished, Started, Stream
-from penstock.linear import predicted
+from penstock.columns.base import UnseenValues
+from penstock.events import Advanced, Finished, Started, Stream, Warned
+from penstock.groups.results import GroupModels
+from penstock.linear import EncodedModel, predicted
 from penstock.model import Model
 from penstock.sgd.losses import loss_of
 from penstock.sql.dialect import double_literal, quote_identifier
@@ -34,6 +37,8 @@ def scored_rows(
     model: Model, call: Predict, engine: Engine, *, threshold: float | None, stream: Stream
 ) -> Iterator[str]:
     """Put a query's rows with their predictions into a temporary table, and give a query of them."""
+    unseen = UnseenValues()
+    model = model.counting(unseen) if isinstance(model, EncodedModel | GroupModels) else model
     with engine.stream_rows(call.query) as reader:
         present = reader.schema.names
         names = added_columns(model, dialect=engine.dialect, present=present, warehouse=call.warehouse)
@@ -41,6 +46,8 @@ def scored_rows(
         first = next(batches)
         made = first.schema.names[len(present) :]
         table = engine.store_rows(pa.RecordBatchReader.from_batches(first.schema, chain([first], batches)))
+    for line in unseen.lines():
+        stream.emit(Warned(line))
     try:
         if call.warehouse:
             outcomes = _warehouse_columns(model, made, names, engine, threshold)

@@ -1,10 +1,13 @@
-"""Rows as LightGBM takes them: dense ones as they lie in the file, sparse ones by SciPy, and nothing said of it on the screen."""
+"""Rows as LightGBM takes them: dense ones as they lie in the file, sparse ones by SciPy, and nothing said of it on the screen.
+
+LightGBM takes a missing number for 0 in a feature of which its training rows lacked none; `MissingNumbers` fills it before.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.batch import Floats
+from penstock.batch import Csr, Floats
+from penstock.columns.base import FeatureColumn, UnseenValues
+from penstock.columns.tree import TreeColumn
 from penstock.groups.patterns.base import Divided
 from penstock.groups.split import TRAINING
 
@@ -107,6 +112,94 @@ def matrix(x: Any, features: NDArray[np.int64]) -> Any:
     found = sparse.csr_matrix(parts, shape=(len(x), len(features)))
     found.sum_duplicates()
     return found
+
+
+def features_with_missing(text: str) -> set[int]:
+    """Return the features of a model's text whose missing numbers have a way of their own, and those of categories.
+
+    A split's ``decision_type`` has 1 for a category, and 2 in the bits from 4 on where training had missing numbers.
+
+    Examples
+    --------
+    >>> features_with_missing("Tree=0\\nsplit_feature=0 1 2\\ndecision_type=2 1 10\\n")
+    {1, 2}
+    """
+    found: set[int] = set()
+    features: list[str] = []
+    for line in text.splitlines():
+        name, _, values = line.partition("=")
+        if name == "split_feature":
+            features = values.split()
+        elif name == "decision_type":
+            types = map(int, values.split())
+            found |= {
+                int(feature) for feature, kind in zip(features, types, strict=True) if kind & 1 or kind >> 2 & 3 == 2
+            }
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class MissingNumbers:
+    """What stands for the missing numbers of dense features, where a model has no way of its own for them.
+
+    Attributes
+    ----------
+    columns : dict of str
+        The stored column of each feature that is filled.
+    fills : array
+        What stands for the missing numbers of each feature; NaN where nothing does.
+    unseen : UnseenValues or None
+        Counts the rows that are filled.
+    """
+
+    columns: Mapping[int, str]
+    fills: Floats
+    unseen: UnseenValues | None = None
+
+    @classmethod
+    def of(cls, parts: Sequence[FeatureColumn], unseen: UnseenValues | None) -> MissingNumbers:
+        """Take what the columns of a recipe have."""
+        dense = [part for part in parts if not part.sparse]
+        fills = [part.fill if isinstance(part, TreeColumn) else np.nan for part in dense]
+        widths = [part.width or 0 for part in dense]
+        starts = np.cumsum([0, *widths]).tolist()
+        columns = {start: part.columns[0] for start, part in zip(starts, dense) if isinstance(part, TreeColumn)}
+        return cls(columns, np.repeat(np.array(fills, np.float32), widths), unseen)
+
+    def fill(self, x: Floats | Csr, known: set[int]) -> Floats | Csr:
+        """Return rows with missing numbers filled, but for those of the features ``known`` to the model."""
+        fillable = np.isfinite(self.fills)
+        fillable[[feature for feature in known if feature < len(fillable)]] = False
+        return self._fill_sparse(x, fillable) if isinstance(x, Csr) else self._fill_dense(x, np.flatnonzero(fillable))
+
+    def _fill_dense(self, x: Floats, places: NDArray[np.intp]) -> Floats:
+        missing = np.isnan(x[:, places])
+        if not missing.any():
+            return x
+        x = x.copy()
+        x[:, places] = np.where(missing, self.fills[places], x[:, places])
+        self._count(places, missing.sum(axis=0))
+        return x
+
+    def _fill_sparse(self, x: Csr, fillable: NDArray[np.bool_]) -> Csr:
+        entries = np.flatnonzero(np.isnan(x.values))
+        features = x.indices[entries]
+        dense = features < len(fillable)
+        entries, features = entries[dense], features[dense]
+        wanted = fillable[features]
+        entries, features = entries[wanted], features[wanted]
+        if not len(entries):
+            return x
+        values = x.values.copy()
+        values[entries] = self.fills[features]
+        counts = np.bincount(features, minlength=len(fillable))
+        self._count(np.flatnonzero(counts), counts[counts > 0])
+        return replace(x, values=values)
+
+    def _count(self, places: NDArray[np.intp], rows: NDArray[np.int64]) -> None:
+        if self.unseen is not None:
+            for place, count in zip(places.tolist(), rows.tolist(), strict=True):
+                self.unseen.count_missing(self.columns[place], count)
 
 
 @contextmanager
