@@ -24,7 +24,14 @@ from penstock.events import Advanced, Epoch, Finished, Started, Stream, Warned
 from penstock.loader.holdout import RowSplit, chosen_share
 from penstock.measures import Doubles, Measures, OnScores
 from penstock.messages import Command, Given, Name, Text
-from penstock.metric_names import deciding_loss, finished_figures, perfect_score, poor_probabilities, title
+from penstock.metric_names import (
+    codes_advice,
+    deciding_loss,
+    finished_figures,
+    perfect_score,
+    poor_probabilities,
+    title,
+)
 from penstock.sgd.loop import EarlyStopping, EpochStats
 
 C = TypeVar("C", bound="JobConfig")
@@ -316,7 +323,8 @@ class Job(Generic[C, M_co]):
             if self.checkpoint is not None and self.checkpoint.is_model and metrics != written:
                 self._save(progress, share, metrics, done=True)
             if progress.history and (reason := learner.useless(metrics)) is not None:
-                stream.emit(Warned(f"the model is useless: {reason}"))
+                advice = codes_advice(metrics)
+                stream.emit(Warned(Text(f"the model is useless: {reason}", "; " if advice else "", advice)))
             elif not warned and (reason := poor_probabilities(metrics)) is not None:
                 stream.emit(Warned(f"{reason}; smaller steps help, or the ones that are chosen where none are given"))
             if (perfect := perfect_score(metrics)) is not None:
@@ -371,7 +379,10 @@ class Job(Generic[C, M_co]):
                 stats, figures = self._measure(split, finished=True)
                 figures |= {"loss": stats.loss, stats.metric: stats.score, "rows": stats.rows}
                 metrics |= {f"{split}_{name}": value for name, value in figures.items()}
-        return metrics | dict(self.learner.facts)
+        figures = metrics | dict(self.learner.facts)
+        if self.learner.useless(figures) is None:
+            figures.pop("few_valued", None)  # which only advises what to do about a useless model
+        return figures
 
     def _measure(self, split: str, *, finished: bool) -> tuple[EpochStats, dict[str, Any]]:
         """Return the loss and score on the rows of a split, and what the learner's measures come to."""

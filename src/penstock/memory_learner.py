@@ -62,6 +62,7 @@ from penstock.training import (
     scan_labels,
     shown_class_weights,
     shown_dropped_rows,
+    shown_few_valued,
     started_weights,
     without_shift,
 )
@@ -169,7 +170,8 @@ class MemoryLearner:
     @property
     def facts(self) -> Mapping[str, Any]:
         data = self._data
-        return shown_class_weights(data.recipe, data.class_weights) | shown_dropped_rows(data.dropped_rows)
+        shown = shown_class_weights(data.recipe, data.class_weights) | shown_dropped_rows(data.dropped_rows)
+        return shown | shown_few_valued(data.few_valued)
 
     def run_epoch(self, epoch: int, on_rows: OnRows, /) -> EpochStats:
         spread = LabelSpread()
@@ -251,6 +253,7 @@ class MemoryLearner:
             "rows": data.rows,
             "zero_rows": data.zero_rows,
             "dropped_rows": data.dropped_rows,
+            "few_valued": dict(data.few_valued),
             "uneven_windows": self._uneven,
             "class_weights": None if data.class_weights is None else data.class_weights.factors.tolist(),
         }
@@ -391,6 +394,7 @@ class MemoryLearner:
             int(header["zero_rows"]),
             saved_class_weights(header),
             int(header.get("dropped_rows", 0)),
+            dict(header.get("few_valued", {})),
         )
 
     def _scanned(self) -> LinearData:
@@ -416,7 +420,8 @@ class MemoryLearner:
                 job.stream.emit(Warned(f"the label {recipe.label!r} has {count} classes, so the model is {model}"))
             recipe = recipe.with_labels(recipe.labels.as_binary(not loss_of(model).many))
         weights = class_weights_of(config, result)
-        return LinearData(recipe, scaling, result.rows, model, result.zero_rows, weights, result.dropped_rows)
+        counts = (result.rows, model, result.zero_rows)
+        return LinearData(recipe, scaling, *counts, weights, result.dropped_rows, result.few_valued)
 
     def _copies_folder(self) -> str | os.PathLike[str] | None:
         if self.scratch is not None:

@@ -18,6 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.errors import some_of
+from penstock.messages import Text, Use
+
 METRICS = ("accuracy", "r2", "rmse")
 """The scores there are; a model has one of them."""
 
@@ -116,6 +119,8 @@ def finished_figures(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _RANKS_WELL, _POOR = 0.6, 1.1
+_COLUMNS = 8
+"""Columns that are named at most."""
 _FEW_ROWS = 30
 """Fewer rows than these judge no model: chance decides."""
 _MANY_ROWS, _NO_ERROR = 200, {"accuracy": 1.0, "r2": 0.99999}
@@ -219,20 +224,39 @@ def perfect_score(figures: Mapping[str, Any]) -> str | None:
     return f"{score.title} {score.value:.4f} on {rows:,} rows" if perfect else None
 
 
-def useless_advice(figures: Mapping[str, Any], label: str | None) -> str:
+def useless_advice(figures: Mapping[str, Any], label: str | None) -> Text:
     """Return what to do about a model that is no better than a constant prediction.
 
     Examples
     --------
-    >>> useless_advice({"held_out_auc": 0.52}, "churn")
-    "look for columns that tell more of 'churn'"
-    >>> useless_advice({"held_out_auc": 0.75}, "churn")
-    'its scores rank rows well (AUC 0.750): weigh the rarer class more, by balanced class weights'
+    >>> print(useless_advice({"held_out_auc": 0.52}, "churn"))
+    look for columns that tell more of 'churn'
+    >>> print(useless_advice({"held_out_auc": 0.75}, "churn"))
+    its scores rank rows well (AUC 0.750): weigh the rarer class more, by balanced class weights
     """
     area = figures.get("test_auc", figures.get("held_out_auc"))
     if area is not None and area > _RANKS_WELL:
-        return f"its scores rank rows well (AUC {area:.3f}): weigh the rarer class more, by balanced class weights"
-    return f"look for columns that tell more of {label!r}"
+        return Text(
+            f"its scores rank rows well (AUC {area:.3f}): weigh the rarer class more, by balanced class weights"
+        )
+    codes = codes_advice(figures)
+    return Text(codes, ", or " if codes else "", f"look for columns that tell more of {label!r}")
+
+
+def codes_advice(figures: Mapping[str, Any]) -> Text:
+    """Return what to do about columns of few whole numbers that were taken as quantities; nothing without any.
+
+    Examples
+    --------
+    >>> print(codes_advice({"few_valued": {"plan": 8}}))
+    whole numbers were taken as quantities: 'plan' (8 different); where they are codes, use category=['plan']
+    """
+    columns: Mapping[str, int] = figures.get("few_valued", {})
+    if not columns:
+        return Text()
+    shown = some_of((f"{name!r} ({count} different)" for name, count in columns.items()), _COLUMNS)
+    some = list(columns)[:_COLUMNS]
+    return Text(f"whole numbers were taken as quantities: {shown}; where they are codes, use ", Use("category", some))
 
 
 def title(name: str) -> str:

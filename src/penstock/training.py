@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -109,6 +109,8 @@ class LinearData:
     """Rows of weight 0."""
     class_weights: ClassWeights | None = None
     dropped_rows: int = 0
+    few_valued: Mapping[str, int] = field(default_factory=dict)
+    """Columns of few different whole numbers that are quantities here, with how many these are."""
     """Rows that are left out because they lack a feature."""
 
     @property
@@ -166,6 +168,7 @@ def scan_labels(
         count_classes=job.config.class_weight is not None,
         fill=True,
         identifiers=columns.features is None,
+        quantities=columns.number,
         stream=job.stream,
     )
     columns.notice(job.source, found.recipe, job.stream)
@@ -200,6 +203,11 @@ def shown_class_weights(recipe: Recipe, class_weights: ClassWeights | None) -> d
 def shown_dropped_rows(dropped: int) -> dict[str, int]:
     """Return how many rows lacked a feature and were left out, as a figure of the model; nothing where there were none."""
     return {"dropped_rows": dropped} if dropped else {}
+
+
+def shown_few_valued(columns: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """Return columns of few different whole numbers that are quantities, as a figure of the model; nothing without any."""
+    return {"few_valued": dict(columns)} if columns else {}
 
 
 def without_shift(scaling: Scaling) -> Scaling:

@@ -25,6 +25,7 @@ from penstock.budget import peak_memory, show_bytes, show_share
 from penstock.cli import options as o
 from penstock.cli.screen import Screen
 from penstock.cli.train import job_of
+from penstock.cli.wording import command_line
 from penstock.errors import UsageError
 from penstock.events import Epoch, Event, Started, Stream
 from penstock.measure_lines import final_score, finished_lines, strict_json
@@ -180,7 +181,7 @@ def _tell(screen: Screen, place: Path, found: dict[str, Any], *, counted: str, i
     )
     if told["useless"] is not None and not keep_anyway:
         screen.say(
-            f"the model is useless: {told['useless']}; {useless_advice(told, told['label'])}, or accept it:"
+            f"the model is useless: {told['useless']}; {useless_advice(told, told['label']).render(command_line())}, or accept it:"
             " --resume --keep-anyway"
         )
     screen.give(told)

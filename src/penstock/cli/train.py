@@ -70,6 +70,7 @@ def job_of(params: Mapping[str, Any], **settings: Any) -> TrainingRequest:
 def _train_in_memory(job: TrainingRequest, out: str, *, keep_anyway: bool, resume: bool, json: bool) -> None:
     from penstock.budget import show_bytes
     from penstock.cli.screen import Screen
+    from penstock.cli.wording import command_line
     from penstock.compare import run_figures
     from penstock.measure_lines import final_score, finished_lines
     from penstock.metric_names import useless_advice, useless_reason
@@ -101,10 +102,8 @@ def _train_in_memory(job: TrainingRequest, out: str, *, keep_anyway: bool, resum
         for line in finished_lines(told):
             screen.say(line)
         if not kept:
-            screen.say(
-                f"not saved, the model is useless: {useless}; {useless_advice(found.metrics, found.recipe.label)}, or keep it:"
-                " --resume --keep-anyway"
-            )
+            advice = useless_advice(found.metrics, found.recipe.label).render(command_line())
+            screen.say(f"not saved, the model is useless: {useless}; {advice}, or keep it: --resume --keep-anyway")
             screen.give(told)
             raise typer.Exit(1)
         screen.say(

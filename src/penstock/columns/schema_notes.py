@@ -14,8 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.budget import show_share
 from penstock.columns.base import NULL_VALUES
 from penstock.columns.category import Category
+from penstock.columns.level_effects import LevelEffect
 from penstock.columns.spelling import ALIKE, ODD_NUMBERS, SPELLED_NUMBERS, SpellingTally, names_help
 from penstock.errors import some_of
 from penstock.messages import Text, Use
@@ -152,6 +154,27 @@ def date_numbers_notice(place: str, names: Sequence[str]) -> Text:
         f"{place}: dates written as numbers, such as 20220610, are learned from as quantities: {some_of(map(repr, names))}; write"
         " them as 2022-06-10 into the data, or use ",
         Use("exclude", names),
+    )
+
+
+def codes_notice(codes: Mapping[str, LevelEffect], label: str | None) -> Text:
+    """Return a sentence about columns of whole numbers that are learned from as quantities and seem to be codes.
+
+    Examples
+    --------
+    >>> print(codes_notice({"plan": LevelEffect(8, 0.21, 0.004)}, "churned"))
+    whole numbers are learned from as quantities: 'plan' (its 8 values explain 21% of how 'churned' varies, a line through them 0.4%); if they are codes, use category=['plan']; if not, number=['plan']
+    """
+    shown = some_of(
+        f"{name!r} (its {each.levels} values explain {show_share(each.by_level)} of how {label!r} varies, a line through them"
+        f" {show_share(each.by_line)})"
+        for name, each in codes.items()
+    )
+    return Text(
+        f"whole numbers are learned from as quantities: {shown}; if they are codes, use ",
+        Use("category", list(codes)),
+        "; if not, ",
+        Use("number", list(codes)),
     )
 
 

@@ -129,6 +129,53 @@ class WholeNumbers:
         return self.name_rows and self._most - self._least < _NUMBERED_RANGE * self._rows
 
 
+class SampledRowNumbers:
+    """Whether whole numbers, of which some blocks are looked at, number all rows, as `WholeNumbers` would say by all blocks.
+
+    Of ``n`` rows among ``rows`` fewer have a number that came before, by the square of their share: with too few rows to tell
+    numbers of rows from quantities nothing is said.
+
+    Examples
+    --------
+    >>> numbered, size = SampledRowNumbers(rows=10_000), SampledRowNumbers(rows=10_000)
+    >>> for start in (0, 4_000, 9_000):
+    ...     numbered.add(pa.array(range(start, start + 1_000)))
+    ...     size.add(pa.array([at * at % 9_973 for at in range(start, start + 1_000)]))
+    >>> numbered.number_rows, size.number_rows
+    (True, False)
+    """
+
+    _LEAST_TWICE = 5.0
+    """Rows whose number came before, below which their share in all rows is not to be told."""
+
+    def __init__(self, rows: int) -> None:
+        self._all, self._seen = rows, WholeNumbers()
+        self._values: list[NDArray[np.int64]] = []
+
+    def add(self, array: pa.Array) -> None:
+        """Take in a block of whole numbers, or of floats that may be whole."""
+        if self._seen.possible and len(array):
+            self._seen.add(array)
+            if self._seen.possible:
+                values = np.asarray(array.to_numpy(zero_copy_only=False)).astype(np.int64)
+                self._values.append(values)
+                if len(values) - len(np.unique(values)) > (1 - _NUMBERED_ROWS) * len(values):
+                    self._seen.possible = False
+        if not self._seen.possible:
+            self._values.clear()
+
+    @property
+    def number_rows(self) -> bool:
+        """Whether nearly every row has a number of its own, and the numbers lie close together."""
+        if not self._values:
+            return False
+        values = np.concatenate(self._values)
+        spread = int(values.max()) - int(values.min())
+        twice = (1 - _NUMBERED_ROWS) * len(values) ** 2 / self._all
+        close = _NUMBERED_ROWS * self._all - 1 <= spread < _NUMBERED_RANGE * self._all
+        return close and twice >= self._LEAST_TWICE and len(values) - len(np.unique(values)) <= twice
+
+
 class DateNumbers:
     """Whether all numbers of a column are dates written as ``20220610``, which no model learns well from as quantities.
 

@@ -24,9 +24,11 @@ from penstock.budget import show_share
 from penstock.columns.base import column_of, field_of, is_list, is_text, without_dictionary
 from penstock.columns.fit import ColumnRequest, NumberTally
 from penstock.columns.labels import LabelMap, missing_labels, refuse_missing
+from penstock.columns.level_effects import LevelEffects
 from penstock.columns.number import Number
 from penstock.columns.recipe import Recipe
 from penstock.columns.summary import ColumnSummary, column_summaries
+from penstock.columns.whole_numbers import SampledRowNumbers
 from penstock.errors import DataError
 from penstock.loader.fit_columns import read_columns
 from penstock.loader.row_forms import FeatureForm, Scaling
@@ -97,6 +99,27 @@ class DataSample:
             at += part.width or 0
         return found
 
+    def level_effects(self, quantities: Collection[str]) -> LevelEffects:
+        """Return what values of few whole numbers tell of the label, but for columns that are known to be no codes."""
+        places, at = {}, 0
+        for part in self.recipe.parts:
+            if isinstance(part, Number) and part.column not in quantities and not part.standardized:
+                places[part.column] = at, part.fill
+            at += part.width or 0
+        found, width = LevelEffects(places), self.recipe.dense_width
+        for batch in self.fitted:
+            if batch.y is None or not len(batch):
+                break
+            x = batch.x
+            dense = x if not isinstance(x, Csr) else x.values[x.indices < width].reshape(len(batch), width)
+            values = {name: dense[:, places[name][0]].astype(np.float64) for name in found.columns}
+            for name, column in values.items():
+                fill = places[name][1]
+                if fill is not None and fill % 1:  # stands for missing ones
+                    column[column == np.float32(fill)] = np.nan
+            found.add(values, batch.y.astype(np.float64))
+        return found
+
     @property
     def width(self) -> int:
         """Features; where sparse data do not say, the highest seen."""
@@ -126,37 +149,42 @@ class SampledColumns:
         even = len(source.block_rows) * decoded <= _DECODED_BYTES
         blocks, timed = choose_blocks(source, decoded, seeds.generator(seed, "explain", "sample"), even=even)
         recipe = columns.recipe(source, blocks=np.union1d(blocks, timed).tolist())
-        all_rows = len(blocks) == len(source.block_rows) and columns.features is None
-        recipe, missing = _with_numbers(source, recipe, blocks, identifiers=all_rows)
+        recipe, missing = _with_numbers(source, recipe, blocks, named=columns.features is not None)
         return cls(recipe, blocks, timed, even, missing)
 
 
-def _with_numbers(
-    source: BlockSource, recipe: Recipe, blocks: Int64s, *, identifiers: bool
-) -> tuple[Recipe, frozenset[str]]:
+def _with_numbers(source: BlockSource, recipe: Recipe, blocks: Int64s, *, named: bool) -> tuple[Recipe, frozenset[str]]:
     """Return the recipe with what stands for missing numbers, by some blocks, and the columns that have such.
 
-    Columns that number the rows, or have no value, are left out where all blocks are looked at.
+    Columns that number the rows are left out unless features are ``named``, and those without a value where all blocks are looked
+    at.
     """
     numbers = [part for part in recipe.parts if isinstance(part, Number) and part.fill is None]
     if not numbers or recipe.missing == "refuse":
         return recipe, frozenset()
-    tallies = {}
+    identifiers = len(blocks) == len(source.block_rows) and not named
+    sampled = not identifiers and not named
+    tallies, rows = {}, {}
     for part in numbers:
         field = field_of(source.schema, part.column)
         assert field is not None  # of the recipe
         request = ColumnRequest(field, "number", named=not identifiers, null_values=part.null_values)
         tallies[part.column] = NumberTally(request)
-    few = blocks if identifiers else blocks[:: max(1, len(blocks) // _FILLED_BLOCKS)]
+        if sampled and not is_text(field.type):
+            rows[part.column] = SampledRowNumbers(int(source.block_rows.sum()))
+    few = blocks if identifiers else np.union1d(blocks[:: max(1, len(blocks) // _FILLED_BLOCKS)], blocks[-1:])
     with closing(read_columns(source, tallies, blocks=few.tolist())) as batches:
         for batch in batches:
             for name, tally in tallies.items():
                 tally.add(column_of(batch, name))
+            for name, numbered_rows in rows.items():
+                numbered_rows.add(column_of(batch, name))
     found = {name: tally.result(recipe.missing) for name, tally in tallies.items()}
     filled = {name: Number(name, 0.0) if isinstance(result, str) else result[0] for name, result in found.items()}
     parts = tuple(filled.get(part.columns[0], part) if isinstance(part, Number) else part for part in recipe.parts)
     recipe = replace(recipe, parts=parts)
     numbered = [name for name, result in found.items() if result == "row numbers"]
+    numbered += [name for name, each in rows.items() if each.number_rows]
     empty = [name for name, result in found.items() if identifiers and result == "empty"]
     return recipe.without_rows(numbered, empty), frozenset(name for name, tally in tallies.items() if tally.missing)
 

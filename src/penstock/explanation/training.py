@@ -20,7 +20,7 @@ from penstock.blocks.open import open as open_source
 from penstock.blocks.open import split_table, without_password
 from penstock.blocks.storage import expand, is_remote
 from penstock.budget import Budget, available_memory, show_bytes, show_share
-from penstock.columns.schema_notes import index_notice
+from penstock.columns.schema_notes import codes_notice, index_notice
 from penstock.columns.summary import ColumnSummary, column_lines
 from penstock.config import Config
 from penstock.errors import DataError
@@ -45,6 +45,7 @@ from penstock.explanation.speed import measure_speeds
 from penstock.loader.plan import Plan
 from penstock.measure_lines import show_items
 from penstock.messages import Text, TextPart
+from penstock.metric_names import codes_advice
 from penstock.sgd.losses import loss_of
 from penstock.shuffle import ORDERS
 from penstock.solvers import FULL_PASS_SOLVERS, DataShape
@@ -210,10 +211,20 @@ def _explain(
     )
     small = advice.too_small(source, sample.recipe, memory)
     warnings += advice.memory_warnings(small, recommendation, setting)
+    effects = sample.level_effects(columns.number)
+    codes = effects.codes(classes=loss_of(sample.model).classifies)
+    if codes:
+        warnings.append(Text(codes_notice(codes, sample.recipe.label), "."))
     if isinstance(fit, QuickFit) and not fit.better:
+        advice_on_codes = codes_advice({"few_valued": effects.levels})
         warnings.append(
-            f"a fit on {fit.rows:,} sampled rows is no better than a constant prediction: the features may tell nothing of"
-            f" {sample.recipe.label!r}, or not in a {sample.model} model."
+            Text(
+                f"a fit on {fit.rows:,} sampled rows is no better than a constant prediction: the features may tell nothing of"
+                f" {sample.recipe.label!r}, or not in a {sample.model} model",
+                "; " if advice_on_codes else "",
+                advice_on_codes,
+                ".",
+            )
         )
     facts = {
         "data": name,

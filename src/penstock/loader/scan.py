@@ -9,22 +9,25 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.batch import Batch
 from penstock.blocks.base import BlockSource, PackedLayout, naming_rows, row_place
+from penstock.columns.base import without_dictionary
 from penstock.columns.fit import tells_missing
 from penstock.columns.labels import LabelTally, missing_labels, refuse_missing
-from penstock.columns.number import Number
+from penstock.columns.level_effects import LevelEffects
+from penstock.columns.number import Number, to_doubles
 from penstock.columns.recipe import Recipe
-from penstock.columns.schema_notes import date_numbers_notice
+from penstock.columns.schema_notes import codes_notice, date_numbers_notice
 from penstock.columns.whole_numbers import WholeColumns
 from penstock.errors import DataError, FeatureError, some_of
 from penstock.events import Advanced, Finished, Started, Stream, Warned
@@ -40,6 +43,8 @@ _STEP = 64
 """Blocks whose labels are read by one task."""
 _RUN_BYTES = 64 << 10
 """Stored bytes of blocks that are looked at together: their rows are encoded, some in each thread, whatever memory was given."""
+_TALLIED_RUNS, _TALLIED_ROWS = 64, 50_000
+"""About how many runs of blocks, and rows in all, are looked at for numbers that may be codes."""
 _NAMED_ROWS = 1_000
 """Rows from which on whole numbers that differ in nearly all of them are told of."""
 _FEW_ROWS = 0.01
@@ -52,7 +57,8 @@ class Scan:
 
     ``zero_rows`` is how many rows have a weight of 0; they count nowhere but in ``rows``. ``dropped_rows`` are those among them
     that are left out because they lack a feature. ``class_totals`` has the sum of the rows' weights in each class of the label,
-    empty where that was not asked for.
+    empty where that was not asked for. ``few_valued`` are columns of whole numbers that are quantities here and have few different
+    values in the rows that were looked at, with how many these are.
     """
 
     recipe: Recipe
@@ -61,6 +67,7 @@ class Scan:
     zero_rows: int = 0
     class_totals: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     dropped_rows: int = 0
+    few_valued: Mapping[str, int] = field(default_factory=dict)
 
 
 def scan(
@@ -74,6 +81,7 @@ def scan(
     count_classes: bool = False,
     fill: bool = False,
     identifiers: bool = False,
+    quantities: Collection[str] = (),
     stream: Stream | None = None,
 ) -> Scan:
     """Complete a recipe from the data.
@@ -100,6 +108,8 @@ def scan(
         Whether to find what stands for missing numbers, unless they are to be refused.
     identifiers : bool
         Whether to leave out columns that number the rows, and those without a value.
+    quantities : list of str
+        Columns of numbers that are known to be no codes.
     stream : Stream
         Hears how far the pass is.
     """
@@ -120,6 +130,8 @@ def scan(
     look = replace(look, unlabelled=look.unlabelled and layout is None)  # rows of packed columns have labels
     stream = stream or Stream()
     found = _Pass(source, recipe, look, stream, weights=weights, count_classes=count_classes, identifiers=identifiers)
+    if look.features:
+        found.look_for_codes(quantities, classes=classes)
     stream.emit(Started("scan", len(source.block_rows), "blocks"))
     if layout is not None:
         found.read_packed(layout)
@@ -188,6 +200,14 @@ class _Pass:
         self._labelled = self._unlabelled = 0  # rows of text are counted by nobody else
         numbers = [part for part in recipe.parts if isinstance(part, Number) and part.column in source.schema.names]
         self._whole = WholeColumns(numbers if identifiers and look.features else ())
+        self._numbers = {part.column: part for part in numbers if part.fill is None}
+        self._codes, self._classes, self._tallied = LevelEffects(), False, range(0)
+        self._seen: dict[object, int] = {}
+
+    def look_for_codes(self, quantities: Collection[str], *, classes: bool) -> None:
+        """Have some rows looked at for columns of numbers that are codes, but for those that are known to be none."""
+        self._codes = LevelEffects(name for name in self._numbers if name not in quantities)
+        self._classes = classes
 
     def read_packed(self, layout: PackedLayout) -> None:
         """Read labels and weights alone."""
@@ -211,13 +231,20 @@ class _Pass:
             rows = read_run(source, run, together)
             batch = decoder.encode(run[0], rows) if decoder else None
             # Columns that are not looked at any more are given back here, by the thread that read them.
-            kept = rows.schema.names if look.drops else dict.fromkeys([*columns, *self._whole.columns])
+            kept = (
+                rows.schema.names
+                if look.drops
+                else dict.fromkeys([*columns, *self._whole.columns, *self._codes.columns])
+            )
             return rows.select(list(kept)), batch
 
         runs = block_runs(source, range(len(source.block_rows)), most=_RUN_BYTES)
+        self._tallied = range(0, len(runs), -(-len(runs) // _TALLIED_RUNS))
         with closing(in_order(read, runs, threads=source.threads)) as found:
-            for run, (rows, batch) in zip(runs, found, strict=True):
+            for at, (run, (rows, batch)) in enumerate(zip(runs, found, strict=True)):
                 self._add(run[0], rows, batch, features)
+                if at in self._tallied and self._codes.columns and recipe.label in rows.schema.names:
+                    self._tally_codes(rows, str(recipe.label))
                 self._stream.emit(Advanced("scan", len(run)))
 
     def _add(self, block: int, rows: pa.RecordBatch, batch: Batch | None, features: Recipe) -> None:
@@ -243,6 +270,21 @@ class _Pass:
             _refuse_missing(self._source, block, labels, str(recipe.label))
             self._tally.add(labels, weight if recipe.weighted or self._count_classes else None)
 
+    def _tally_codes(self, rows: pa.RecordBatch, label: str) -> None:
+        """Look at some rows for columns that may be codes."""
+        step = max(1, len(rows) * len(self._tallied) // _TALLIED_ROWS)
+        rows = rows.take(pa.array(np.arange(0, len(rows), step))) if step > 1 else rows
+        rows = rows.filter(pa.array(~missing_labels(rows.column(label))))
+        labels = without_dictionary(rows.column(label))
+        if self._classes:
+            found = pc.dictionary_encode(labels)
+            known = [self._seen.setdefault(value, len(self._seen)) for value in found.dictionary.to_pylist()]
+            targets = np.array([*known, 0], np.float64)[np.asarray(found.indices)]
+        else:
+            targets = to_doubles(labels)
+        values = {name: self._numbers[name].stored_values(rows.column(name)) for name in self._codes.columns}
+        self._codes.add(values, targets)
+
     def result(self, *, standardize: bool, width: bool) -> Scan:
         """Return the recipe, completed by what was found; a user is told of rows and columns that count less than they seem to."""
         look, moments = self._look, self._moments
@@ -265,7 +307,9 @@ class _Pass:
         counts = self._count_classes and recipe.labels is not None
         totals = self._tally.totals(recipe.labels.classes if counts and recipe.labels is not None else ())
         zero_rows = self._weights.rows - self._weights.count if self._weighs and recipe.weighted else 0
-        return Scan(recipe, rows, scaling if standardize else Scaling.none(), zero_rows, totals, dropped)
+        return Scan(
+            recipe, rows, scaling if standardize else Scaling.none(), zero_rows, totals, dropped, self._codes.levels
+        )
 
     def _with_labels(self, recipe: Recipe) -> Recipe:
         if self._unlabelled:
@@ -318,6 +362,9 @@ class _Pass:
             self._moments.leave_out(_features_of(recipe, gone))
         if dates:
             self._stream.emit(Warned(date_numbers_notice(self._place, dates)))
+        codes = self._codes.codes(classes=self._classes)
+        if codes:
+            self._warn(codes_notice(codes, recipe.label))
         naming = [name for name in whole.row_names if name not in {*numbered, *dates} and rows >= _NAMED_ROWS]
         if naming:
             self._warn(
