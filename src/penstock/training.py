@@ -21,8 +21,8 @@ from penstock.errors import UsageError, some_of
 from penstock.events import Epoch, Stream, Warned
 from penstock.job import Job
 from penstock.linear import LinearModel
+from penstock.loader.feature_sums import FAR_FROM_ZERO
 from penstock.loader.fit_columns import fit_from
-from penstock.loader.moments import FAR_FROM_ZERO
 from penstock.loader.row_forms import Scaling
 from penstock.loader.scan import Scan, scan
 from penstock.measures import OnScores

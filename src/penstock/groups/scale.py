@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from penstock.batch import Batch, Csr, Floats
 from penstock.columns.recipe import Recipe
 from penstock.groups.split import TRAINING, Parts
-from penstock.loader.moments import sparse_scale
+from penstock.loader.feature_sums import sparse_scale
 from penstock.sgd.full import Sums
 
 Doubles = NDArray[np.float64]

@@ -47,7 +47,7 @@ def block_runs(source: BlockSource, blocks: Sequence[int], *, most: int = _RUN_B
     return runs
 
 
-def read_run(source: BlockSource, run: Sequence[int], columns: Sequence[str]) -> pa.RecordBatch:
+def read_joined(source: BlockSource, run: Sequence[int], columns: Sequence[str]) -> pa.RecordBatch:
     """Return columns of some blocks as one."""
     if len(run) == 1:
         return source.read(run[0], columns)
@@ -63,7 +63,7 @@ def read_columns(
     stored = list(dict.fromkeys(stored_column(source.schema, name) for name in names))
 
     runs = block_runs(source, range(len(source.block_rows)) if blocks is None else blocks)
-    return in_order(lambda run: read_run(source, run, stored), runs, threads=source.threads)
+    return in_order(lambda run: read_joined(source, run, stored), runs, threads=source.threads)
 
 
 def recipe_for(

@@ -32,8 +32,8 @@ from penstock.columns.whole_numbers import WholeColumns
 from penstock.errors import DataError, FeatureError, some_of
 from penstock.events import Advanced, Finished, Started, Stream, Warned
 from penstock.loader.decode import BlockDecoder
-from penstock.loader.fit_columns import block_runs, read_run
-from penstock.loader.moments import ROUNDING, Moments
+from penstock.loader.feature_sums import ROUNDING, FeatureSums
+from penstock.loader.fit_columns import block_runs, read_joined
 from penstock.loader.row_forms import Scaling
 from penstock.loader.weight_sums import WeightSums
 from penstock.messages import Text, Use
@@ -195,7 +195,7 @@ class _Pass:
         scanned = replace(recipe, unlabelled=look.unlabelled)
         self._weighs = weights and scanned.weighted
         self._weights = WeightSums(scanned)
-        self._moments = Moments(recipe.dense_width if recipe.sparse else 0)
+        self._moments = FeatureSums(recipe.dense_width if recipe.sparse else 0)
         self._tally = LabelTally(str(recipe.label), place=source.name, count=count_classes)
         self._labelled = self._unlabelled = 0  # rows of text are counted by nobody else
         numbers = [part for part in recipe.parts if isinstance(part, Number) and part.column in source.schema.names]
@@ -228,7 +228,7 @@ class _Pass:
         together = list(dict.fromkeys([*columns, *needed]))
 
         def read(run: Sequence[int]) -> tuple[pa.RecordBatch, Batch | None]:
-            rows = read_run(source, run, together)
+            rows = read_joined(source, run, together)
             batch = decoder.encode(run[0], rows) if decoder else None
             # Columns that are not looked at any more are given back here, by the thread that read them.
             kept = (
@@ -446,14 +446,14 @@ def _features_of(recipe: Recipe, names: Sequence[str]) -> list[int]:
     return places
 
 
-def _empty_columns(recipe: Recipe, moments: Moments) -> list[str]:
+def _empty_columns(recipe: Recipe, moments: FeatureSums) -> list[str]:
     """Return the columns of numbers that have no value in any row."""
     share = moments.missing_share
     numbers = [p.column for p in recipe.parts if isinstance(p, Number) and p.fill is None] if len(share) else []
     return [name for name in numbers if share[_features_of(recipe, [name])[0]] == 1]
 
 
-def _filled(recipe: Recipe, scaling: Scaling, moments: Moments) -> tuple[Recipe, Scaling]:
+def _filled(recipe: Recipe, scaling: Scaling, moments: FeatureSums) -> tuple[Recipe, Scaling]:
     """Return a recipe that fills missing numbers with their mean, and the scaling of what it makes.
 
     Where more than 1 % of a column is missing, a feature tells so.

@@ -21,7 +21,7 @@ FAR_FROM_ZERO = 1e5
 """How many times its spread a column may lie from 0; beyond, float32 is coarser than a hundredth of the spread."""
 
 
-class Moments:
+class FeatureSums:
     """Sums of features and of their squares, block by block, in double precision; of sparse features, which are not
     centered, the number of values that are not 0 stands in the place of the sum.
 
