@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from penstock.errors import UsageError
+from penstock.messages import Given, Text
 
 _UNITS = {
     "": 1,
@@ -32,6 +33,8 @@ _UNITS = {
     "gib": 2**30,
     "tib": 2**40,
 }
+SMALL = 32 * 10**6
+"""What a share is raised to where it is too little to work with, and this is enough: nobody gains from less."""
 _PATTERN = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z%]*)\s*")
 
 
@@ -76,6 +79,13 @@ class Budget:
         if self.bytes is not None:
             return self.bytes
         return int((self.share or 0.0) * data_bytes)
+
+    def raised_notice(self, whole: str, *, asked: int, to: int = SMALL, option: str = "memory") -> Text:
+        """Say that a share of ``whole`` is raised, from what and to what."""
+        share = Given(option, f"{100 * (self.share or 0.0):g}%")
+        return Text(
+            share, f" of {whole} is {show_bytes(asked)}, which is too little; {show_bytes(to)} are used instead"
+        )
 
 
 def parse_size(text: str | int, *, option: str) -> int:

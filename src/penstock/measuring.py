@@ -160,7 +160,8 @@ def open_rows(
         Other arguments of `Loader`.
     """
     row_bytes, count = rows.size
-    total = Budget.parse(memory).resolve(int(row_bytes * count))
+    budget = Budget.parse(memory)
+    total = budget.resolve(int(row_bytes * count))
     most = total // _SHARE
 
     def room_of(kept: SplitPart | None) -> int:
@@ -174,10 +175,11 @@ def open_rows(
     try:
         loader = rows.loader(shuffle, memory=total - held_room - test_room, part=part, cache=cache, **common)
     except BudgetError:
-        if not held_room + test_room:
+        if not held_room + test_room and budget.share is None:
             raise
         held_room = test_room = 0
-        loader = rows.loader(shuffle, memory=total, part=part, cache=cache, **common)
+        loader = rows.loader(shuffle, memory=budget, part=part, cache=cache, **common)
+        most = max(most, loader.plan.memory // _SHARE)
     stack.enter_context(loader)
 
     def apart(other: EncodedRows, kept: SplitPart | None) -> Callable[[], Iterable[Batch]]:

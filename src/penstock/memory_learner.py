@@ -148,8 +148,8 @@ class MemoryLearner:
         elif self.first is not None:
             trainer.start(started_weights(self.first, data.recipe, data.scaling, outputs=data.outputs))
         self._rows = self._open(stack, share, config.epoch_limit)
-        if self._rows.loader.plan.warning:
-            job.stream.emit(Warned(self._rows.loader.plan.warning))
+        for notice in self._rows.loader.plan.notices:
+            job.stream.emit(Warned(notice))
         noise = held_out_noise(round(data.weighted_rows * share), job.config.patience)
         return Limits(learned, config.epoch_limit, config.patience or 0, config.tolerance, noise)
 

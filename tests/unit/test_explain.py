@@ -305,7 +305,8 @@ def test_memory_for_a_converted_file_is_not_what_the_unconverted_one_needs(
     rows = 100_000
     data = table(clustered=True, rows=rows)
     pq.write_table(data, "groups.parquet", row_group_size=rows // 3 + 1)
-    found = penstock.explain("groups.parquet", label="y", memory="10%", measure=False)
+    memory = f"{penstock.explain('groups.parquet', label='y', measure=False).shape.decoded_bytes // 10}B"
+    found = penstock.explain("groups.parquet", label="y", memory=memory, measure=False)
     advice = found.recommendation
     assert advice.convert
     assert found.memory_bytes > advice.memory  # the row groups of the file as it is need more
@@ -316,7 +317,7 @@ def test_memory_for_a_converted_file_is_not_what_the_unconverted_one_needs(
     assert "of the rows of the converted file together" in text
     assert "Converted and shuffled as recommended" in text
     assert all(not w.startswith("Groups.parquet") for w in found.warnings)
-    for line in (advice.convert, advice.command.replace(advice.memory_text, "10%")):
+    for line in (advice.convert, advice.command.replace(advice.memory_text, memory)):
         epochs = ["--epochs", "1"] if "train" in line else []
         done = CliRunner().invoke(app, [*shlex.split(line)[1:], *epochs, *_keep_anyway(line)])
         assert done.exit_code == 0, (line, done.stderr)

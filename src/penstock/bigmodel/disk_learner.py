@@ -341,8 +341,9 @@ class DiskLearner:
             seed=job.config.seed,
             scratch=place,
         )
-        if rows.loader.plan.warning:
-            job.stream.emit(Warned(rows.loader.plan.warning))
+        raised = self.storage.raised(self._layout.features)
+        for notice in (*rows.loader.plan.notices, *([raised] if raised else [])):
+            job.stream.emit(Warned(notice))
         return rows
 
     def _chunks(self, epoch: int) -> Generator[Chunk, None, None]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from penstock.bigmodel.checkpoint import CheckpointDirectory, begin_anew, read_state
 from penstock.bigmodel.factor_model import ITEMS, USERS, FactorModel
 from penstock.bigmodel.factor_trainer import FactorTrainer, epoch_pieces, stored_pieces
-from penstock.bigmodel.grid import Grid, Shares, planned
+from penstock.bigmodel.grid import Grid, Shares, model_memory, planned
 from penstock.bigmodel.pool import PagePool
 from penstock.bigmodel.ratings import (
     ROW_BYTES,
@@ -37,7 +37,7 @@ from penstock.blocks.base import BlockSource
 from penstock.budget import Budget
 from penstock.checkpoint import Checkpoint
 from penstock.errors import CorruptFileError, DataChangedError, DivergedError, UsageError
-from penstock.events import Advanced, Epoch, Finished, Started
+from penstock.events import Advanced, Epoch, Finished, Started, Warned
 from penstock.job import Job, Limits, OnRows, Progress, Usage
 from penstock.loader.holdout import SAMPLE_ROWS, SplitPart
 from penstock.measures import Measures, OnScores
@@ -178,7 +178,10 @@ class FactorLearner:
         config, place = self._job.config, self.checkpoint.place
         model = self._model = self._new_model(share) if saved is None else FactorModel.load(place)
         layout = model.layout
-        self._parts = Shares.of(self._memory(layout.users + layout.items))
+        memory, raised = model_memory(config.memory, config.rank, users=layout.users, items=layout.items)
+        if raised is not None:
+            self._job.stream.emit(Warned(raised))
+        self._parts = Shares.of(memory)
         store = stack.enter_context(
             PageStore(
                 place,
@@ -280,17 +283,13 @@ class FactorLearner:
         pool.store.sync()
         return pool.store
 
-    def _memory(self, records: int) -> int:
-        """Return the bytes allowed; a share is of the model's own size."""
-        config = self._job.config
-        return Budget.parse(config.memory).resolve(records * (config.rank + 1) * 4)
-
     def _new_model(self, share: float) -> FactorModel:
         """Scan the data and begin a new model."""
         job, place = self._job, self.checkpoint.place
         result = scan_ratings(job.source, self.roles, part=self._part(share), stream=job.stream)
         users, items = len(result.users), len(result.items)
-        layout = planned(job.config.rank, users, items, memory=self._memory(users + items))
+        memory, _ = model_memory(job.config.memory, job.config.rank, users=users, items=items)
+        layout = planned(job.config.rank, users, items, memory=memory)
         header = {
             "kind": "factor",
             "config": job.config.to_dict(),

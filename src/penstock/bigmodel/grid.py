@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.bigmodel.store import Int64s
-from penstock.budget import show_bytes
+from penstock.budget import SMALL, Budget, show_bytes
 from penstock.errors import BudgetError, UsageError
 from penstock.loader.plan import round_up
+from penstock.messages import Text
 from penstock.sgd.factor import ABSENT
 
 PAGE_BYTES = 65_536
@@ -237,6 +238,19 @@ class Shares:
     def block(self) -> int:
         """Ratings in a block of the file: several to a piece, so that pieces differ between epochs."""
         return max(64, min(BLOCK, self.rows // 8))
+
+
+def model_memory(memory: str | int, rank: int, *, users: int, items: int) -> tuple[int, Text | None]:
+    """Return the memory for a model: a share is of its own size, and raised where it is too little, with what to say of that."""
+    budget = Budget.parse(memory)
+    asked = budget.resolve((users + items) * (rank + 1) * 4)
+    if budget.share is not None:
+        try:
+            layout = planned(rank, users, items, memory=asked)
+            Grid.plan(layout, frames=min(layout.pages, Shares.of(asked).pool // (layout.page_floats * 4)))
+        except BudgetError:
+            return SMALL, budget.raised_notice("the model", asked=asked)
+    return asked, None
 
 
 def planned(rank: int, users: int, items: int, *, memory: int) -> FactorLayout:

@@ -9,9 +9,10 @@ from typing import Any
 from penstock.bigmodel.chunks import ENTRIES
 from penstock.bigmodel.page_trainer import OPTIMIZERS
 from penstock.bigmodel.store import STAGING, THREADS
-from penstock.budget import Budget, Bytes, parse_size, show_bytes
+from penstock.budget import SMALL, Budget, Bytes, parse_size, show_bytes
 from penstock.errors import BudgetError, UnknownOptionError, UsageError
 from penstock.loader.direct_reads import PAGE
+from penstock.messages import Text
 from penstock.options import check_fields, default
 from penstock.sgd.optimizers import ADAPTIVE
 
@@ -142,8 +143,22 @@ class Storage:
         return Budget.parse(self.model_memory).bytes or 0
 
     def memory(self, features: int) -> int:
-        """Return the memory for a model of so many features."""
-        return Budget.parse(self.model_memory).resolve(self.model_bytes(features))
+        """Return the memory for a model of so many features: a share that is too little for a small one is raised."""
+        asked = Budget.parse(self.model_memory).resolve(self.model_bytes(features))
+        return asked if self.raised(features) is None else SMALL
+
+    def raised(self, features: int) -> Text | None:
+        """Say that more memory is used than was asked for, where that was a share of a small model; else None."""
+        budget = Budget.parse(self.model_memory)
+        asked = budget.resolve(self.model_bytes(features))
+        if budget.share is None or not asked < self._enough(features) <= SMALL:
+            return None
+        return budget.raised_notice("the model", asked=asked, option="model_memory")
+
+    def _enough(self, features: int) -> int:
+        """Return a memory that a model of so many features can work with, and hardly less."""
+        page = int(self.page_size)
+        return int(1.2 * (self.pages(features) * _TABLES + 8 * _LEAST_ENTRIES + (THREADS + _LEAST_FRAMES) * page))
 
     def pool_memory(self, features: int) -> int:
         """Return what is left for the pool beside tables and chunks.
@@ -161,10 +176,7 @@ class Storage:
                 f"is too little for a model of {features:,} features in pages of {show_bytes(least)}",
                 option="model_memory",
                 value=Bytes(memory),
-                fixes=[
-                    "the smallest that works is about "
-                    f"{show_bytes(1.2 * (self.pages(features) * _TABLES + 8 * _LEAST_ENTRIES + (THREADS + _LEAST_FRAMES) * least))}"
-                ],
+                fixes=[f"the smallest that works is about {show_bytes(self._enough(features))}"],
             )
         return memory - beside
 

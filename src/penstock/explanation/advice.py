@@ -178,12 +178,11 @@ def plan_for(source: BlockSource, recipe: Recipe, strategy: str, memory: str | i
 
 
 def too_small(source: BlockSource, recipe: Recipe, memory: str | int | Budget) -> Text | None:
-    """Return what is wrong with a budget that cannot hold two blocks, or None."""
+    """Return what is wrong with a budget that cannot hold two blocks, or what becomes of it; None where it can."""
     try:
-        plan_loading(source, recipe, "corgipile", memory)
+        return plan_loading(source, recipe, "corgipile", memory).raised
     except BudgetError as error:
         return error.text
-    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from penstock import seeds
 from penstock.bigmodel.checkpoint import directory_contents
 from penstock.bigmodel.factor_learner import FactorConfig
-from penstock.bigmodel.grid import FactorLayout, Grid, Shares, planned
+from penstock.bigmodel.grid import FactorLayout, Grid, Shares, model_memory, planned
 from penstock.bigmodel.keys import as_keys, hashed
 from penstock.bigmodel.ratings import ROW_BYTES, Roles
 from penstock.blocks.base import BlockSource
-from penstock.budget import Budget, show_bytes
+from penstock.budget import show_bytes
 from penstock.checkpoint import held_out_share
 from penstock.command_lines import shell_line
 from penstock.errors import DataError
@@ -81,7 +81,7 @@ def explain_factor(
         users, items = (int(directory.header["layout"][side]) for side in ("users", "items"))
     if not prepared:
         rows, users, items, share = _surveyed(source, roles, config)
-    memory = Budget.parse(config.memory).resolve((users + items) * (config.rank + 1) * 4)
+    memory, raised = model_memory(config.memory, config.rank, users=users, items=items)
     layout, grid, frames = _planned(config.rank, users, items, memory=memory)
     page, whole = layout.page_floats * 4, grid.buckets == 1
     # A page that is there when an epoch ends is still there when the next one wants it if that is soon enough.
@@ -149,7 +149,7 @@ def explain_factor(
         (disk_cost(memory, ratings + pages),),
         sections,
         command=shell_line(["penstock", "train", source.name], options),
-        notices=() if warning is None else (Text(warning),),
+        notices=tuple(Text(each) for each in (raised, warning) if each is not None),
         seconds=time.perf_counter() - began,
     )
 

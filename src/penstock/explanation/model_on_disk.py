@@ -98,7 +98,11 @@ def explain_model(
     disk = {"rows_bytes": counts.rows_bytes, "map_bytes": counts.map_bytes, "pages_bytes": 2 * model_bytes}
     disk["bytes"] = sum(disk.values())
     scratch = counts.entries * (8 + _NUMBERS_BYTES) + counts.features * _FOUND_BYTES
-    warnings = [directory.warning, _no_layout_helps(source, recipe, counts, storage, traffic, seed=seed)]
+    warnings = [
+        storage.raised(counts.features),
+        directory.warning,
+        _no_layout_helps(source, recipe, counts, storage, traffic, seed=seed),
+    ]
     facts: dict[str, Any] = {
         "data": source.name,
         "label": recipe.label,

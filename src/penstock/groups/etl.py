@@ -32,7 +32,7 @@ from penstock.groups.group_files import GroupedWriter
 from penstock.groups.group_recipe import GroupColumns
 from penstock.groups.grouped import VERSION, Grouped
 from penstock.groups.keys import Key, Numbering, coded, key_type
-from penstock.groups.memory_shares import HEADER, SortingPlan, decoded_bytes, dense_bytes
+from penstock.groups.memory_shares import HEADER, SortingPlan, dense_bytes
 from penstock.groups.partitioned import PartitionedSource
 from penstock.groups.partitioned import open_partitioned as open_data
 from penstock.groups.row_scatter import Scatter, chunk_bytes
@@ -125,7 +125,7 @@ def group(
             return found
         recipe = _classified(chosen.recipe(opened, classes=loss.classifies, stream=stream), model, opened.name)
         chosen.notice(opened, recipe, stream)
-        plan = SortingPlan.of(opened, recipe, budget.resolve(decoded_bytes(opened, recipe)), block)
+        plan = SortingPlan.of(opened, recipe, budget, block, stream)
         with Scratch(Path(folder), asked) as scratch:
             work = _Work(opened, names, kinds, recipe, plan, stream)
             counted = work.count(scratch) if plan.scatter and names else None

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.blocks.base import BlockSource
-from penstock.budget import Bytes, show_bytes
+from penstock.budget import SMALL, Budget, Bytes, show_bytes
 from penstock.columns.recipe import Recipe
 from penstock.errors import BudgetError
+from penstock.events import Stream, Warned
 from penstock.groups.external_sort import SORT_BYTES, Room
 from penstock.groups.group_counts import cheap_twice
 from penstock.loader.decode import divided, unit_bytes
@@ -37,7 +38,11 @@ class SortingPlan:
     count: int
 
     @classmethod
-    def of(cls, source: BlockSource, recipe: Recipe, memory: int, block: int) -> SortingPlan:
+    def of(
+        cls, source: BlockSource, recipe: Recipe, budget: Budget, block: int, stream: Stream | None = None
+    ) -> SortingPlan:
+        """Divide the memory for rows of a source; a share of few rows that is too little is raised, as ``stream`` is told."""
+        memory = budget.resolve(decoded_bytes(source, recipe))
         threads = source.threads or min(4, max(2, cores()))
         held = unit_bytes(source, recipe.columns) if divided(source) else 0
         largest = int(source.block_bytes.max()) + int(source.block_rows.max()) * (dense_bytes(recipe) + SORT_BYTES)
@@ -55,6 +60,10 @@ class SortingPlan:
             least = memory
             while least < least_within(least):  # with more memory, more is read together
                 least = least_within(least)
+            if budget.share is not None and least <= 3 * block + SMALL:
+                notice = budget.raised_notice(source.name, asked=memory, to=least)
+                (stream or Stream()).emit(Warned(notice))
+                return cls.of(source, recipe, Budget(bytes=least), block)
             raise BudgetError(
                 f"is too little to group {source.name} into blocks of {show_bytes(block)}: reading takes "
                 f"{show_bytes(reading)}",

@@ -198,8 +198,8 @@ class Batches(Closing):
             if self._owned:
                 self._source.close()
             raise
-        if self._loader.plan.warning and self.rank == 0:
-            log.warning("%s", self._loader.plan.warning)
+        for notice in self._loader.plan.notices if self.rank == 0 else ():
+            log.warning("%s", notice)
         self._state: BatchesState | None = None  # loaded, and no pass begun since
         self._go_to(0)
         self._running: ActivePass | None = None

@@ -14,7 +14,7 @@ import numpy as np
 from penstock.blocks.base import BlockSource
 from penstock.blocks.cached_source import cached_bytes
 from penstock.blocks.storage import convert_line
-from penstock.budget import Budget
+from penstock.budget import SMALL, Budget
 from penstock.loader.decode import divided, redecoded, unit_bytes
 from penstock.loader.plan import SHARE, Plan, default_threads, round_up, share_of
 from penstock.loader.resources import divide
@@ -119,7 +119,7 @@ def open_fitted(
         stored = _plan(feed, order, needs, size, Cut())
         # Rows that go straight from the file to their slots do so from whole blocks alone: enough will do of those.
         enough = feed.decoder.waits and not stored.warning and stored.memory <= total
-        if order.facts.by_block and not enough:
+        if (order.facts.by_block and not enough) or stored.memory > total:
             wanted = fitting_cut(feed, size, needs.memory)
             finer = _refined(feed, wanted, recipe, scaling)
             if finer is not None:
@@ -141,9 +141,14 @@ def open_fitted(
                     else:
                         pieces.decoder.close()
         best = min(choices, key=lambda each: (max(total, each[1].memory), -_met(each[0], each[1])))
-        if best[1].memory > total and not needs.stretch:
-            smallest = _enough_for_blocks(source, recipe, scaling, order, needs, size)
-            _plan(best[0], order, needs, size, best[2], enough=smallest)  # raises
+        if best[1].memory > total:
+            raised = _raised(source, recipe, scaling, order, needs, asked=total)
+            if raised is not None:
+                choices.append(raised)
+                best = raised
+            elif not needs.stretch:
+                smallest = _enough_for_blocks(source, recipe, scaling, order, needs, size)
+                _plan(best[0], order, needs, size, best[2], enough=smallest)  # raises
     except BaseException:
         feed.decoder.close()
         raise
@@ -151,6 +156,20 @@ def open_fitted(
         if other is not best[0]:
             other.decoder.close()
     return best
+
+
+def _raised(
+    source: BlockSource, recipe: Decodes[R], scaling: Scaling, order: Order, needs: Needs, *, asked: int
+) -> tuple[Feed[R], Plan, Cut] | None:
+    """Open a source with what a share that is too little is raised to; None where that is too little as well."""
+    if needs.memory.share is None:
+        return None
+    larger = replace(needs, memory=Budget(bytes=SMALL), stretch=True)
+    feed, plan, cut = open_fitted(source, recipe, scaling, order, larger)
+    if plan.memory > SMALL:
+        feed.decoder.close()
+        return None
+    return feed, replace(plan, raised=needs.memory.raised_notice(source.name, asked=asked)), cut
 
 
 def _enough_for_blocks(
@@ -169,7 +188,7 @@ def _enough_for_blocks(
             written.append(Budget.parse(share_of(memory, data_bytes)))
         found = []
         for budget in written:
-            asked = replace(needs, memory=budget, stretch=True)
+            asked = replace(needs, memory=Budget(bytes=budget.resolve(data_bytes)), stretch=True)
             feed, plan, _ = open_fitted(source, recipe, scaling, order, asked)
             feed.decoder.close()
             found.append(plan.memory if plan.memory > budget.resolve(data_bytes) else memory)

@@ -53,6 +53,13 @@ class Plan:
     """Disk space for decoded blocks, where reading one would decode more; 0 where blocks are read as they are stored."""
     warning: str = ""
     """What is wrong with the shuffle that this memory affords, if anything."""
+    raised: Text | None = None
+    """That more memory is used than was asked for, where that was a share of few rows."""
+
+    @property
+    def notices(self) -> tuple[Text, ...]:
+        """What a user should know of this plan."""
+        return tuple(Text(each) for each in (self.raised, self.warning) if each)
 
 
 def plan_memory(

@@ -32,7 +32,6 @@ from penstock.sql.stand_in_rows import FEW, enough_rows, stand_in_query
 from penstock.sql.statements import Explain, Train
 from penstock.sql.training_statement import (
     features_of,
-    memory_notice,
     phase_times,
     prepare_training,
     score_note,
@@ -60,8 +59,8 @@ def explain_training(statement: Explain, engine: Engine, *, stream: Stream) -> R
             return plan
     with _sampled(train, chosen, engine) as (sample, phases):
         view = _View.of(chosen, sample, phases)
-    if (notice := memory_notice(chosen.config.memory, view.plan)) is not None and not statement.analyze:
-        stream.emit(Warned(notice))
+    if view.plan.raised is not None and not statement.analyze:
+        stream.emit(Warned(view.plan.raised))
     if statement.analyze:
         with prepare_training(train, chosen, engine, stream=stream) as job:
             model, source = job.training.run(), job.opened.source

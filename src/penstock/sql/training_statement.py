@@ -14,20 +14,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.blocks.base import BlockSource
-from penstock.budget import Budget, show_bytes
 from penstock.columns.number import Number
 from penstock.columns.recipe import Recipe
 from penstock.columns.schema_notes import index_notice
 from penstock.errors import BudgetError, DataError, UsageError
 from penstock.events import Stream, Warned
-from penstock.explanation.advice import plan_for
 from penstock.explanation.explanation import show_seconds
 from penstock.groups.patterns.linear import GroupedLinear
 from penstock.linear import LinearModel
-from penstock.loader.plan import Plan
 from penstock.memory_learner import LinearJob, linear_job
-from penstock.messages import Given, Name, Text, Use
+from penstock.messages import Name, Text, Use
 from penstock.metric_names import headline, learned_rows, useless_reason
 from penstock.model import Model
 from penstock.sgd.losses import loss_of
@@ -66,9 +62,7 @@ class PreparedTraining:
         try:
             model = self.training.run()
         except BudgetError as error:
-            # The fixes behind the first are for files.
-            smaller = Text("have smaller blocks: ", Use("block_size", "64kB"))
-            raise error.replace(fixes=[*error.fixes[:1], smaller]) from None
+            raise error.replace(fixes=error.fixes[:1]) from None  # those behind the first are for files
         recipe = model.recipe
         if recipe.origin is not None:
             recipe = _filled(recipe.for_schema(schema, place="the query", scored=True), model)
@@ -247,7 +241,7 @@ def prepare_training(
     began = time.perf_counter()
     with engine.open(statement.query, chosen.wanted, training_reading(chosen), stream=stream) as opened:
         seconds = time.perf_counter() - began
-        chosen = _roomy(chosen.for_rows(int(opened.source.block_rows.sum())), opened.source, stream)
+        chosen = chosen.for_rows(int(opened.source.block_rows.sum()))
         folder = chosen.reading.folder
         training = linear_job(
             opened.source,
@@ -320,40 +314,6 @@ def phase_times(figures: Mapping[str, Any]) -> str:
         return ""
     parts = ", ".join(f"{name} {show_seconds(seconds)}" for name, seconds in known.items())
     return f"{show_seconds(sum(known.values()))} to prepare ({parts})"
-
-
-def planning_recipe(chosen: Settings, source: BlockSource) -> Recipe:
-    """Return a recipe to size rows by before the scan, which finds the classes and what stands for missing numbers."""
-    recipe = chosen.columns.recipe(source)
-    if not recipe.sparse:
-        return recipe
-    parts = tuple(
-        replace(part, fill=0.0) if isinstance(part, Number) and part.fill is None else part for part in recipe.parts
-    )
-    return replace(recipe, parts=parts, label=None, weight=None, missing="auto")
-
-
-def _roomy(chosen: Settings, source: BlockSource, stream: Stream) -> Settings:
-    """Return settings whose buffer holds two blocks, where it was given as a share of rows that are few."""
-    memory = chosen.config.memory
-    if not (isinstance(memory, str) and memory.rstrip().endswith("%")) or not len(source.block_rows):
-        return chosen
-    plan = plan_for(source, planning_recipe(chosen, source), chosen.config.shuffle, memory)
-    notice = memory_notice(memory, plan)
-    if notice is None:
-        return chosen
-    stream.emit(Warned(notice))
-    return replace(chosen, config=replace(chosen.config, memory=plan.memory))
-
-
-def memory_notice(memory: str | int, plan: Plan) -> Text | None:
-    """Say that a share of few rows cannot hold two blocks, and what is used instead; None where it can."""
-    if not (isinstance(memory, str) and memory.rstrip().endswith("%")):
-        return None
-    if plan.memory <= Budget.parse(memory).resolve(plan.data_bytes):
-        return None
-    reason = f" of these rows cannot hold two blocks; {show_bytes(plan.memory)} are used instead"
-    return Text(Given("memory", memory), reason)
 
 
 def _several_classes(statement: Train, chosen: Settings, engine: Engine, several: str) -> Settings:

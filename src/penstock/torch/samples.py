@@ -230,8 +230,8 @@ class StoredSamples:
         except BaseException:
             self._close_source()
             raise
-        if self._loader.plan.warning and place.process == 0:
-            log.warning("%s", self._loader.plan.warning)
+        for notice in self._loader.plan.notices if place.process == 0 else ():
+            log.warning("%s", notice)
 
     @property
     def held_rows(self) -> int:
