@@ -217,3 +217,19 @@ def test_texts_that_begin_oddly_are_csv(header: str, here: Path) -> None:
     (here / "x.csv").write_text(f"{header}\n1,2\n")
     with penstock.open("x.csv") as source:
         assert source.schema.names == header.split(",")
+
+
+def test_a_column_of_nothing_but_nan_at_first_may_be_text_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_streams, "CHUNK", 200)
+    rows: list[Any] = [{"g": float("nan"), "x": k, "t": 'say "x": NaN, "y"'} for k in range(60)]
+    rows += [{"g": text, "x": 0.5, "t": "NaN"} for text in ("p", "NaN", '\\": NaN')]
+    path = write(Path("late.jsonl"), [*rows, {"g": float("nan"), "x": float("nan"), "t": "u"}])
+    table = converted(path)
+    assert table.column("g").to_pylist() == [None] * 60 + ["p", "NaN", '\\": NaN', None]
+    assert table.column("t").to_pylist() == [row["t"] for row in rows] + ["u"]
+    assert table.column("x").to_pylist()[:-1] == [float(row["x"]) for row in rows]
+
+
+def test_nan_is_a_number_among_numbers() -> None:
+    table = converted(write(Path("a.jsonl"), [{"a": 1}, {"a": float("nan")}, {"a": 2.5}]))
+    assert np.isnan(table.column("a").to_numpy()).tolist() == [False, True, False]

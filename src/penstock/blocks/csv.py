@@ -1,8 +1,9 @@
 """CSV and TSV text as blocks of rows: numbers by our own parser, other columns by Arrow's.
 
 Delimiter, header and types are found in the first megabyte and then hold: numeric columns are float64 (an empty
-field, NA or null is a null), columns of true and false are booleans, all others strings. So are codes, whole numbers of
-which one begins with a zero: ``01`` is not ``1``. Blocks are cut at line ends, so a quoted field that holds a newline is
+field, NA or null is a null), columns of true and false are booleans, all others strings. So are columns that are empty
+there, unless a look at other places finds numbers alone, and codes, whole numbers of which one begins with a zero: ``01`` is
+not ``1``. Blocks are cut at line ends, so a quoted field that holds a newline is
 refused.
 """
 
@@ -44,6 +45,8 @@ _NUMBER = pa.float64().id
 _NOTHING = np.zeros(0, np.uint8)
 _END_BYTES = 65536
 """Bytes of the end of a file that are looked at for codes: rows sorted by a code begin with those without zeros."""
+_SPOTS = 16
+"""Places all over the files that are looked at for the first values of columns, each as long as that end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +181,23 @@ class CsvFormat:
             return []
         return [name for name in numbers if pc.any(pc.match_substring_regex(texts.column(name), "^0[0-9]+$")).as_py()]
 
+    def empty(self, rows: bytes) -> list[str]:
+        """Return the columns that have no value in these lines, if there are any lines."""
+        read = self.parse(rows)
+        return (
+            [] if not len(read) else [name for name in read.schema.names if read.column(name).null_count == len(read)]
+        )
+
     def with_text(self, columns: Sequence[str]) -> CsvFormat:
         """Return the format with these columns as text."""
-        kinds = [field.with_type(pa.string()) if field.name in columns else field for field in self.schema]
+        return self._with(columns, pa.string())
+
+    def with_numbers(self, columns: Sequence[str]) -> CsvFormat:
+        """Return the format with these columns as numbers."""
+        return self._with(columns, pa.float64())
+
+    def _with(self, columns: Sequence[str], kind: pa.DataType) -> CsvFormat:
+        kinds = [field.with_type(kind) if field.name in columns else field for field in self.schema]
         return replace(self, schema=pa.schema(kinds, self.schema.metadata))
 
     def _fits(self, rows: bytes, columns: list[str]) -> bool:
@@ -312,7 +329,9 @@ def csv_format(
     index = json.dumps({"index_columns": [names[0]]}) if header and len(names) > 1 and not first[0].strip() else None
     schema = pa.schema(list(kinds.items()), None if index is None else {b"pandas": index.encode()})
     format = CsvFormat(name, schema, delimiter, header, skip)
-    return format.with_text(format.codes(sample[skip:]))
+    # Whatever comes in a column without a value so far can be kept as text, which numbers are found in later.
+    late = [] if whole else format.empty(sample[skip:])
+    return format.with_text([*late, *format.codes(sample[skip:])])
 
 
 class CsvSource(TextSource):
@@ -355,6 +374,7 @@ class CsvSource(TextSource):
             whole = len(files) == 1 and len(sample) == files[0].file.size
             format = csv_format(sample, files[0].name, delimiter=delimiter, header=header, whole=whole)
             files[0].skip = format.skip
+            late = [] if whole else format.empty(sample[format.skip :])
             text: set[str] = set()
             formats = [format]
             for f in files[1:]:
@@ -362,6 +382,10 @@ class CsvSource(TextSource):
                 formats.append(format.format_of(head, f.name))
                 f.skip = formats[-1].skip
                 text.update(formats[-1].misfits(head[f.skip :]), formats[-1].codes(head[f.skip :]))
+            if late:
+                numbers = _late_numbers(files, formats, late)
+                formats = [own.with_numbers(numbers) for own in formats]
+                format = formats[0]
             for f, own in zip(files, formats, strict=True):
                 text.update(own.codes(f.last_lines(_END_BYTES)))
             for f, own in zip(files, formats, strict=True):
@@ -390,6 +414,27 @@ def read_text(
     )
     batches = table.combine_chunks().to_batches()
     return _without_blanks(batches[0]) if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+def _late_numbers(files: Sequence[TextFile], formats: Sequence[CsvFormat], columns: Sequence[str]) -> list[str]:
+    """Return which columns without a value in the first lines hold numbers, by a look at places all over the files."""
+    numbers, text = set[str](), set[str]()
+    spots = max(1, _SPOTS // len(files))
+    for f, own in zip(files, formats, strict=True):
+        last = max(f.skip, f.file.size - _END_BYTES)
+        for start in np.unique(np.linspace(f.skip, last, spots + 1, dtype=np.int64)).tolist():
+            rows = f.lines(start, min(start + _END_BYTES, f.file.size), slack=_END_BYTES)[0].tobytes()
+            if not rows.strip():
+                continue
+            try:
+                empty = set(own.empty(rows))
+            except ParseError:  # told when the line is read
+                continue
+            found = [name for name in columns if name not in empty]
+            misfits = own.with_numbers(found).misfits(rows)
+            text.update(name for name in found if name in misfits)
+            numbers.update(name for name in found if name not in misfits)
+    return [name for name in columns if name in numbers - text]
 
 
 def _without_blanks(rows: pa.RecordBatch) -> pa.RecordBatch:

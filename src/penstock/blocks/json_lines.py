@@ -1,19 +1,21 @@
 """JSON lines: one object per line, its keys the columns. `convert` reads them; they cannot be read in blocks.
 
 A first pass finds the columns and their types, so that a key which comes late, or a number that turns out to be a
-fraction, is no surprise in the second. Numbers are int64 or float64, text stays text, a missing key is a null, lists of
-numbers or text are kept. Nested objects and columns of mixed types are refused with the line.
+fraction, is no surprise in the second. Numbers are int64 or float64, text stays text, a missing key is a null (and so is
+NaN in a column of text), lists of numbers or text are kept. Nested objects and columns of mixed types are refused with the line.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.blocks.file_kinds import refuse_foreign
 from penstock.blocks.row_streams import Batches, Reached, RowStream, decompressed, position, read_chunk, whole_lines
@@ -22,6 +24,8 @@ from penstock.blocks.text import BYTE_ORDER_MARK, show_text
 from penstock.errors import DataChangedError, DataError, ParseError, UnknownOptionError
 from penstock.messages import Location
 
+# NaN, or a text that may hold it.
+_NAN = re.compile(rb'"(?:[^"\\]|\\.)*"|\bNaN\b')
 _FLATTEN = "write its values as columns of their own: jq -c '. + .KEY | del(.KEY)'"
 
 
@@ -68,7 +72,7 @@ def _survey(files: Sequence[ReadAt]) -> pa.Schema:
             try:
                 table = _read(chunk, None)
                 table.validate(full=True)  # Arrow's reader lets text pass that is not UTF-8
-                found = {field.name: _stored(field.type) for field in table.schema}
+                found = {name: _stored(_known_type(table.column(name))) for name in table.schema.names}
                 merged = {name: _merge(types.get(name, pa.null()), kind) for name, kind in found.items()}
                 if len(table) != sum(1 for each in chunk.split(b"\n") if each.strip()):
                     raise _MixedError
@@ -102,6 +106,15 @@ def _chunks(file: ReadAt) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _read(chunk: bytes, schema: pa.Schema | None) -> pa.Table:
+    try:
+        return _parsed(chunk, schema)
+    except pa.ArrowInvalid:
+        if b"NaN" not in chunk:
+            raise
+        return _parsed(_NAN.sub(lambda found: b"null" if found[0] == b"NaN" else found[0], chunk), schema)
+
+
+def _parsed(chunk: bytes, schema: pa.Schema | None) -> pa.Table:
     import pyarrow.json as arrow_json
 
     return arrow_json.read_json(
@@ -109,6 +122,13 @@ def _read(chunk: bytes, schema: pa.Schema | None) -> pa.Table:
         read_options=arrow_json.ReadOptions(use_threads=False, block_size=len(chunk) + 1),
         parse_options=arrow_json.ParseOptions(explicit_schema=schema),
     )
+
+
+def _known_type(column: pa.ChunkedArray) -> pa.DataType:
+    """Return the type that Arrow sees in a column; none where nothing but NaN is in it, as Python writes what is missing."""
+    if pa.types.is_floating(column.type) and pc.all(pc.is_nan(column), min_count=0).as_py():
+        return pa.null()
+    return column.type
 
 
 def _stored(kind: pa.DataType) -> pa.DataType:
@@ -191,7 +211,7 @@ def _kind(value: Any) -> str:
         kinds = dict.fromkeys(_kind(item) for item in value if item is not None)
         return "a list" if not kinds else f"a list of {' and '.join(kinds)}"
     names = {bool: "true or false", int: "numbers", float: "numbers", str: "text", dict: "an object"}
-    return "null" if value is None else names[type(value)]
+    return "null" if value is None or value != value else names[type(value)]
 
 
 def _kind_of_type(kind: pa.DataType) -> str:
