@@ -55,6 +55,9 @@ class CheckpointStore(Protocol):
     def write(self, arrays: Mapping[str, NDArray[Any]], header: Mapping[str, Any], /) -> None:
         """Write a checkpoint."""
 
+    def remove(self) -> None:
+        """Remove the last checkpoint, from which nothing can come, unless it is the model."""
+
 
 class CheckpointFile:
     """Checkpoints in one file."""
@@ -97,6 +100,9 @@ class CheckpointFile:
 
     def write(self, arrays: Mapping[str, NDArray[Any]], header: Mapping[str, Any], /) -> None:
         write_model(self.place, arrays, {"checkpoint": True, "plan": PLAN_VERSION, **header})
+
+    def remove(self) -> None:
+        self.place.unlink(missing_ok=True)
 
 
 def held_out_share(header: Mapping[str, Any]) -> float:

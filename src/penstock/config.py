@@ -218,6 +218,7 @@ class Config:
             average=self.average and not (optimizer is not None and self.l1),  # a mean has no true zeros
             optimizer=self.optimizer or "sgd",
             scaled=self.standardize,
+            chosen_rate=self.learning_rate is not None,
         )
 
     def _plain_rate(self) -> rates.Rate:

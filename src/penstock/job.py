@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from penstock.blocks.base import BlockSource
 from penstock.checkpoint import Checkpoint, CheckpointStore, held_out_share, require_same_data, require_same_test
-from penstock.errors import UsageError
+from penstock.errors import DivergedError, UsageError
 from penstock.events import Advanced, Epoch, Finished, Started, Stream, Warned
 from penstock.loader.holdout import RowSplit, chosen_share
 from penstock.measures import Doubles, Measures, OnScores
@@ -260,6 +260,7 @@ class Job(Generic[C, M_co]):
     prepare_seconds: float = field(default=0.0, init=False)
     measure_seconds: float = field(default=0.0, init=False)
     extra_disk_bytes: int = field(default=0, init=False)
+    _wrote: bool = field(default=False, init=False)
 
     def run(self, *, resume: bool = False) -> M_co:
         """Train to the end and return the model; no other process may write the same checkpoint meanwhile."""
@@ -272,7 +273,12 @@ class Job(Generic[C, M_co]):
         if self.test is not None and _same_rows(self.test, self.source):
             self.stream.emit(Warned("the test rows are the training rows: their figures say nothing of new rows"))
         with self.checkpoint.reserve() if self.checkpoint is not None else nullcontext():
-            return self._run(self._saved() if resume else None)
+            try:
+                return self._run(self._saved() if resume else None)
+            except DivergedError:
+                if self._wrote and self.checkpoint is not None:  # to go on from it would end in the same way
+                    self.checkpoint.remove()
+                raise
 
     def _saved(self) -> Checkpoint | None:
         """Return the checkpoint to go on from, or None where there is none yet."""
@@ -407,6 +413,7 @@ class Job(Generic[C, M_co]):
             **own,
         }
         self.checkpoint.write(arrays, header)
+        self._wrote = True
         self.learner.saved()
 
 

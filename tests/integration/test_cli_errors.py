@@ -264,6 +264,23 @@ def test_divergence_names_the_epoch_and_the_remedy() -> None:
     message = train(data, "--model", "linear", "--no-standardize", "--rate", "exponential", label="y")
     assert "diverged in epoch 1" in message
     assert "smaller learning rate (try 0.001) or --standardize" in message
+    assert "leave" not in message  # no rate was given
+    assert not Path("m.penstock.checkpoint").exists()
+
+
+def test_steps_that_nobody_would_try_are_to_be_left_out_and_leave_nothing_behind() -> None:
+    drawn = np.random.default_rng(0)
+    x = drawn.standard_normal(2_000)
+    data = table(x=x, y=(x + drawn.standard_normal(2_000) > 0).astype(float))
+    Path("other.checkpoint").write_text("of another run")
+    done = CliRunner().invoke(app, ["train", data, "--label", "y", "--learning-rate", "1e9", "--out", "m.penstock"])
+    message = done.stderr.partition("error: ")[2]
+    assert "diverged in epoch 2" in message  # so there was a checkpoint of the first
+    assert (
+        "leave --learning-rate out, and steps are sized by the rows, or use a smaller learning rate (try 0.1)"
+        in message
+    )
+    assert [path.name for path in Path().glob("*checkpoint*")] == ["other.checkpoint"]
 
 
 def test_demo_needs_room_on_the_disk() -> None:

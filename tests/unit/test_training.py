@@ -386,7 +386,8 @@ def test_divergence_names_the_epoch_and_the_remedy(shuffle, tmp_path):
     x, y = blobs()
     options = {"model": "linear", "standardize": False, "learning_rate": 10.0, "shuffle": shuffle}
     with pytest.raises(
-        DivergedError, match=r"diverged in epoch 1 at learning rate 10: .*\(try 1\) or standardize=True"
+        DivergedError,
+        match=r"diverged in epoch 1 at learning rate 10: .*leave learning_rate out, .*\(try 0\.1\) or standardize=True",
     ):
         train(ArraySource(100 * x, y), scratch=tmp_path, **options)
     # Steps a little over twice the largest that converges: the error grows by half in an epoch.

@@ -88,6 +88,9 @@ class CheckpointDirectory:
         write_model(self.place / STATE, arrays, {"bigmodel": self.kind, "format": FORMAT, **header})
         (self.place / BEGUN).unlink(missing_ok=True)
 
+    def remove(self) -> None:
+        """Keep the model of the epochs before."""
+
 
 def other_data(before: str, now: str) -> str:
     """Tell the data of a model and those of a run apart, for a message."""

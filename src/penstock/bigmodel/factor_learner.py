@@ -224,7 +224,7 @@ class FactorLearner:
                 if not trainer.learn(chunk, totals, rate=rate, l2=config.l2):
                     raise DivergedError(
                         f"training diverged in epoch {epoch + 1} at learning rate {rate:g}: a prediction is not"
-                        f" finite, though the ratings are; use a smaller learning rate (try {rate / 10:g}) or a larger l2"
+                        f" finite, though the ratings are; use a smaller learning rate (try {min(rate / 10, LEARNING_RATE):g}) or a larger l2"
                     )
                 on_rows(len(chunk), f"progressive rmse {_rmse(totals):.4f}")
         self._ratings_read += ROW_BYTES * file.rows

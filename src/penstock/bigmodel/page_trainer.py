@@ -122,6 +122,7 @@ class PageTrainer(Closing):
                     "the score of a row is not finite, though its data are",
                     epoch=epoch,
                     learning_rate=rate,
+                    chosen=self.spec.chosen_rate,
                     scaled=self.spec.scaled,
                 )
             if on_chunk is not None:

@@ -13,7 +13,9 @@ import numpy as np
 
 from penstock.batch import Batch, Csr
 from penstock.errors import DataError, DivergedError, FeatureError, LabelError, PenstockError
-from penstock.messages import Text, Use
+from penstock.messages import LeaveOut, Text, Use
+
+_USUAL_RATE = 0.1
 
 
 def _row(batch: Batch, position: int) -> str:
@@ -84,16 +86,19 @@ def data_fault(batch: Batch, position: int, *, width: int, outputs: int, names: 
     return None
 
 
-def diverged(what: str, *, epoch: int, learning_rate: float, scaled: bool) -> DivergedError:
-    """Return the error for a training that left the finite numbers, with the remedy; ``scaled`` features need no scaling.
+def diverged(what: str, *, epoch: int, learning_rate: float, chosen: bool, scaled: bool) -> DivergedError:
+    """Return the error for a training that left the finite numbers, with the remedies.
+
+    Steps whose rate was not ``chosen`` by the user are sized by the rows already; ``scaled`` features need no scaling.
 
     Examples
     --------
-    >>> print(diverged("the loss is 1e+30", epoch=1, learning_rate=0.5, scaled=False))
-    training diverged in epoch 2 at learning rate 0.5: the loss is 1e+30; use a smaller learning rate (try 0.05) or standardize=True, which brings all features to one scale
+    >>> print(diverged("the loss is 1e+30", epoch=1, learning_rate=0.5, chosen=True, scaled=False))
+    training diverged in epoch 2 at learning rate 0.5: the loss is 1e+30; leave learning_rate out, and steps are sized by the rows, or use a smaller learning rate (try 0.05) or standardize=True, which brings all features to one scale
     """
     scaling = () if scaled else (" or ", Use("standardize", True), ", which brings all features to one scale")
+    leave = [Text(LeaveOut("learning_rate"), ", and steps are sized by the rows")] if chosen else []
+    smaller = Text(f"use a smaller learning rate (try {min(learning_rate / 10, _USUAL_RATE):g})", *scaling)
     return DivergedError(
-        f"training diverged in epoch {epoch + 1} at learning rate {learning_rate:g}: {what}",
-        fixes=[Text(f"use a smaller learning rate (try {learning_rate / 10:g})", *scaling)],
+        f"training diverged in epoch {epoch + 1} at learning rate {learning_rate:g}: {what}", fixes=[*leave, smaller]
     )

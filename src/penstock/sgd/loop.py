@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, Csr
 from penstock.class_weights import ClassWeights
-from penstock.errors import ModelFileError, UsageError
+from penstock.errors import DivergedError, ModelFileError, UsageError
 from penstock.measures import OnScores
 from penstock.messages import Given, Name
 from penstock.sgd import kernels, losses
@@ -36,7 +36,7 @@ class Spec:
     """What is to be learned and how: loss, learning rate, batch size, penalties, intercept, optimizer.
 
     ``average`` makes the model the mean of the weights over the epochs; see `penstock.sgd.model`. ``scaled`` says that features come
-    scaled, which messages then do not recommend.
+    scaled, which messages then do not recommend, ``chosen_rate`` that the user gave the rate, which they recommend to leave out.
 
     Examples
     --------
@@ -52,6 +52,7 @@ class Spec:
     intercept: bool = True
     average: bool = False
     scaled: bool = False
+    chosen_rate: bool = False
     optimizer: str = "sgd"
 
     def __post_init__(self) -> None:
@@ -307,20 +308,23 @@ class Trainer:
         return self.spec.rate.at(epoch, self.weights.updates)
 
     def _check(self, stats: EpochStats, totals: kernels.Totals, epoch: int) -> None:
-        rate = self._rate(epoch)
         if not (self.weights.is_finite() and math.isfinite(stats.loss)):
-            raise diverged("a weight is no longer finite", epoch=epoch, learning_rate=rate, scaled=self.spec.scaled)
+            raise self._diverged("a weight is no longer finite", epoch)
         start = totals.zero_loss(self._loss, self.weights.outputs)
         if math.isfinite(self._previous) and stats.loss > max(_HOPELESS * start, self._previous) > 0:
             what = f"the loss is {stats.loss:.3g} and rising, where no model at all has {start:.3g}"
-            raise diverged(what, epoch=epoch, learning_rate=rate, scaled=self.spec.scaled)
+            raise self._diverged(what, epoch)
 
     def _refuse(self, batch: Batch, position: int) -> None:
         fault = data_fault(batch, position, width=self.weights.width, outputs=self.weights.outputs, names=self.names)
         if fault is not None:
             raise fault
         what = f"the score of {self.names.row(batch, position)} is not finite, though its data are"
-        raise diverged(what, epoch=self._epoch, learning_rate=self._rate(self._epoch), scaled=self.spec.scaled)
+        raise self._diverged(what, self._epoch)
+
+    def _diverged(self, what: str, epoch: int) -> DivergedError:
+        rate, spec = self._rate(epoch), self.spec
+        return diverged(what, epoch=epoch, learning_rate=rate, chosen=spec.chosen_rate, scaled=spec.scaled)
 
 
 @dataclass(frozen=True, slots=True)

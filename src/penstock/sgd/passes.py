@@ -262,7 +262,9 @@ class FullTrainer:
         # L-BFGS that gives up before its last try was promised less by the slope than float32 can show: it is done.
         if self._search.failed[0] and not 1 < passes <= self._tries:
             what = "the loss is not finite at the start" if passes == 1 else "no step led to a lower loss"
-            raise diverged(what, epoch=epoch, learning_rate=self._rate, scaled=self.spec.scaled)
+            raise diverged(
+                what, epoch=epoch, learning_rate=self._rate, chosen=self.spec.chosen_rate, scaled=self.spec.scaled
+            )
 
     def _refuse(self, batch: Batch) -> None:
         """Raise for what is wrong with a batch's data; weights of zero leave nothing else to be found."""
