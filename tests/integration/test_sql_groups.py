@@ -128,7 +128,7 @@ def test_a_view_keeps_to_its_model(session: Session) -> None:
     both = "SELECT count(*) FROM (SELECT * FROM visits PREDICT BY m) AS a"
     assert session.sql("SELECT count(prediction) FROM seen").rows == session.sql(both).rows == [(ROWS,)]
     session.sql("DROP MODEL v")
-    with pytest.raises(DatabaseError, match="dropped or renamed"):
+    with pytest.raises(DatabaseError, match="dropped or renamed; train or name another, and make this view"):
         session.sql("SELECT count(prediction) FROM seen")
 
 

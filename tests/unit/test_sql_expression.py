@@ -156,7 +156,7 @@ def test_wide_weights_come_as_arrays_or_from_the_catalogue(engine: Any, kind: st
     compare(engine, model, rows, stored=stored)
     text = select_predictions(model, "SELECT 1", schema=rows.schema, dialect=engine.dialect, stored=stored)
     assert text is not None
-    assert len(text) < 4000  # the weights are not in it
+    assert len(text) < 8000  # the weights, of some 20 characters each, are not in it
 
 
 def test_a_view_keeps_to_its_version_until_that_is_dropped(engine: Any) -> None:
@@ -177,7 +177,9 @@ def test_a_view_keeps_to_its_version_until_that_is_dropped(engine: Any) -> None:
     catalog.set_default("m", catalog.versions("m")[-2][0].number)
     assert engine.run("SELECT prediction FROM foretold").rows == before
     catalog.drop("m")
-    with pytest.raises(DatabaseError, match="the model m was dropped or renamed"):
+    with pytest.raises(
+        DatabaseError, match="the model m was dropped or renamed; train or name another, and make this view"
+    ):
         engine.run("SELECT prediction FROM foretold")
     engine.run("DROP VIEW foretold")
 

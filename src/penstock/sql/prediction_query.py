@@ -170,6 +170,12 @@ class StoredModel:
         """The names that the row may have, the surest first."""
         return (self.name,) if self.later is None else (self.later, self.name)
 
+    @property
+    def absence(self) -> str:
+        """What a prediction says, as text of SQL, where its model is not there any more."""
+        name = f" {self.name}" if self.name.isidentifier() else ""
+        return f"the model{name} was dropped or renamed; train or name another, and make this view or statement again"
+
 
 @dataclass(frozen=True, slots=True)
 class FeatureTerm:

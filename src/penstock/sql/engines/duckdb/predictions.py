@@ -83,7 +83,7 @@ def _join_weights(formula: Formula) -> str:
         f"{_key(f'q.{quote_identifier(column)}', kind)} IS NOT DISTINCT FROM {JOINED}.k{at}"
         for at, (column, kind) in enumerate(groups.keys)
     )
-    whole = f"SELECT coalesce((SELECT coef {row}), error({_gone(stored)})::float4[]) AS coef, (SELECT header {row}) AS header"
+    whole = f"SELECT coalesce((SELECT coef {row}), error({_literal(stored.absence)})::float4[]) AS coef, (SELECT header {row}) AS header"
     places = f"LATERAL (SELECT {lists}, unnest(range({groups.count})) AS place) AS k"
     table = f"SELECT k.place, {typed}, {weights} FROM ({whole}) AS m, {places}"
     return f" LEFT JOIN ({table}) AS {JOINED} ON {same}"
@@ -235,7 +235,7 @@ def _weights(formula: Formula, output: int, term: FeatureTerm, *, ends: bool = F
     stored = formula.stored
     first, last = formula.places(output, term)
     found = f"SELECT coef[{first}:{last}]::float8[] FROM {stored.table} WHERE {_pinned(stored)}"
-    whole = f"coalesce(({found}), error({_gone(stored)})::float8[])"
+    whole = f"coalesce(({found}), error({_literal(stored.absence)})::float8[])"
     return f"(SELECT ['NaN'::float8] || {whole} || [0::float8])" if ends else f"(SELECT {whole})"
 
 
@@ -243,11 +243,6 @@ def _pinned(stored: StoredModel) -> str:
     """Write the condition and order that find a version in the catalogue, whatever version has since taken its name."""
     names = ", ".join(map(_literal, stored.names))
     return f"name IN ({names}) AND {CREATED} = {stored.made} ORDER BY name <> {_literal(stored.names[0])} LIMIT 1"
-
-
-def _gone(stored: StoredModel) -> str:
-    name = f" {stored.name}" if stored.name.isidentifier() else ""
-    return _literal(f"the model{name} was dropped or renamed; run or make this statement again")
 
 
 def _doubles(values: Iterable[float]) -> str:

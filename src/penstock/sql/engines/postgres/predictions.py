@@ -298,8 +298,7 @@ def _pinned(stored: StoredModel) -> str:
 
 def _gone(stored: StoredModel, kind: str = "float8[]") -> str:
     """Write an array that cannot be read, whose error says why; naming the user keeps it from being read beforehand."""
-    name = f" {stored.name}" if stored.name.isidentifier() else ""
-    told = f"""{{"the model{name} was dropped or renamed; run or make this statement again"}}"""
+    told = f"""{{"{stored.absence}"}}"""
     return f"({_literal(told)} OPERATOR(pg_catalog.||) pg_catalog.left(current_user, 0))::{kind}"
 
 
