@@ -20,6 +20,7 @@ import fcntl
 import os
 import re
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -84,6 +85,43 @@ def require_file(path: str | os.PathLike[str]) -> Path:
             f"cannot write {target}: {error.strerror or error}; choose a folder you can write to"
         ) from error
     return target
+
+
+class Replacement:
+    """Whether a file that was there at a path has been replaced since.
+
+    Examples
+    --------
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     replacement = Replacement(file.name)
+    ...     with atomic_path(file.name) as temporary:
+    ...         _ = temporary.write_text("another")
+    ...     replacement.done, Replacement(f"{file.name}.new").done
+    (True, False)
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._before = _identity(self.path)
+
+    @property
+    def done(self) -> bool:
+        """Whether another file is there now."""
+        return self._before is not None and _identity(self.path) not in (None, self._before)
+
+    @property
+    def note(self) -> str:
+        """What to say where it was done."""
+        return f"replaced {self.path}, which was there"
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    """Return what tells a file from another of the same name; None where there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else None
 
 
 def require_scratch(path: str | os.PathLike[str]) -> Path:

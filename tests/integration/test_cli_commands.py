@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -107,3 +108,34 @@ def test_columns_to_hash_may_be_given_with_commas_between_them() -> None:
     run("convert", "towns.parquet", "towns.arrow", "--label", "y", "--hash", "city:2^4,kind:2^3")
     with penstock.open("towns.arrow") as source:
         assert source.read(0).column("indices").to_pylist()[0][1] >= 16
+
+
+REPLACED = {
+    "model.penstock": ("train", "clicks.csv", "--label", "clicked", "--epochs", "1", "--out", "model.penstock"),
+    "p.parquet": ("predict", "model.penstock", "test.parquet", "--out", "p.parquet"),
+    "clicks.arrow": ("convert", "clicks.csv", "clicks.arrow", "--label", "clicked"),
+    "page.html": ("evaluate", "model.penstock", "test.parquet", "--report", "page.html"),
+}
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_a_file_that_is_replaced_is_told_of(name: str) -> None:
+    command, told = REPLACED[name], f"replaced {name}, which was there"
+    if name != "model.penstock":  # which is there
+        assert told not in run(*command).stderr
+    before = Path(name).stat().st_ino
+    assert told in run(*command).stderr.splitlines()
+    assert Path(name).stat().st_ino != before
+    quiet = run(*command, "--json")
+    assert "replaced" not in quiet.stdout + quiet.stderr
+
+
+def test_a_model_that_is_kept_is_not_told_of() -> None:
+    chance = np.random.default_rng(0)
+    table = pa.table({"x": chance.random(4000), "y": chance.integers(0, 2, 4000)})
+    pq.write_table(table, "chance.parquet")
+    before = Path("model.penstock").stat().st_ino
+    done = CliRunner().invoke(app, ["train", "chance.parquet", "--label", "y", "--out", "model.penstock"])
+    assert "not saved, the model is useless" in done.stdout
+    assert "replaced" not in done.stdout + done.stderr
+    assert Path("model.penstock").stat().st_ino == before

@@ -78,6 +78,14 @@ def test_of_many_epochs_the_first_and_the_last_are_shown() -> None:
         assert "(12 rows)" in run(f"{MAKE}; {epochs}; {ask}", "--rows", "0").stdout
 
 
+def test_an_exported_file_that_is_replaced_is_told_of(tmp_path: Path) -> None:
+    export = f"EXPORT MODEL m TO '{tmp_path / 'm.penstock'}'"
+    done = run(f"{MAKE}; {TRAIN}; {export}")
+    assert "replaced" not in done.stderr
+    again = run(f"{MAKE}; {TRAIN}; {export}")
+    assert f"replaced {tmp_path / 'm.penstock'}, which was there" in again.stderr
+
+
 def test_numbers_of_steps_one_below_another() -> None:
     result = Result(("epoch", "loss"), [(epoch, 1 / epoch) for epoch in range(1, 10)], steps=True)
     lines = result.lines(4, expanded=True)

@@ -546,9 +546,7 @@ class TestResume:
 class TestRefusals:
     def test_a_rate_too_high_for_plain_descent_is_told(self) -> None:
         x, y = draw(loss="squared")
-        with pytest.raises(
-            DivergedError, match=r"diverged in epoch \d+ at learning rate 50: .*\(try 0\.1\)"
-        ):
+        with pytest.raises(DivergedError, match=r"diverged in epoch \d+ at learning rate 50: .*\(try 0\.1\)"):
             run(trainer_of("squared", solver="gd", rate=50.0), [Batch(x, y)])
 
     def test_labels_past_all_bounds_are_told(self) -> None:

@@ -31,6 +31,7 @@ def compare_command(**params: Any) -> None:
     if job.scratch is not None:
         require_scratch(job.scratch)
     with Screen(json=params["json"], rows=False) as screen:
+        screen.watch(target)
         clustering = _how_rows_lie(job)
         if clustering:
             screen.say(clustering)

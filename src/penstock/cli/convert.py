@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from penstock.cli import options as o
@@ -16,6 +17,7 @@ def convert_command(**params: Any) -> None:
     from penstock.cli.screen import Screen
 
     with Screen(json=params["json"]) as screen:
+        screen.watch(Path(params["target"]))
         done = write(
             params["source"],
             params["target"],

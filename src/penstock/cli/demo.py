@@ -41,6 +41,7 @@ def demo_command(*, size: str, dir: str | None, seed: int, report: str, json: bo
         require_folder(dir)
     with ExitStack() as stack:
         screen = stack.enter_context(Screen(json=json, rows=False))
+        screen.watch(target)
         place = Path(dir or stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-demo-")))
         _require_room(place, rows * ROW_BYTES)
         data, test = place / "clustered.arrow", place / "test.arrow"

@@ -30,6 +30,8 @@ def evaluate_command(**params: Any) -> None:
         open_data(known, params) as source,
     ):
         page = None if target is None else EvaluationPage.of(known, model_file, target)
+        if target is not None:
+            screen.watch(target)
         values = UnseenValues()
         model = known.counting(values) if isinstance(known, (EncodedModel, GroupModels)) else known
         found = model.evaluate(

@@ -274,6 +274,7 @@ def run(params: dict[str, Any], *, by: list[str], search: Search, what: Trainabl
         )
         if params["report"] is not None:
             told["report"] = params["report"]
+            screen.watch(Path(params["report"]))
             write_group_page(result, Path(params["report"]), title=params["out"], data=told["data"])
             screen.say(f"wrote {params['report']}")
         if useless is not None and not params["keep_anyway"]:

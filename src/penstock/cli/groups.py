@@ -100,6 +100,7 @@ def groups_report_command(*, models: str, out: str, json: bool) -> None:
     target = require_file(out)
     with Screen(json=json, rows=False) as screen, GroupModels.open(models) as result:
         warn_unfinished(result, models, screen.stream)
+        screen.watch(target)
         told = write_group_page(result, target, title=models)
         for sentence in told["findings"]:
             screen.say(sentence)

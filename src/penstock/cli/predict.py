@@ -31,6 +31,7 @@ def predict_command(**params: Any) -> None:
         ) as known,
         open_data(known, params) as source,
     ):
+        screen.watch(target)
         values = UnseenValues()
         model = known.counting(values) if isinstance(known, (EncodedModel, GroupModels)) else known
         rows = write_predictions(model, source, target, keep=o.names(params["keep"]), stream=screen.stream)

@@ -10,6 +10,7 @@ import json
 import logging
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from penstock.cli.wording import in_own_words
@@ -17,6 +18,7 @@ from penstock.closing import Closing
 from penstock.events import Advanced, Epoch, Event, Finished, Started, Stream, Warned
 from penstock.measure_lines import show_score, strict_json
 from penstock.metric_names import title
+from penstock.outputs import Replacement
 
 
 class Screen(Closing):
@@ -36,6 +38,7 @@ class Screen(Closing):
         self._headed = False
         self._bar: Any = None
         self._tasks: dict[str, Any] = {}
+        self._watched: list[Replacement] = []
         # Warnings are shown below in our own words; the log stays free for those who configure it.
         logging.getLogger("penstock").addHandler(logging.NullHandler())
 
@@ -75,9 +78,17 @@ class Screen(Closing):
         else:
             print(text, file=sys.stderr, flush=True)
 
+    def watch(self, path: Path) -> None:
+        """Say in the end, on stderr, if a file that is there now has been replaced."""
+        self._watched.append(Replacement(path))
+
     def give(self, found: Mapping[str, Any]) -> None:
         """Print the JSON object, where it is asked for."""
         self.close()
+        for replacement in self._watched:
+            if replacement.done and not self.json:
+                self.note(replacement.note)
+        self._watched.clear()
         if self.json:
             print(json.dumps(strict_json(found), allow_nan=False), flush=True)
 

@@ -52,6 +52,7 @@ def _show_groups(screen: Screen, result: GroupModels, *, group: str | None, csv:
 
     told = {"models": str(result.registry.folder), "finished": result.finished}
     if csv is not None:
+        screen.watch(Path(csv))
         written = write_csv(result, Path(csv), group=group)
         screen.say(f"saved {csv}: {written:,} rows, one for each group and config")
         screen.give({**told, "rows": written, "out": csv})

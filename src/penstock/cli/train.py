@@ -87,6 +87,7 @@ def _train_in_memory(job: TrainingRequest, out: str, *, keep_anyway: bool, resum
         job.opened(screen.stream, checkpoint=checkpoint) as training,
     ):
         require_other(target, training.source.name)
+        screen.watch(target)
         found = training.run(resume=resume)
         useless = useless_reason(found.metrics)
         kept = useless is None or keep_anyway

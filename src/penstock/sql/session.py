@@ -12,6 +12,7 @@ from penstock.errors import UsageError
 from penstock.events import Listener, Stream
 from penstock.groups.results import GroupModels
 from penstock.model_kinds import kind_of, open_model
+from penstock.outputs import Replacement
 from penstock.sql import statements as s
 from penstock.sql.catalog import Catalog
 from penstock.sql.engines.registry import open_engine
@@ -112,8 +113,7 @@ class Session(Closing):
             case s.ImportModel():
                 return self._import(statement)
             case s.ExportModel():
-                self._export(statement)
-                return Result(status="EXPORT MODEL")
+                return self._export(statement)
             case s.Pack():
                 return self._pack(statement)
 
@@ -134,9 +134,11 @@ class Session(Closing):
         note = f"the model stays in {keeping.folder}, which the row in {self.engine.place} refers to"
         return Result(status="IMPORT MODEL", notes=(note,) if keeping.folder is not None else ())
 
-    def _export(self, statement: s.ExportModel) -> None:
+    def _export(self, statement: s.ExportModel) -> Result:
+        replacement = Replacement(statement.path)
         with self.catalog.load(statement.model) as model:
             model.save(statement.path)
+        return Result(status="EXPORT MODEL", notes=(replacement.note,) if replacement.done else ())
 
     def _pack(self, statement: s.Pack) -> Result:
         if not self.engine.packs:
