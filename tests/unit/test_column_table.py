@@ -287,3 +287,19 @@ def test_explain_has_means_and_scales_and_some_columns_of_every_kind(tmp_path: P
     lines = text.splitlines()
     for name, kind in (("town", "category"), ("day", "date"), ("x", "number")):
         assert any(line.split()[:2] == [name, kind] for line in lines)
+
+
+@pytest.mark.parametrize("kind", ["file", "directory"])
+def test_rows_with_features_that_a_sparse_model_does_not_have_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("seen.svm").write_text("".join(f"{i % 9 // 5} {1 + i % 9}:1 {10 + i % 7}:2\n" for i in range(2000)))
+    Path("new.svm").write_text("1 1:1 17:1 99:2\n0 2:1\n0 3:1 4:1\n1 16:1 50:1\n")
+    run("train", "seen.svm", "--out" if kind == "file" else "--model-dir", "m", "--epochs", "2")
+    told = "2 rows have features in 'indices' that the model does not have; they count for nothing"
+    assert told in run("predict", "m", "new.svm", "--out", "p.parquet")
+    assert told in run("evaluate", "m", "new.svm")
+    found = json.loads(run("predict", "m", "new.svm", "--out", "p.parquet", "--json"))["unseen"]
+    assert found == {"levels": {}, "missing": {}, "features": {"indices": 2}}
+    assert "features in" not in run("predict", "m", "seen.svm", "--out", "p.parquet")

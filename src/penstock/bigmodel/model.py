@@ -30,6 +30,8 @@ from penstock.bigmodel.store import PageStore
 from penstock.blocks.base import BlockSource, one_piece_open
 from penstock.budget import Budget, give_back, show_bytes
 from penstock.closing import Closing
+from penstock.columns.base import UnseenValues
+from penstock.columns.pairs import Pairs
 from penstock.columns.recipe import Recipe
 from penstock.columns.summary import column_lines, column_summaries
 from penstock.errors import UsageError
@@ -86,11 +88,11 @@ class Scorer(Closing):
         if held:
             yield _join(held)
 
-    def scores(self, batch: Batch) -> Floats:
-        """Return the scores of rows whose indices are the data's own."""
-        return self._trainer.scores(self.dots(batch))
+    def scores(self, batch: Batch, recipe: Recipe | None = None) -> Floats:
+        """Return the scores of rows whose indices are the data's own; a ``recipe`` counts those with unknown features."""
+        return self._trainer.scores(self.dots(batch, recipe))
 
-    def dots(self, batch: Batch) -> Floats:
+    def dots(self, batch: Batch, recipe: Recipe | None = None) -> Floats:
         """Return the rows' dot products, before the weights' common factor and the intercept."""
         x = batch.x
         assert isinstance(x, Csr)
@@ -98,7 +100,10 @@ class Scorer(Closing):
         kept = at != ABSENT
         running = np.zeros(len(at) + 1, np.uint64)
         np.cumsum(kept, out=running[1:])
-        known = Batch(Csr(running[x.indptr.astype(np.int64)], at[kept], x.values[kept], 0))
+        ends = running[x.indptr.astype(np.int64)]
+        known = Batch(Csr(ends, at[kept], x.values[kept], 0))
+        if recipe is not None and recipe.unseen is not None and not kept.all():
+            _count_unknown(recipe, recipe.unseen, int(np.count_nonzero(np.diff(ends) != np.diff(x.indptr))))
         trainer = self._trainer
         shift, scale = int(trainer.shift), trainer.scale
         chunker = Chunker(iter([known]), trainer.pool, shift=shift, learning=False, scale=scale)
@@ -112,12 +117,19 @@ class Scorer(Closing):
                 assert batch.y is not None  # the recipe has a label
                 totals.start(batch)
                 weight = np.zeros(0, np.float32) if batch.weight is None else batch.weight
-                kernels.add_scores(self.scores(batch)[:, None], batch.y, weight, loss=loss, totals=totals)
+                kernels.add_scores(self.scores(batch, recipe)[:, None], batch.y, weight, loss=loss, totals=totals)
         return self._trainer.stats(totals)
 
     def close(self) -> None:
         """Close the map; the pool stays."""
         self._map.close()
+
+
+def _count_unknown(recipe: Recipe, unseen: UnseenValues, rows: int) -> None:
+    """Count rows with features that training did not see, where the data name features themselves."""
+    for part in recipe.parts:
+        if isinstance(part, Pairs):
+            unseen.count_features(part.columns[0], rows)
 
 
 def _join(held: list[tuple[pa.RecordBatch, Batch]]) -> tuple[pa.RecordBatch, Batch]:
@@ -267,7 +279,7 @@ class BigLinearModel(EncodedModel):
     def scored(self, source: BlockSource, recipe: Recipe, *, keep: Sequence[str] = ()) -> Generator[Scored, None, None]:
         with closing(self._scorer.batches(source, recipe, keep)) as found:
             for rows, batch in found:
-                yield rows, batch, self.scores(batch)
+                yield rows, batch, self._scorer.scores(batch, recipe)
 
     def evaluate(
         self,

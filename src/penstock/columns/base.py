@@ -40,6 +40,8 @@ class UnseenValues:
         The categories among them of which training saw levels that were too rare for a feature.
     missing : dict of int
         Rows in which a column is missing that no feature tells of.
+    features : dict of int
+        Rows with values for features of a sparse column that the model does not have.
 
     Examples
     --------
@@ -55,6 +57,7 @@ class UnseenValues:
         self.levels: dict[str, int] = {}
         self.rare: set[str] = set()
         self.missing: dict[str, int] = {}
+        self.features: dict[str, int] = {}
         self._lock = threading.Lock()
 
     def count_levels(self, column: str, rows: int, *, rare: bool) -> None:
@@ -70,14 +73,20 @@ class UnseenValues:
         with self._lock:
             self.missing[column] = self.missing.get(column, 0) + rows
 
+    def count_features(self, column: str, rows: int) -> None:
+        """Take in rows with values for features that the model does not have."""
+        with self._lock:
+            self.features[column] = self.features.get(column, 0) + rows
+
     def clear(self) -> None:
         """Forget what was counted, as of rows that were read to learn of their size."""
         with self._lock:
-            self.levels, self.rare, self.missing = {}, set(), {}
+            self.levels, self.rare, self.missing, self.features = {}, set(), {}, {}
 
     def to_dict(self) -> dict[str, dict[str, int]]:
         """Return the counts as plain JSON."""
-        return {"levels": dict(sorted(self.levels.items())), "missing": dict(sorted(self.missing.items()))}
+        counts = {"levels": self.levels, "missing": self.missing, "features": self.features}
+        return {name: dict(sorted(each.items())) for name, each in counts.items() if each or name != "features"}
 
     def warn(self, place: object) -> None:
         """Log a warning for each column, with what messages call the rows."""
@@ -100,6 +109,10 @@ class UnseenValues:
             found.append(f"{_count_of(rows)} levels of {column!r} that training did not see{seldom}")
         for column, rows in sorted((column, rows) for column, rows in self.missing.items() if rows > above):
             found.append(f"{_count_of(rows)} no {column!r}; no feature of the model tells of that")
+        for column, rows in sorted((column, rows) for column, rows in self.features.items() if rows > above):
+            found.append(
+                f"{_count_of(rows)} features in {column!r} that the model does not have; they count for nothing"
+            )
         return found
 
 

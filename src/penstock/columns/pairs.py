@@ -89,7 +89,13 @@ class Pairs:
             )
         places = where.view(np.uint32) if where.dtype == np.int32 else where.astype(np.uint32, copy=False)
         rows = Csr(indptr, places, to_numbers(inner[1]), most + 1 if self.width is None else self.width)
-        return rows if most < rows.width else _drop_beyond(rows)
+        if most < rows.width:
+            return rows
+        kept = _drop_beyond(rows)
+        if place.unseen is not None:
+            dropped = np.diff(rows.indptr.astype(np.int64)) != np.diff(kept.indptr.astype(np.int64))
+            place.unseen.count_features(self.columns[0], int(np.count_nonzero(dropped)))
+        return kept
 
     def require_kind(self, schema: pa.Schema, *, place: str) -> None:
         Pairs.of(schema, self.columns, place=place)
