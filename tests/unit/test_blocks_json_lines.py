@@ -85,7 +85,11 @@ def test_training_reads_the_lines_and_the_converted_file(here: Path) -> None:
     [
         (['{"a": 1}', "", '{"a": "x"}'], 3, "'a' holds text, but numbers before"),
         (['{"a": 1}', '{"a": true}'], 2, "'a' holds true or false, but numbers before"),
-        (['{"a": 1}', '{"a": {"b": 2}}'], 2, "'a' holds an object"),
+        (['{"a": 1}', '{"a": {"b": 2}}'], 2, "'a' holds an object, but numbers before"),
+        (['{"a": {"b": 2}}', '{"a": 1}'], 2, "'a' holds numbers, but an object before"),
+        (['{"a": {"b": {"c": 2}}}', '{"a": {"b": {"c": "x"}}}'], 2, "'a.b.c' holds text, but numbers before"),
+        (['{"a": {"b": [{"c": 2}]}}'], 1, "'a.b' holds a list of an object"),
+        (['{"a": {"b": 1, "b": 2}}'], 1, "'b' stands in it twice"),
         (['{"a": [{"b": 2}]}'], 1, "'a' holds a list of an object"),
         (['{"a": [1]}', '{"a": 1}'], 2, "'a' holds numbers, but a list of numbers before"),
         (['{"a": [1, "x"]}'], 1, "'a'"),
@@ -221,11 +225,14 @@ def test_texts_that_begin_oddly_are_csv(header: str, here: Path) -> None:
 
 def test_a_column_of_nothing_but_nan_at_first_may_be_text_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_streams, "CHUNK", 200)
-    rows: list[Any] = [{"g": float("nan"), "x": k, "t": 'say "x": NaN, "y"'} for k in range(60)]
-    rows += [{"g": text, "x": 0.5, "t": "NaN"} for text in ("p", "NaN", '\\": NaN')]
+    rows: list[Any] = [
+        {"g": float("nan"), "x": k, "t": 'say "x": NaN, "y"', "in": {"g": float("nan")}} for k in range(60)
+    ]
+    rows += [{"g": text, "x": 0.5, "t": "NaN", "in": {"g": text}} for text in ("p", "NaN", '\\": NaN')]
     path = write(Path("late.jsonl"), [*rows, {"g": float("nan"), "x": float("nan"), "t": "u"}])
     table = converted(path)
     assert table.column("g").to_pylist() == [None] * 60 + ["p", "NaN", '\\": NaN', None]
+    assert [each and each["g"] for each in table.column("in").to_pylist()] == table.column("g").to_pylist()
     assert table.column("t").to_pylist() == [row["t"] for row in rows] + ["u"]
     assert table.column("x").to_pylist()[:-1] == [float(row["x"]) for row in rows]
 
@@ -233,3 +240,33 @@ def test_a_column_of_nothing_but_nan_at_first_may_be_text_later(monkeypatch: pyt
 def test_nan_is_a_number_among_numbers() -> None:
     table = converted(write(Path("a.jsonl"), [{"a": 1}, {"a": float("nan")}, {"a": 2.5}]))
     assert np.isnan(table.column("a").to_numpy()).tolist() == [False, True, False]
+
+
+def test_objects_within_rows_are_structs_as_those_of_parquet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_streams, "CHUNK", 300)
+    places = [{"city": "uv"[k % 2], "at": {"lat": k if k < 30 else k / 7}} for k in range(60)]
+    rows = [{"place": place, "y": k % 2} for k, place in enumerate(places)]
+    rows += [{"place": {"note": None, "tags": ["a"]}, "y": 1}, {"place": None, "y": 0}, {"y": 1}]
+    table = converted(write(Path("a.jsonl"), rows))
+    kinds = {
+        "city": pa.string(),
+        "at": pa.struct([("lat", pa.float64())]),
+        "note": pa.float64(),
+        "tags": pa.list_(pa.string()),
+    }
+    assert table.schema.field("place").type == pa.struct(list(kinds.items()))
+    found = table.column("place").to_pylist()
+    assert [each["city"] for each in found[:60]] == ["u", "v"] * 30
+    assert [each["at"]["lat"] for each in found[:60]] == pytest.approx([place["at"]["lat"] for place in places])
+    assert found[60] == {"city": None, "at": None, "note": None, "tags": ["a"]}
+    assert found[61:] == [None, None]
+
+
+def test_features_are_learned_from_within_objects() -> None:
+    rows = [{"place": {"city": "uv"[k % 2], "lat": k / 7}, "y": k % 2} for k in range(300)]
+    path = write(Path("a.jsonl"), rows)
+    pq.write_table(pa.Table.from_pylist(rows), "a.parquet")
+    told = [
+        penstock.LogisticRegression(epochs=2).fit(data, y="y").score("a.parquet", "y") for data in (path, "a.parquet")
+    ]
+    assert told == [1, 1]

@@ -2,7 +2,8 @@
 
 A first pass finds the columns and their types, so that a key which comes late, or a number that turns out to be a
 fraction, is no surprise in the second. Numbers are int64 or float64, text stays text, a missing key is a null (and so is
-NaN in a column of text), lists of numbers or text are kept. Nested objects and columns of mixed types are refused with the line.
+NaN in a column of text), lists of numbers or text are kept. Objects within a row are structs, as those of Parquet. Lists of
+objects and columns of mixed types are refused with the line.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -26,7 +27,6 @@ from penstock.messages import Location
 
 # NaN, or a text that may hold it.
 _NAN = re.compile(rb'"(?:[^"\\]|\\.)*"|\bNaN\b')
-_FLATTEN = "write its values as columns of their own: jq -c '. + .KEY | del(.KEY)'"
 
 
 def json_lines_rows(files: Sequence[str], options: dict[str, Any]) -> RowStream:
@@ -84,8 +84,7 @@ def _survey(files: Sequence[ReadAt]) -> pa.Schema:
         raise DataError(
             f"{show_names([file.name for file in files])} has no rows; give a file with at least one object"
         )
-    # A column of nulls alone is one of numbers, as in CSV.
-    return pa.schema([(name, pa.float64() if kind == pa.null() else kind) for name, kind in types.items()])
+    return pa.schema([(name, _settled(kind)) for name, kind in types.items()])
 
 
 class _MixedError(Exception):
@@ -126,6 +125,10 @@ def _parsed(chunk: bytes, schema: pa.Schema | None) -> pa.Table:
 
 def _known_type(column: pa.ChunkedArray) -> pa.DataType:
     """Return the type that Arrow sees in a column; none where nothing but NaN is in it, as Python writes what is missing."""
+    if pa.types.is_struct(column.type):
+        return pa.struct(
+            [(field.name, _known_type(part)) for field, part in zip(column.type, column.flatten(), strict=True)]
+        )
     if pa.types.is_floating(column.type) and pc.all(pc.is_nan(column), min_count=0).as_py():
         return pa.null()
     return column.type
@@ -134,10 +137,19 @@ def _known_type(column: pa.ChunkedArray) -> pa.DataType:
 def _stored(kind: pa.DataType) -> pa.DataType:
     """Return the type that a column is kept in, for the one that Arrow sees."""
     if pa.types.is_struct(kind):
-        raise _MixedError
+        return pa.struct([(field.name, _stored(field.type)) for field in kind])
     if pa.types.is_list(kind):
+        if pa.types.is_struct(kind.value_type):
+            raise _MixedError
         return pa.list_(_stored(kind.value_type))
     return pa.string() if pa.types.is_temporal(kind) else kind  # text that happens to look like dates
+
+
+def _settled(kind: pa.DataType) -> pa.DataType:
+    """Return the type of a column whose rows were all seen: of nulls alone, numbers, as in CSV."""
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _settled(field.type)) for field in kind])
+    return pa.float64() if kind == pa.null() else kind
 
 
 def _merge(one: pa.DataType, other: pa.DataType) -> pa.DataType:
@@ -148,6 +160,10 @@ def _merge(one: pa.DataType, other: pa.DataType) -> pa.DataType:
         return other
     if {one, other} == {pa.int64(), pa.float64()}:
         return pa.float64()
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        kinds = {field.name: field.type for field in one}
+        kinds |= {field.name: _merge(kinds.get(field.name, pa.null()), field.type) for field in other}
+        return pa.struct(list(kinds.items()))
     if pa.types.is_list(one) and pa.types.is_list(other):
         return pa.list_(_merge(one.value_type, other.value_type))
     raise _MixedError
@@ -155,7 +171,7 @@ def _merge(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 def _fault(chunk: bytes, types: dict[str, pa.DataType], *, name: str, first_line: int, reason: str) -> ParseError:
     """Find the first line of a chunk that cannot be used, by a slow second reading."""
-    kinds = {column: _kind_of_type(type) for column, type in types.items()}
+    kinds = dict(_kinds_of_types(types))
     for number, line in enumerate(chunk.split(b"\n"), first_line):
         if not line.strip():
             continue
@@ -175,11 +191,13 @@ def _fault(chunk: bytes, types: dict[str, pa.DataType], *, name: str, first_line
             return ParseError(
                 f"here {_kind(row)} instead of an object", place=place, fixes=["write one object per line"]
             )
-        for column, value in row.items():
+        for column, value in _leaves(row):
             kind = _kind(value)
-            if "object" in kind:
+            if "object" in kind and isinstance(value, list):
                 return ParseError(
-                    f"column {column!r} holds {kind}", place=place, fixes=[_FLATTEN.replace("KEY", column)]
+                    f"column {column!r} holds {kind}",
+                    place=place,
+                    fixes=["keep what is to be learned from as lists of numbers or text, or leave the key out"],
                 )
             if " and " in kind:
                 return ParseError(
@@ -205,6 +223,22 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _leaves(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of an object, and those within its objects, by their names."""
+    for key, value in row.items():
+        yield above + key, value
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{above}{key}.")
+
+
+def _kinds_of_types(types: Mapping[str, pa.DataType], above: str = "") -> Iterator[tuple[str, str]]:
+    """Yield what columns, and what is within them, hold in words, by their names."""
+    for name, kind in types.items():
+        yield above + name, _kind_of_type(kind)
+        if pa.types.is_struct(kind):
+            yield from _kinds_of_types({field.name: field.type for field in kind}, f"{above}{name}.")
+
+
 def _kind(value: Any) -> str:
     """Return what a value is, in words; lists with that of their first item that is not null."""
     if isinstance(value, list):
@@ -215,6 +249,8 @@ def _kind(value: Any) -> str:
 
 
 def _kind_of_type(kind: pa.DataType) -> str:
+    if pa.types.is_struct(kind):
+        return "an object"
     if pa.types.is_list(kind):
         inner = _kind_of_type(kind.value_type)
         return "a list" if inner == "null" else f"a list of {inner}"
