@@ -66,6 +66,27 @@ def rows_of(session: Session) -> pa.Table:
     return session.sql("SELECT * FROM visits ORDER BY id").to_arrow()
 
 
+SMALL_SHARE = {
+    "sparse": "SELECT country, x, z, word, clicked FROM visits TRAIN BY logistic AS s WITH (label = 'clicked'",
+    "full passes": "SELECT country, x, z, word, price FROM visits TRAIN BY linear AS s WITH (label = 'price'",
+    "search": "SELECT country, x, z, clicked FROM visits TRAIN BY logistic AS s WITH (label = 'clicked', l2 = (1, 0.1), workers = 1",
+    "groups": "SELECT country, x, z, clicked FROM visits TRAIN BY logistic AS s WITH (label = 'clicked', workers = 1",
+    "trees": f"{BOOST.replace(' AS trees', ' AS s')[:-1]}",
+    "on disk": "SELECT country, x, z, clicked FROM visits TRAIN BY svm AS s WITH (label = 'clicked', epochs = 2, model_dir = '{}'",
+    "factor": "SELECT id % 31 AS u, id % 17 AS i, x AS r FROM visits TRAIN BY factor AS s WITH (user = 'u', item = 'i', rating = 'r', rank = 2, epochs = 1",
+}
+
+
+@pytest.mark.parametrize("kind", SMALL_SHARE)
+def test_a_share_of_few_rows_is_enough(session: Session, tmp_path: Path, kind: str) -> None:
+    train = f"{SMALL_SHARE[kind].format(tmp_path / 'model')}, buffer_size = 10%)"
+    rows = train.partition(" TRAIN BY")[0]
+    session.sql(train + (" GROUP BY country" if kind == "groups" else ""))
+    found = session.sql(f"SELECT count(prediction) FROM ({rows} PREDICT BY s) AS p")
+    session.sql("DROP MODEL s")
+    assert found.rows[0][0] == ROWS
+
+
 def test_trees_are_those_that_python_learns(session: Session) -> None:
     rows = rows_of(session).select([*FEATURES.split(", "), "clicked"])
     result = GroupBy(rows, by=None).fit(Boosting(rounds=25, num_leaves=15), y="clicked", pooled=False, workers=1)

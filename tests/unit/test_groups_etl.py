@@ -7,6 +7,7 @@ import math
 import multiprocessing
 import os
 import pickle
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -297,7 +298,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
         ({"model": "forest"}, UnknownOptionError, "logistic"),
         ({"label": "row", "exclude": ["y"]}, UsageError, "2000 classes.*model='lightgbm'"),
         ({"memory": "lots"}, UsageError, "memory='lots'"),
-        ({"memory": "20MB"}, BudgetError, "give at least "),
+        ({"memory": "50kB"}, BudgetError, "give at least "),
     ],
 )
 def test_what_cannot_be_done_is_refused(given, error, match, tmp_path):
@@ -305,6 +306,15 @@ def test_what_cannot_be_done_is_refused(given, error, match, tmp_path):
     with pytest.raises(error, match=match):
         group(rows_table(), asked.pop("by"), tmp_path / "g", **asked)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("memory", ["5MB", "10%"])
+def test_few_rows_need_little_memory(memory, tmp_path, caplog):
+    made = group(rows_table(), "city", tmp_path / "rows", label="y", memory=memory)
+    assert_grouped(made, rows_table())
+    assert len(made.block_rows) == len(made), "a group is one block, as with more memory"
+    raised = [float(told) for told in re.findall(r"too little; ([0-9.]+) MB are used instead", caplog.text)]
+    assert raised == [] if memory == "5MB" else raised[0] < 5
 
 
 def test_no_rows_are_refused(tmp_path):

@@ -23,14 +23,14 @@ from penstock import seeds
 from penstock.batch import Floats
 from penstock.bigmodel.checkpoint import STATE, copy_directory, read_state
 from penstock.bigmodel.factor_trainer import FactorTrainer, first_factors
-from penstock.bigmodel.grid import MOST_ROWS, FactorLayout, Grid
+from penstock.bigmodel.grid import MOST_ROWS, FactorLayout, Grid, Shares, least_bytes
 from penstock.bigmodel.keys import KeyTable, as_keys
 from penstock.bigmodel.pages import ranges
 from penstock.bigmodel.pool import PagePool
 from penstock.bigmodel.ratings import Read, Roles, Triples, read_ratings, triples
 from penstock.bigmodel.store import Blank, Int64s, PageStore
 from penstock.blocks.base import BlockSource, require_columns
-from penstock.budget import Budget, show_bytes
+from penstock.budget import SMALL, Budget, show_bytes
 from penstock.closing import Closing
 from penstock.errors import DataError, ModelFileError, UsageError
 from penstock.evaluation import both
@@ -183,7 +183,7 @@ class FactorModel(Closing):
         hear = both(measures.add, on_scores)
         roles, room = replace(self.roles, rating=label or self.roles.rating), self._bytes
         if memory is not None:
-            room = Budget.parse(memory).resolve(self.layout.nbytes)
+            room = self._room(memory)
         with closing(self._scored(source, roles, room, rated=True)) as batches:
             for rows, scores in batches:
                 ratings = np.ascontiguousarray(rows[:, 2]).view(np.float32).astype(np.float64)
@@ -248,7 +248,13 @@ class FactorModel(Closing):
 
     @property
     def _bytes(self) -> int:
-        return Budget.parse(self.memory).resolve(self.layout.nbytes)
+        return self._room(self.memory)
+
+    def _room(self, memory: str | int) -> int:
+        """Return the bytes of an amount of memory: a share is of the model, and raised where it is too little to read by."""
+        budget = Budget.parse(memory)
+        asked = budget.resolve(self.layout.nbytes)
+        return SMALL if budget.share is not None and Shares.of(asked).pool < least_bytes(self.layout) else asked
 
     @contextmanager
     def _reading(self, memory: int, *, most_pages: int | None = None) -> Iterator[tuple[FactorTrainer, Grid]]:

@@ -253,18 +253,22 @@ def model_memory(memory: str | int, rank: int, *, users: int, items: int) -> tup
     return asked, None
 
 
+def least_bytes(layout: FactorLayout) -> int:
+    """Return the bytes of the fewest pages that factors can be learned and read with."""
+    return min(_LEAST_PAGES, layout.pages) * layout.page_floats * 4
+
+
 def planned(rank: int, users: int, items: int, *, memory: int) -> FactorLayout:
     """Return where users and items lie, in pages that the memory has room for.
 
     Raises `BudgetError` where the memory is too little even for the smallest pages.
     """
     layout = FactorLayout.of(rank, users=users, items=items, page_bytes=min(PAGE_BYTES, memory // _SMALL_PAGES))
-    page = layout.page_floats * 4
-    least = min(_LEAST_PAGES, layout.pages) * page
+    least = least_bytes(layout)
     if Shares.of(memory).pool < least:
         raise BudgetError(
             f"{show_bytes(memory)} of memory are too little for {users:,} users and {items:,} items of rank {rank} in pages of"
-            f" {show_bytes(page)}; the smallest that works is {round_up(-(-least * 8 // 7))}"
+            f" {show_bytes(layout.page_floats * 4)}; the smallest that works is {round_up(-(-least * 8 // 7))}"
         )
     return layout
 

@@ -32,7 +32,7 @@ from penstock.groups.group_files import GroupedWriter
 from penstock.groups.group_recipe import GroupColumns
 from penstock.groups.grouped import VERSION, Grouped
 from penstock.groups.keys import Key, Numbering, coded, key_type
-from penstock.groups.memory_shares import HEADER, SortingPlan, dense_bytes
+from penstock.groups.memory_shares import HEADER, SortingPlan, dense_bytes, largest_block
 from penstock.groups.partitioned import PartitionedSource
 from penstock.groups.partitioned import open_partitioned as open_data
 from penstock.groups.row_scatter import Scatter, chunk_bytes
@@ -83,7 +83,7 @@ def group(
     trees : bool
         Whether the rows are for trees: a category is one feature, its code, and a missing value is NaN.
     block_size : int or str
-        The most bytes of a block, the smallest part of a group that can be given to a worker.
+        The most bytes of a block, the smallest part of a group that can be given to a worker; no more than all rows take.
     stream : Stream, optional
         Hears how far it is.
     columns
@@ -125,12 +125,13 @@ def group(
             return found
         recipe = _classified(chosen.recipe(opened, classes=loss.classifies, stream=stream), model, opened.name)
         chosen.notice(opened, recipe, stream)
-        plan = SortingPlan.of(opened, recipe, budget, block, stream)
+        most = largest_block(opened, recipe, block)
+        plan = SortingPlan.of(opened, recipe, budget, most, stream)
         with Scratch(Path(folder), asked) as scratch:
             work = _Work(opened, names, kinds, recipe, plan, stream)
             counted = work.count(scratch) if plan.scatter and names else None
             give_back()
-            with GroupedWriter(scratch.out, recipe, most=block - HEADER) as writer:
+            with GroupedWriter(scratch.out, recipe, most=most - HEADER) as writer:
                 numbering = work.write(scratch, writer, counted)
                 opened.check()
                 give_back()

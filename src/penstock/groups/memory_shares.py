@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from penstock.blocks.base import BlockSource
 from penstock.budget import SMALL, Budget, Bytes, show_bytes
+from penstock.columns.category import Category
+from penstock.columns.date import Date
+from penstock.columns.number import Number
 from penstock.columns.recipe import Recipe
 from penstock.errors import BudgetError
 from penstock.events import Stream, Warned
@@ -18,6 +21,10 @@ HEADER = 1024
 """What a block's own header and padding take at most."""
 _READ_TOGETHER = 4_000_000
 """Bytes of blocks whose groups are looked up at once, where there is memory for it."""
+_LEAST_BLOCK = 1_000_000
+"""Bytes that a block of few rows may have all the same."""
+_ENTRY_BYTES, _SEVERAL = 8, 8
+"""Bytes of an entry of a sparse row, and of all those of hashed text and lists as a multiple of what they take stored."""
 _SCATTER = 64_000_000
 """Bytes of rows put in place at once, where there are many groups and there is memory for it."""
 
@@ -77,6 +84,19 @@ class SortingPlan:
         scatter = min(_SCATTER, int(0.3 * left)) if cheap_twice(source) and not recipe.sparse else 0
         room = Room.of(memory, block - HEADER)
         return cls(together, threads, int(share * left), room, scatter, min(4 * _READ_TOGETHER, count))
+
+
+def largest_block(source: BlockSource, recipe: Recipe, block: int) -> int:
+    """Return the most bytes of a block: those asked for, or what all rows take where that is less.
+
+    Columns that make several entries of a sparse row, such as hashed text, count as stored, several times over.
+    """
+    rows, width, several = int(source.block_rows.sum()), recipe.row_bytes, 0
+    if recipe.sparse:
+        single = [part for part in recipe.parts if isinstance(part, (Number, Category, Date))]
+        width = _ENTRY_BYTES * sum(1 if isinstance(part, Category) else part.width for part in single) + 16
+        several = _SEVERAL * int(source.block_bytes.sum()) if len(single) < len(recipe.parts) else 0
+    return min(block, max(_LEAST_BLOCK, rows * (width + 8) + several + 2 * HEADER))
 
 
 def dense_bytes(recipe: Recipe) -> int:
