@@ -78,13 +78,30 @@ class Budget:
         """Return the bytes that this budget allows for data of the given decoded size."""
         if self.bytes is not None:
             return self.bytes
-        return int((self.share or 0.0) * data_bytes)
+        return max(1, int((self.share or 0.0) * data_bytes))
+
+    @property
+    def written(self) -> str:
+        """The share as a user writes it; nothing for bytes."""
+        return "" if self.share is None else f"{100 * self.share:.6g}%"
+
+    def of_bytes(self, data_bytes: int) -> str:
+        """Return the part of a message that says how many bytes a share is, to stand behind it; nothing for bytes.
+
+        Examples
+        --------
+        >>> Budget.parse("5%").of_bytes(172_000), Budget.parse("1kB").of_bytes(172_000)
+        (', which is 8.6 kB of 172 kB,', '')
+        """
+        if self.share is None:
+            return ""
+        return f", which is {show_bytes(self.resolve(data_bytes))} of {show_bytes(data_bytes)},"
 
     def raised_notice(self, whole: str, *, asked: int, to: int = SMALL, option: str = "memory") -> Text:
         """Say that a share of ``whole`` is raised, from what and to what."""
-        share = Given(option, f"{100 * (self.share or 0.0):g}%")
         return Text(
-            share, f" of {whole} is {show_bytes(asked)}, which is too little; {show_bytes(to)} are used instead"
+            Given(option, self.written),
+            f" of {whole} is {show_bytes(asked)}, which is too little; {show_bytes(to)} are used instead",
         )
 
 

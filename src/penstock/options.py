@@ -103,8 +103,27 @@ class Option:
         if not (whole and math.isfinite(value) and self.least <= value < self.below and value <= self.most) or (
             self.above and value == self.least
         ):
-            raise UsageError(self.reason, option=self.name, value=value, fixes=[self.fix] if self.fix else ())
+            reason = self.reason if whole or self.fix else "is not a whole number"
+            fix = self.fix or (self.range_text if self.kind == "whole" else "")
+            raise UsageError(reason, option=self.name, value=value, fixes=[fix] if fix else ())
         return value
+
+    @property
+    def range_text(self) -> str:
+        """What to do where a whole number is out of range; nothing where there is no range.
+
+        Examples
+        --------
+        >>> TABLE["num_leaves"].range_text, TABLE["rounds"].range_text
+        ('choose from 2 to 131072', 'choose 1 or more')
+        """
+        if math.isinf(self.least):
+            return ""
+        return (
+            f"choose {self.least:g} or more"
+            if math.isinf(self.most)
+            else f"choose from {self.least:g} to {self.most:.0f}"
+        )
 
     def at(self, door: str) -> Option:
         """Return the option as it is found at one door."""
@@ -130,7 +149,7 @@ _DISK = "train explain"
 _SHARE = {"least": 0, "below": 1, "reason": "is not a share of the rows", "fix": "choose one from 0 to below 1"}
 _PENALTY = {"least": 0, "reason": "must be zero or a positive number, such as 1e-4"}
 _FRACTION = {"least": 0, "above": True, "most": 1, "reason": "is not a share above 0, at most 1"}
-_COUNT = {"reason": "is not such a number", "panel": TREES}
+_COUNT = {"panel": TREES}
 _WEIGHT = {"least": 0, "reason": "must be zero or a positive number", "panel": TREES}
 _EPOCHS = {"least": 0, "reason": "is not a number of epochs"}
 _OWN_COLUMNS = {"factor": "it learns from {user}, {item} and {rating}"}

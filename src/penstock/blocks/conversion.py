@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from penstock.batch import Csr
 from penstock.blocks.file_formats import format_of_suffix
-from penstock.blocks.open import JSON_LINES
+from penstock.blocks.open import JSON_LINES, naming_arguments
 from penstock.blocks.row_streams import RowStream, rows_of
 from penstock.blocks.storage import PathLike, is_remote
 from penstock.blocks.write import BlockWriter
@@ -132,7 +132,8 @@ def convert(
     if suffix in (*JSON_LINES, ".json") or format_of_suffix(suffix) not in (None, "arrow"):
         raise UsageError(f"{path}: what is written is an Arrow file; give it a name that ends in .arrow")
     size = None if block_size == "auto" else parse_size(block_size, option="block_size")
-    rows = rows_of(data, format=format, split=split, **options)
+    with naming_arguments(convert):
+        rows = rows_of(data, format=format, split=split, **options)
     with closing(rows), only_writer(path):
         _refuse_own_input(path, rows)
         pair = next((p for p in PAIRS if all(name in rows.schema.names for name in p)), None)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from penstock.blocks.frames import dataset_files, is_dataset, is_frame
 from penstock.blocks.samples.formats import FORMATS, format_by_suffix, marked_format
 from penstock.blocks.storage import expand, is_remote, open_file, show_names
 from penstock.budget import parse_size
-from penstock.errors import CorruptFileError, SourceError, UnknownOptionError, UsageError
+from penstock.errors import CorruptFileError, SourceError, UnknownOptionError, UsageError, nearest
 from penstock.messages import Convert, Text, Use
 
 JSON_LINES = (".jsonl", ".ndjson")
@@ -75,6 +76,7 @@ def open(
     """
     size = None if block_size is None else parse_size(block_size, option="block_size")
     if not isinstance(data, (str, os.PathLike, list, tuple)):
+        require_known(options, (), what="data that are no file or address")
         return _open_object(data, size)
     named = split_table(data)
     if named is not None:
@@ -319,11 +321,29 @@ def _open_files(format: str, files: list[str], size: int | None, options: dict[s
     return _call(entry.load(), files[0] if entry.one_file else files, size, options)
 
 
-def _call(kind: Any, files: Any, size: int | None, options: dict[str, Any]) -> BlockSource:
-    known = [name for name in inspect.signature(kind).parameters if name not in _GIVEN]
+def require_known(options: Iterable[str], known: Sequence[str], *, what: str) -> None:
+    """Raise `UnknownOptionError` for the first option that is not known; its value is the option's name."""
     for name in options:
         if name not in known:
-            raise UnknownOptionError.of(f"option for {kind.__name__}", name, known)
+            fixes = [f"choose one of: {', '.join(sorted(known))}{nearest(name, known)}"] if known else ["leave it out"]
+            raise UnknownOptionError(f"there is no option {name!r} for {what}", value=name, fixes=fixes)
+
+
+@contextmanager
+def naming_arguments(function: Callable[..., Any]) -> Iterator[None]:
+    """Name the nearest argument of a function that was given an unknown option, which it hands on to `open`."""
+    try:
+        yield
+    except UnknownOptionError as error:
+        if error.option is None and (near := nearest(str(error.value), inspect.signature(function).parameters)):
+            reason = f"there is no option {error.value!r}{near}"
+            raise UnknownOptionError(reason, value=error.value, fixes=error.fixes) from None
+        raise
+
+
+def _call(kind: Any, files: Any, size: int | None, options: dict[str, Any]) -> BlockSource:
+    known = [name for name in inspect.signature(kind).parameters if name not in _GIVEN]
+    require_known(options, known, what=f"a {kind.__name__}")
     given = {} if size is None else {"block_size": size}
     source: BlockSource = kind(files, **given, **options)
     return source

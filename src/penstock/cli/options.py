@@ -90,7 +90,11 @@ def _typer_info(option: Option, door: str) -> Any:
         names = [f"{names[0]}/{flag(f'no_{option.name}')}"]
     if option.short:
         names.append(f"-{option.short}")
-    more: dict[str, Any] = {"parser": _number_or_auto} if option.auto and option.kind == "number" else {}
+    more: dict[str, Any] = {}
+    if option.kind == "number":
+        more["parser"] = _number_or_auto if option.auto else _number
+    elif option.kind == "whole" and option.name != "rows":
+        more["parser"] = _whole
     return typer.Option(
         *names,
         help=text,
@@ -104,12 +108,21 @@ def _typer_info(option: Option, door: str) -> Any:
 
 
 def _number_or_auto(text: str) -> float | None:
-    if text == "auto":
-        return None
+    return None if text == "auto" else _number(text, more=", or auto")
+
+
+def _number(text: str, more: str = "") -> float:
     try:
         return float(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a number; give one, such as 0.1, or auto") from None
+        raise typer.BadParameter(f"{text!r} is not a number; give one, such as 0.1{more}") from None
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a whole number; give one, such as 10") from None
 
 
 def given(ctx: typer.Context) -> list[str]:

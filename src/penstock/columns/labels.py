@@ -88,7 +88,7 @@ class LabelMap:
         if not unlabelled:
             refuse_missing(array, self.column, first_row=first_row)
         try:
-            codes = pc.index_in(*self._alike(_plain(array)))
+            codes = pc.index_in(*self._alike(_plain(array, self.column)))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
             codes = pa.nulls(len(array), pa.int32())
         if codes.null_count:
@@ -172,7 +172,10 @@ class LabelTally:
         """Take in labels and, where rows have them, the weights beside them."""
         refuse_missing(array, self._column, first_row=self._rows, place=self._place)
         self._rows += len(array)
-        plain = _plain(array)
+        try:
+            plain = _plain(array, self._column)
+        except LabelError as error:
+            raise error.replace(place=self._place or None) from None
         if weights is not None or self._count:
             coded = plain.dictionary_encode()
             numbers = coded.indices.to_numpy(zero_copy_only=False)
@@ -269,7 +272,7 @@ def to_numbers(array: pa.Array) -> Floats:
         return np.asarray(array.to_numpy(zero_copy_only=False)).astype(np.float32, copy=False)
 
 
-def _plain(array: pa.Array) -> pa.Array:
+def _plain(array: pa.Array, column: str) -> pa.Array:
     array = without_dictionary(array)
     kind = array.type
     if pa.types.is_null(kind):
@@ -282,7 +285,7 @@ def _plain(array: pa.Array) -> pa.Array:
         return array.cast(pa.string())
     if pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return array
-    raise LabelError(f"a label cannot be {kind}; it can be text, a number or a boolean")
+    raise LabelError(f"{column!r} is {kind}; a label is text, a number or a boolean")
 
 
 def missing_labels(array: pa.Array) -> NDArray[np.bool_]:

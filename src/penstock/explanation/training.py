@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from penstock.blocks.base import BlockSource
+from penstock.blocks.open import naming_arguments, split_table, without_password
 from penstock.blocks.open import open as open_source
-from penstock.blocks.open import split_table, without_password
 from penstock.blocks.storage import expand, is_remote
 from penstock.budget import Budget, available_memory, show_bytes, show_share
 from penstock.columns.schema_notes import codes_notice, index_notice
@@ -150,7 +150,8 @@ def explain(
         label, features, weight, tuple(exclude), tuple(hash), missing=missing, null_values=tuple(null_values), **kinds
     )
     with ExitStack() as stack:
-        source = open_source(data, **options)
+        with naming_arguments(explain):
+            source = open_source(data, **options)
         if source is not data:
             stack.callback(source.close)
         if not len(source.block_rows) or not int(source.block_rows.sum()):

@@ -135,10 +135,11 @@ def plan_memory(
             why = f"a row group read in parts holds {show_bytes(unit_bytes + once_bytes)}"
             fixes[1:] = [Text("convert the data, whose blocks are then read singly: ", convert_line(source.name))]
         what = "two blocks" if window_rows == block_rows else "two windows"
+        of_share = memory.of_bytes(data_bytes)
         raise BudgetError(
-            f"cannot hold {what} of {source.name}: {why}",
+            f"{of_share}{' ' if of_share else ''}cannot hold {what} of {source.name}: {why}",
             option="memory",
-            value=Bytes(total),
+            value=memory.written or Bytes(total),
             fixes=fixes,
         )
     # Of what is over, reading takes at most a quarter and half read units at most half; windows are what shuffles.

@@ -43,7 +43,7 @@ from penstock.blocks.duckdb_table import (
     tables_in,
 )
 from penstock.closing import Closing
-from penstock.errors import ColumnError, DatabaseError, DataError, PenstockError, UsageError
+from penstock.errors import ColumnError, DatabaseError, DataError, PenstockError, UsageError, nearest, some_of
 from penstock.events import Stream
 from penstock.sql.dialect import Dialect
 from penstock.sql.engines import base
@@ -406,8 +406,23 @@ class DuckDBEngine(Closing):
     @contextmanager
     def _errors(self, *, whole: bool = False) -> Iterator[None]:
         """Tell DuckDB's errors as ours, in its own words; ``whole`` with the statement, where it is the user's own."""
-        with translated_errors(lambda told, error: DatabaseError(str(error).strip() if whole else told)):
+        with translated_errors(lambda told, error: self._refusal(told, str(error).strip() if whole else told)):
             yield
+
+    def _refusal(self, told: str, shown: str) -> DatabaseError:
+        """Return the error for what DuckDB refuses, in its own words but where it leaves out what to do."""
+        if unwritten := _READ_ONLY.search(told):
+            reason = f"the database {unwritten[1]!r} is open read-only, and this writes to it"
+            return DatabaseError(reason, fixes=["open it for writing"])
+        missing = _NO_TABLE.search(told)
+        if missing is None or shown != told or _MISSING.search(told):
+            return DatabaseError(shown)
+        try:
+            names = [name for name, _ in self.tables() if not name.startswith("penstock.")]
+        except DatabaseError:  # in a transaction that cannot go on
+            return DatabaseError(shown)
+        present = f"it has: {some_of(names)}{nearest(missing[1], names)}" if names else "it has none"
+        return DatabaseError(f"{self.place} has no table {missing[1]!r}; {present}")
 
 
 def _python_rows(found: Any, kinds: Sequence[str]) -> list[tuple[Any, ...]]:
@@ -447,6 +462,8 @@ _TABLES = """
 """
 # DuckDB's errors have no codes.
 _CONFLICT = re.compile("[Cc]onflict|[Dd]uplicate key")
+_NO_TABLE = re.compile(r"Table with name (.+) does not exist!")
+_READ_ONLY = re.compile(r'on database "(.+)" which is attached in read-only mode')
 _MISSING = re.compile(r'Table with name "?(penstock\.)?models"? does not exist')
 
 
