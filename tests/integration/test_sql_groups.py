@@ -139,6 +139,9 @@ def test_measures_and_functions(session: Session) -> None:
     assert measures["roc_auc"] > 0.9
     assert len(session.sql("SELECT * FROM ML.CONFUSION_MATRIX(MODEL m, TABLE visits)")) == 2
     assert session.sql("EVALUATE MODEL m").column("held_out_accuracy")[0] > 0.8
+    notes = " ".join(session.sql("SHOW MODEL m").notes)
+    assert "by one model for all groups, without " in notes
+    assert "compare with a model that has " in notes
     told = dict(session.sql("DESCRIBE MODEL m").rows)
     assert (told["by"], told["groups"], told["unseen"]) == (KEYS, 6, "pooled")
     with pytest.raises(UsageError, match="8 values"):

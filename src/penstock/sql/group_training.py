@@ -141,9 +141,13 @@ def grouped_model(result: GroupModels) -> LearnedModel:
     """Return models per group with a row for each group."""
     summary = figures(result)
     useless = None if result.config.get("class_weight") else useless_reason(summary)
-    told = tuple(" ".join(line.split()) for line in lines(summary))
-    shown = replace(group_rows(result), notes=told, status=f"TRAIN {summary['rows']}", model=result)
+    shown = replace(group_rows(result), notes=group_notes(summary), status=f"TRAIN {summary['rows']}", model=result)
     return LearnedModel(result, shown, useless=useless)
+
+
+def group_notes(summary: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return in words how the models of all groups came out."""
+    return tuple(" ".join(line.split()) for line in lines(summary))
 
 
 def _single(result: GroupModels, source: BlockSource) -> LearnedModel:

@@ -18,7 +18,7 @@ from penstock.model import Model
 from penstock.sgd.losses import loss_of
 from penstock.sql.catalog import Catalog
 from penstock.sql.disk_training import epoch_figures
-from penstock.sql.group_training import TRIALS, group_rows, trial_rows
+from penstock.sql.group_training import TRIALS, group_notes, group_rows, trial_rows
 from penstock.sql.result import Result
 from penstock.sql.statements import DescribeModel, ShowModel, ShowTraining
 
@@ -33,7 +33,8 @@ def show_model(statement: ShowModel | ShowTraining | DescribeModel, catalog: Cat
         if isinstance(model, GroupModels):
             if isinstance(statement, DescribeModel):
                 return _group_properties(model, name) if group is None else _properties_of_group(model, name, group)
-            return group_rows(model, tried=isinstance(statement, ShowTraining))
+            tried = isinstance(statement, ShowTraining)
+            return replace(group_rows(model, tried=tried), notes=() if tried else group_notes(figures(model)))
         if group is not None:
             raise UsageError(f"model {name!r} is one model, and none per group; leave out FOR")
         if isinstance(statement, ShowTraining) and (trials := trial_rows(model)) is not None:
