@@ -16,6 +16,7 @@ import penstock
 from penstock.budget import SMALL
 from penstock.cli.application import app
 from penstock.errors import BudgetError
+from penstock.torch import CorgiPileDataset
 
 USED = "32.0 MB are used instead"
 
@@ -83,6 +84,14 @@ def test_loaders_raise_a_share_and_say_so(rows: Path, caplog: pytest.LogCaptureF
     [notice] = caplog.messages
     assert notice.startswith(f"memory='10%' of {rows} is ")
     assert notice.endswith(USED)
+
+
+def test_a_share_that_processes_divide_is_told_as_their_part(rows: Path, caplog: pytest.LogCaptureFixture) -> None:
+    dataset = CorgiPileDataset(rows, memory="10%", columns=("x0", "y"), rank=0, world=2)
+    assert sum(1 for _ in dataset) == 3000
+    [notice] = caplog.messages
+    assert notice.startswith("memory='5%' of ")
+    assert notice.endswith(f"{USED} (for each of 2 processes, which share the memory)")
 
 
 def test_a_share_of_a_few_grouped_rows_is_raised(rows: Path, tmp_path: Path) -> None:

@@ -230,8 +230,10 @@ class StoredSamples:
         except BaseException:
             self._close_source()
             raise
+        holders = place.processes * place.readers
+        part = f" (for each of {holders} processes, which share the memory)" if holders > 1 else ""
         for notice in self._loader.plan.notices if place.process == 0 else ():
-            log.warning("%s", notice)
+            log.warning("%s%s", notice, part)
 
     @property
     def held_rows(self) -> int:
