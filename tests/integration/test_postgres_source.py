@@ -28,7 +28,7 @@ def test_open_by_address(database):
         assert source.schema.names == ["label"]
         assert source.name.startswith("public.higgs in postgresql://postgres@")
         assert rows(source)["label"].to_pylist() == [i % 2 for i in range(1, 501)]
-    with pytest.raises(UsageError, match=r"not known.*connections"):
+    with pytest.raises(UsageError, match=r"no option .conections.*connections"):
         penstock.open(database, table="higgs", conections=3)
     with pytest.raises(UsageError, match="nulls='no' is not known"):
         penstock.open(database, table="higgs", nulls="no")

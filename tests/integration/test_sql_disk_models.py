@@ -104,7 +104,7 @@ def test_a_directory_that_is_gone_or_changed_is_told(session: Session, tmp_path:
 
 
 def test_what_cannot_live_on_disk_is_refused(session: Session, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="leave out GROUP BY"):
+    with pytest.raises(UsageError, match="leave out model_dir or GROUP BY"):
         session.sql(on_disk(tmp_path / "m") + " GROUP BY word")
     with pytest.raises(UsageError, match="softmax model cannot live on disk"):
         session.sql(on_disk(tmp_path / "m").replace("BY logistic", "BY softmax"))

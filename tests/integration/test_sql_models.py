@@ -151,7 +151,7 @@ def test_what_trees_have_not_is_refused_with_what_there_is(session: Session) -> 
         session.sql("CREATE VIEW v AS SELECT * FROM visits PREDICT BY trees")
     with pytest.raises(UnknownOptionError, match="num_leaves"):
         session.sql("SELECT * FROM visits TRAIN BY boosting WITH (label = 'clicked', num_leafs = 3)")
-    with pytest.raises(UsageError, match="rounds = 0 is not"):
+    with pytest.raises(UsageError, match="rounds = 0 is out of range; choose 1 or more"):
         session.sql("SELECT * FROM visits TRAIN BY boosting WITH (label = 'clicked', rounds = 0)")
     with pytest.raises(UsageError, match="TRANSFORM is for linear"):
         session.sql(

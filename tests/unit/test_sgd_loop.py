@@ -179,7 +179,7 @@ def test_a_class_out_of_range_and_an_index_past_the_width_are_named() -> None:
 def test_divergence_names_epoch_rate_and_remedy(sparse: bool) -> None:
     batch = make(loss="squared", sparse=sparse)
     trainer = Trainer(Spec("squared", Rate(50.0)), 5)
-    with pytest.raises(DivergedError, match=r"epoch 1 at learning rate 50: .* \(try 5\) or standardize=True"):
+    with pytest.raises(DivergedError, match=r"epoch 1 at learning rate 50: .* \(try 0\.1\) or standardize=True"):
         run_epochs(trainer, batch, 10)
 
 

@@ -119,7 +119,7 @@ def open_fitted(
         stored = _plan(feed, order, needs, size, Cut())
         # Rows that go straight from the file to their slots do so from whole blocks alone: enough will do of those.
         enough = feed.decoder.waits and not stored.warning and stored.memory <= total
-        if (order.facts.by_block and not enough) or stored.memory > total:
+        if (order.facts.by_block and not enough) or (stored.memory > total and not needs.by_row):
             wanted = fitting_cut(feed, size, needs.memory)
             finer = _refined(feed, wanted, recipe, scaling)
             if finer is not None:
