@@ -62,6 +62,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Server]:
     """Give a PostgreSQL server, started for the first test that asks."""
